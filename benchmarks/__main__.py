@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None, run: Runner = run_job) -> None:
         arguments: The command line; that of this process by default.
         run: Runs a job.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["peers"]:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["peers"]:
         from benchmarks.peers.command import main as peers
 
-        sys.exit(peers(given[1:]))
+        sys.exit(peers(words[1:]))
     parser = _parser()
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
     case = CASES[options.case]
     parameters = dict(case.parameters)
     for name in (*PARAMETERS, "store"):
@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_positive, help=f"number of runs of each job; default: 3, {often}")
     for name in PARAMETERS:
         defaults = ", ".join(
-            f"{case.parameters[name]} ({other})" for other, case in CASES.items() if name in case.parameters
+            f"{case.parameters[name]} ({case_name})"
+            for case_name, case in CASES.items()
+            if name in case.parameters
         )
         parser.add_argument(f"--{name}", type=_positive, help=f"default: {defaults}")
     parser.add_argument(
@@ -76,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=STORES,
         help="where durable calls are recorded, nowhere with none; default: "
         + ", ".join(
-            f"{case.parameters['store']} ({other})"
-            for other, case in CASES.items()
+            f"{case.parameters['store']} ({case_name})"
+            for case_name, case in CASES.items()
             if "store" in case.parameters
         ),
     )

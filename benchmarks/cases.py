@@ -296,4 +296,36 @@ CASES: dict[str, Case] = {
             of_baseline("runs_calls_per_second", "calls_per_second"),
         ),
     ),
+    "idle": Case(
+        meaning="percent of a core that a job of two Kafka sources, an agent, a window and seven Kafka sinks "
+        "takes while nothing happens, after some records, at parallelism 1 and 3; beside the same job with "
+        "Flink's own buffer timeout",
+        parameters={"store": "kafka", "events": 2, "seconds": 30.0},
+        ours=(
+            Job(
+                "1",
+                "benchmarks.idle 1 {events} {seconds}",
+                ("parallelism_1_cpu_percent",),
+                prefix="parallelism_1_",
+            ),
+            Job(
+                "3",
+                "benchmarks.idle 3 {events} {seconds}",
+                ("parallelism_3_cpu_percent",),
+                prefix="parallelism_3_",
+            ),
+        ),
+        baselines=(
+            Job(
+                "flink",
+                "benchmarks.idle 3 {events} {seconds} 100",
+                ("parallelism_3_cpu_percent",),
+                prefix="parallelism_3_",
+            ),
+        ),
+        targets=(
+            Target("ours", "parallelism_1_cpu_percent", "at_most", 5.0),
+            Target("ours", "parallelism_3_cpu_percent", "at_most", 10.0),
+        ),
+    ),
 }

@@ -62,7 +62,8 @@ class Requests:
         if len(self._took) == self._first:
             self._begun, self._cpu, self._loop = time.time(), time.process_time(), time.thread_time()
         if len(self._took) == self._events:
-            requests, took = self._events - self._first, sorted(self._took[self._first :])
+            requests = self._events - self._first
+            took = sorted(self._took[self._first :])
             tell(
                 requests_per_second=requests / (time.time() - self._begun),
                 cpu_ms_per_request=1000 * (time.process_time() - self._cpu) / requests,
@@ -84,9 +85,9 @@ class Asking(Agent):
 
     @action(InputEvent, max_concurrency=UNDER_WAY)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        begun = time.time()
+        start_seconds = time.time()
         await ctx.chat("analyst", f"What about {event.input}?")
-        self.requests.tick(begun)
+        self.requests.tick(start_seconds)
         return OutputEvent(output=event.input)
 
 
@@ -102,10 +103,10 @@ class AskingDirectly(Agent):
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
         from pydantic_ai import ModelRequest, direct
 
-        begun = time.time()
+        start_seconds = time.time()
         self.model = self.model or direct_model(self.url)
         await direct.model_request(self.model, [ModelRequest.user_text_prompt(f"What about {event.input}?")])
-        self.requests.tick(begun)
+        self.requests.tick(start_seconds)
         return OutputEvent(output=event.input)
 
 
@@ -121,13 +122,13 @@ class AskingSdk(Agent):
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
         from openai import AsyncOpenAI
 
-        begun = time.time()
+        start_seconds = time.time()
         if self.client is None:
             self.client = AsyncOpenAI(base_url=self.url, api_key="key")
         await self.client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": f"What about {event.input}?"}]
         )
-        self.requests.tick(begun)
+        self.requests.tick(start_seconds)
         return OutputEvent(output=event.input)
 
 
@@ -165,10 +166,12 @@ class Turns:
         self._done += 1
         if self._done % BLOCK:
             return
-        cpu, loop = time.process_time(), time.thread_time()
+        cpu = time.process_time()
+        loop = time.thread_time()
         if block >= WARM_UP * self._blocks:
             self._spent[block % 2].append((cpu - self._cpu, loop - self._loop))
-        self._cpu, self._loop = cpu, loop
+        self._cpu = cpu
+        self._loop = loop
         self._turn.set()
         self._turn = asyncio.Event()
         if block == self._blocks - 1:

@@ -113,7 +113,8 @@ def run_rate(config: dict[str, Any], store: str, events: int, keys: int) -> None
 
 def run_latency(config: dict[str, Any], store: str, events: int, keys: int) -> None:
     """Twenty records a second."""
-    environment, events = agents(config), max(1, events // 150)
+    environment = agents(config)
+    events = max(1, events // 150)
     agent = AnsweringDirectly() if store == DIRECT else Answering()
     records = numbers(environment.stream_env, events).map(paced)
     applied = environment.from_datastream(records, lambda record: record[0] % keys).apply(agent)
@@ -125,7 +126,8 @@ def run_static(config: dict[str, Any], store: str, events: int, keys: int) -> No
     """Two chained actions with a counter in memory."""
     from benchmarks.ours import CounterAgent
 
-    environment, events = agents(config), 3 * events
+    environment = agents(config)
+    events = 3 * events
     stream = source(environment.stream_env, events, 100)
     applied = environment.from_datastream(stream, lambda record: record[0]).apply(CounterAgent(events))
     discard(applied.to_datastream())

@@ -50,15 +50,15 @@ async def run(seconds: int) -> list[dict[str, float]]:
     await store.rebuild()
     looking = KafkaStore.from_options(options)
     await looking.open(None)
-    begun = time.monotonic()
-    told: list[dict[str, float]] = []
+    start_seconds = time.monotonic()
+    samples: list[dict[str, float]] = []
     done: deque[tuple[float, int]] = deque()
-    pruned_at = looked_at = begun
+    pruned_at = looked_at = start_seconds
     number = 0
-    while (now := time.monotonic()) < begun + seconds:
-        due = min(int((now - begun) * RATE), number + RATE)
-        await asyncio.gather(*(_event(store, each) for each in range(number, due)))
-        done.extend((time.monotonic(), each) for each in range(number, due))
+    while (now := time.monotonic()) < start_seconds + seconds:
+        due = min(int((now - start_seconds) * RATE), number + RATE)
+        await asyncio.gather(*(_event(store, event_number) for event_number in range(number, due)))
+        done.extend((time.monotonic(), event_number) for event_number in range(number, due))
         number = due
         if now - pruned_at >= CHECKPOINT_SECONDS:
             pruned_at = now
@@ -66,9 +66,9 @@ async def run(seconds: int) -> list[dict[str, float]]:
         if now - looked_at >= seconds / 20:
             looked_at = now
             stats = await looking.stats()
-            told.append(
+            samples.append(
                 {
-                    "seconds": round(now - begun),
+                    "seconds": round(now - start_seconds),
                     "events": number,
                     "disk_mb": (stats.stored_bytes or 0) / 1e6,
                     "records": stats.records,
@@ -76,19 +76,19 @@ async def run(seconds: int) -> list[dict[str, float]]:
                     "batches_kept": store.metrics()["batches_kept"],
                 }
             )
-            print(json.dumps(told[-1]), flush=True)
+            print(json.dumps(samples[-1]), flush=True)
         await asyncio.sleep(0.01)
     await looking.close()
     await store.close()
-    return told
+    return samples
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flat", description=__doc__)
     parser.add_argument("seconds", type=int, nargs="?", default=600)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with broker_for_jobs():
-        asyncio.run(run(given.seconds))
+        asyncio.run(run(options.seconds))
 
 
 if __name__ == "__main__":

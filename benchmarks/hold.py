@@ -70,7 +70,8 @@ class Checks:
         self.longest = max(self.longest, time.time() * 1000 - stamp)
         if now >= self.first + WARM_UP_SECONDS:
             self.begin = self.begin or now
-            self.counted, self.end = self.counted + 1, now
+            self.counted = self.counted + 1
+            self.end = now
         if self.seen == self.events:
             took = self.end - self.begin
             checked = {"late": self.late, "wrong": self.wrong} if self.timed else {}

@@ -32,7 +32,8 @@ class Instructions:
         threading.settrace(self._trace)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
         self.counts[threading.get_ident(), event] += 1
         return self._trace
 
@@ -55,11 +56,11 @@ def main(store: str, calls: int) -> None:
             harness.run_until_idle()
             (loop,) = [thread.ident for thread in threading.enumerate() if thread.name == LOOP]
             assert loop is not None
-            before = Counter(counted.counts)
+            previous_counts = Counter(counted.counts)
             harness.push_all(range(calls))
             harness.run_until_idle()
             for event, what in (("opcode", "instructions"), ("call", "function calls")):
-                print(f"{what}: {(counted.counts[loop, event] - before[loop, event]) / calls:.0f}")
+                print(f"{what}: {(counted.counts[loop, event] - previous_counts[loop, event]) / calls:.0f}")
 
 
 if __name__ == "__main__":

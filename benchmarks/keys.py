@@ -96,13 +96,13 @@ class Subtask:
     """
 
     def __init__(self, store: str, options: dict[str, Any]) -> None:
-        made = Nothing() if store == "none" else open_store(store, options)
+        opened_store = Nothing() if store == "none" else open_store(store, options)
         owner = Owner.create(JOB, f"{JOB}/Asking")
-        self.store = made
+        self.store = opened_store
         self.flink = Checkpoints()
         self.metrics = RunMetrics(())
         pruner = Pruner(Prune.CHECKPOINTS, 0, self.metrics, self.flink, True)
-        self.journals = Journals(made, owner, ValueCodec(), compile_agent(Asking()), pruner=pruner)
+        self.journals = Journals(opened_store, owner, ValueCodec(), compile_agent(Asking()), pruner=pruner)
 
     async def see(self, key: str) -> None:
         """Run the only input of a key."""
@@ -153,7 +153,7 @@ async def run(store: str, options: dict[str, Any], keys: int) -> dict[str, float
     """See all keys; what grew in the second half of them. The process has to be ended then."""
     subtask = Subtask(store, options)
     await subtask.journals.open()
-    begun = time.perf_counter()
+    start_seconds = time.perf_counter()
     half = keys // 2
     await subtask.see_all(_names(0, half))
     await subtask.settle(half)
@@ -166,7 +166,7 @@ async def run(store: str, options: dict[str, Any], keys: int) -> dict[str, float
     grown = _resident_bytes() - resident
     return {
         "keys_per_second": (keys - half) / seconds,
-        "first_half_seconds": waited - begun,
+        "first_half_seconds": waited - start_seconds,
         "memory_bytes_per_key": grown / (keys - half),
         "store_bytes_per_key": (await _stored_bytes(store, options) - stored) / (keys - half),
         "store_mb": await _stored_bytes(store, options) / 1e6,
@@ -194,11 +194,11 @@ async def size(store: str, options: dict[str, Any]) -> dict[str, float]:
 
 async def restart(store: str, options: dict[str, Any]) -> dict[str, float]:
     """Open the store once more, and see keys that never came before."""
-    begun = time.perf_counter()
+    start_seconds = time.perf_counter()
     subtask = Subtask(store, options)
     await subtask.journals.open()
     await subtask.see_all(_names(0, KEYS_OF_RESTART, "new"))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start_seconds
     await subtask.journals.close()
     return {"restart_seconds": seconds}
 
@@ -225,17 +225,17 @@ def main() -> None:
     parser.add_argument("--store", default="sqlite", choices=["sqlite", "kafka", "none"])
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.task:
-        _do(given.task, given.store, given.options, given.keys)
+    parsed = parser.parse_args()
+    if parsed.task:
+        _do(parsed.task, parsed.store, parsed.options, parsed.keys)
         return
     with tempfile.TemporaryDirectory() as directory:
-        with broker_for_jobs() if given.store == "kafka" else nullcontext():
-            options = {"path": str(Path(directory) / "store.db")} if given.store == "sqlite" else {}
-            options = kafka_options() if given.store == "kafka" else options
-            figures = _in_a_process("run", given.store, options, given.keys)
-            if given.store != "none":
-                figures |= _in_a_process("restart", given.store, options, given.keys)
+        with broker_for_jobs() if parsed.store == "kafka" else nullcontext():
+            options = {"path": str(Path(directory) / "store.db")} if parsed.store == "sqlite" else {}
+            options = kafka_options() if parsed.store == "kafka" else options
+            figures = _in_a_process("run", parsed.store, options, parsed.keys)
+            if parsed.store != "none":
+                figures |= _in_a_process("restart", parsed.store, options, parsed.keys)
     print(json.dumps(figures))
 
 

@@ -41,13 +41,21 @@ def main() -> None:
     options = parser.parse_args()
     keys = options.keys
     with OperatorHarness(Awake if options.awake else Sleeper, lambda record: record) as harness:
-        begun = time.perf_counter()
+        start_seconds = time.perf_counter()
         outputs = harness.push_all(range(keys))
         asleep = time.perf_counter()
         outputs += harness.advance_time(timedelta(hours=1))
         end = time.perf_counter()
         assert sorted(outputs) == list(range(keys))
-    print(json.dumps({"push_seconds": asleep - begun, "wake_seconds": end - asleep, "seconds": end - begun}))
+    print(
+        json.dumps(
+            {
+                "push_seconds": asleep - start_seconds,
+                "wake_seconds": end - asleep,
+                "seconds": end - start_seconds,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -71,15 +71,15 @@ async def read(options: dict[str, Any], markers: list[str] | None) -> dict[str, 
     """Read everything, or what lies behind markers."""
     store = KafkaStore.from_options(options)
     await store.open(_opened())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begun = time.perf_counter()
+    previous_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start_seconds = time.perf_counter()
     if markers is None:
         await store.rebuild()
     else:
         for number, marker in enumerate(markers):
             await store.rebuild(_journal(number), bytes.fromhex(marker))
-    seconds = time.perf_counter() - begun
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    seconds = time.perf_counter() - start_seconds
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - previous_kilobytes
     stats = await store.stats() if markers is None else None
     await store.close()
     return {"seconds": seconds, "mb": grown / 1024, "records": stats.records if stats else 0}
@@ -97,10 +97,10 @@ def bare(options: dict[str, Any]) -> float:
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)
-        begun = time.perf_counter()
-        while any((consumer.position(each) or 0) < ends[each] for each in partitions):
+        start_seconds = time.perf_counter()
+        while any((consumer.position(partition) or 0) < ends[partition] for partition in partitions):
             consumer.poll(200)
-        return time.perf_counter() - begun
+        return time.perf_counter() - start_seconds
     finally:
         consumer.close()
 
@@ -121,14 +121,14 @@ def main() -> None:
     parser.add_argument("records", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--bare", action="store_true", help="only read, with a bare consumer")
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.task:
+    parsed = parser.parse_args()
+    if parsed.task:
         print(json.dumps(asyncio.run(read(**json.load(sys.stdin)))))
         return
     with broker_for_jobs():
         options = kafka_options()
-        markers = asyncio.run(fill(options, given.records))
-        if given.bare:
+        markers = asyncio.run(fill(options, parsed.records))
+        if parsed.bare:
             print(json.dumps({"all_seconds": bare(options)}))
             return
         everything = _in_a_process(options=options, markers=None)

@@ -184,12 +184,12 @@ def measure(
     ours: Rounds = []
     beside: Rounds = []
     for number in range(rounds):
-        for jobs, found in ((case.baselines, beside), (case.ours, ours)):
-            found.append({})
+        for jobs, figures_of_rounds in ((case.baselines, beside), (case.ours, ours)):
+            figures_of_rounds.append({})
             for job in jobs:
                 figures = job.read(run(job.arguments(parameters)))
                 progress(f"round {number + 1} {job.name}: {_line(figures)}")
-                found[-1] |= figures
+                figures_of_rounds[-1] |= figures
     report: dict[str, Any] = {
         "case": name,
         "parameters": {**parameters, "rounds": rounds, "parallelism": 1},
@@ -240,7 +240,10 @@ def _compare(case: Case, part: Literal["ratio", "difference"], ours: Rounds, bes
 
 
 def _summaries(rounds: Rounds, figures: Iterable[str] | None = None) -> dict[str, Figures]:
-    return {figure: _summary([one[figure] for one in rounds]) for figure in figures or rounds[0]}
+    return {
+        figure: _summary([round_figures[figure] for round_figures in rounds])
+        for figure in figures or rounds[0]
+    }
 
 
 def _summary(values: list[float]) -> Figures:

@@ -57,9 +57,9 @@ class Calling(Agent):
     @action(InputEvent)
     async def call(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         """Call."""
-        found = await ctx.durable_execute_async(respond, event.input)
+        answer = await ctx.durable_execute_async(respond, event.input)
         self.clock.tick()
-        return OutputEvent(output=found)
+        return OutputEvent(output=answer)
 
 
 class Noting(Agent):
@@ -118,7 +118,7 @@ def _first_output(keys: int, directory: Path, before: int) -> float:
     """Run a start until all keys are in a checkpoint, kill it, and return when its first output came."""
     for note in directory.glob("seen-*"):
         note.unlink()
-    begun = time.time()
+    start_seconds = time.time()
     command = [sys.executable, "-m", "benchmarks.resume", "job", str(keys), str(directory)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
     try:
@@ -131,7 +131,7 @@ def _first_output(keys: int, directory: Path, before: int) -> float:
         printed = process.communicate()[1]
     if before and "resuming 'resume' from checkpoint" not in printed:
         raise SystemExit(f"the second start did not resume:\n{printed}")
-    return first - begun
+    return first - start_seconds
 
 
 def _wait(process: subprocess.Popen[str], note: Path) -> float:
@@ -146,14 +146,18 @@ def _wait(process: subprocess.Popen[str], note: Path) -> float:
 def _wait_for_checkpoint(process: subprocess.Popen[str], directory: Path, after: float) -> None:
     until = time.monotonic() + PATIENCE
 
-    def found() -> list[Any]:
+    def find_checkpoints() -> list[Any]:
         # One that began before all keys were seen may be complete only now.
-        taken = directory.glob("state/jobs/resume/checkpoints/*/chk-*/_metadata")
-        return [one for one in taken if one.stat().st_mtime > after + 1]
+        checkpoint_files = directory.glob("state/jobs/resume/checkpoints/*/chk-*/_metadata")
+        return [
+            checkpoint_file
+            for checkpoint_file in checkpoint_files
+            if checkpoint_file.stat().st_mtime > after + 1
+        ]
 
     numbers_seen: set[str] = set()
     while len(numbers_seen) < 2:
-        numbers_seen.update(one.parent.name for one in found())
+        numbers_seen.update(checkpoint_file.parent.name for checkpoint_file in find_checkpoints())
         if process.poll() is not None or time.monotonic() > until:
             raise SystemExit("the job took no checkpoint")
         time.sleep(0.05)
@@ -162,8 +166,8 @@ def _wait_for_checkpoint(process: subprocess.Popen[str], directory: Path, after:
 def main(arguments: list[str]) -> None:
     """Run the job that the arguments name."""
     match arguments:
-        case ["static" | "durable" as kind, events, kept]:
-            rate(kind, int(events), kept == "1")
+        case ["static" | "durable" as kind, events, is_journalled]:
+            rate(kind, int(events), is_journalled == "1")
         case ["again", keys]:
             again(int(keys))
         case ["job", keys, directory]:

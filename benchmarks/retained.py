@@ -17,11 +17,16 @@ MESSAGE_BYTES = 70
 
 def retained_bytes(options: Mapping[str, Any]) -> int:
     """Return the bytes of the messages that compaction leaves in the topics of a store."""
+    return sum(retained_sizes(options))
+
+
+def retained_sizes(options: Mapping[str, Any]) -> list[int]:
+    """Return the bytes of each of these messages."""
     from kafka.structs import TopicPartition
 
     settings = KafkaSettings.from_options(options)
     consumer: Any = settings.consumer()
-    kept: dict[tuple[str, int, bytes], int] = {}
+    message_sizes: dict[tuple[str, int, bytes], int] = {}
     try:
         names = (settings.topic, settings.claims_topic)
         places = [
@@ -36,9 +41,9 @@ def retained_bytes(options: Mapping[str, Any]) -> int:
             for place, messages in consumer.poll(timeout_ms=1000).items():
                 for message in messages:
                     key = (place.topic, place.partition, message.key or b"")
-                    kept.pop(key, None)
+                    message_sizes.pop(key, None)
                     if message.value is not None:
-                        kept[key] = MESSAGE_BYTES + len(key[2]) + len(message.value)
+                        message_sizes[key] = MESSAGE_BYTES + len(key[2]) + len(message.value)
     finally:
         consumer.close()
-    return sum(kept.values())
+    return list(message_sizes.values())

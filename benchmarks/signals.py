@@ -101,9 +101,9 @@ def run(events: int, waiting: int, rate: float, marker: Path) -> None:
     environment = agents()
     inputs = numbers(environment.stream_env, waiting)
     signals = numbers(environment.stream_env, events).map(Paced(rate, marker))
-    asked = environment.from_datastream(inputs, lambda number: number).with_signals(signals).apply(Asks)
-    discard(asked.to_datastream().map(Delays(events)))
-    discard(asked.side_output("asked").map(Asked(waiting, marker)))
+    questions = environment.from_datastream(inputs, lambda number: number).with_signals(signals).apply(Asks)
+    discard(questions.to_datastream().map(Delays(events)))
+    discard(questions.side_output("asked").map(Asked(waiting, marker)))
     environment.execute("signals")
 
 

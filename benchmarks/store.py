@@ -42,18 +42,18 @@ async def rate(stores: Sequence[ActionStateStore], appends: int, at_a_time: int)
         for number in range(first, appends, at_a_time):
             await append(store, number)
 
-    begun = time.perf_counter()
+    start_seconds = time.perf_counter()
     await asyncio.gather(*(work(store, first) for store in stores for first in range(at_a_time)))
-    return appends / (time.perf_counter() - begun)
+    return appends / (time.perf_counter() - start_seconds)
 
 
 async def latencies(store: ActionStateStore, appends: int, pause: float) -> list[float]:
     """Milliseconds of each append, while nothing else is appended."""
     took: list[float] = []
     for number in range(appends):
-        begun = time.perf_counter()
+        start_seconds = time.perf_counter()
         await append(store, number)
-        took.append((time.perf_counter() - begun) * 1000)
+        took.append((time.perf_counter() - start_seconds) * 1000)
         await asyncio.sleep(pause)
     return sorted(took)
 
@@ -93,11 +93,11 @@ def main() -> None:
     parser.add_argument("--appends", type=int, default=20_000)
     parser.add_argument("--at-a-time", type=int, default=100)
     parser.add_argument("--subtasks", type=int, default=1)
-    given = parser.parse_args()
+    parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        with broker_for_jobs() if given.store == "kafka" else nullcontext():
-            options = _options(given.store, directory)
-            figures = run(given.store, options, given.appends, given.at_a_time, given.subtasks)
+        with broker_for_jobs() if parsed.store == "kafka" else nullcontext():
+            options = _options(parsed.store, directory)
+            figures = run(parsed.store, options, parsed.appends, parsed.at_a_time, parsed.subtasks)
             print(json.dumps(asyncio.run(figures)))
 
 

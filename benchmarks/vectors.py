@@ -43,14 +43,16 @@ def measure(directory: Path, documents: int, dimension: int) -> dict[str, Any]:
     query: Any = random.normal(size=dimension).astype(np.float32)
     space = VectorSpace(dimension)
     store = SQLiteVectorStore({"path": str(directory / "vectors.sqlite")})
-    given = [Document(f"text {n}", f"d{n}", {"n": n, "tenth": n % 10}, vectors[n]) for n in range(documents)]
+    stored_documents = [
+        Document(f"text {n}", f"d{n}", {"n": n, "tenth": n % 10}, vectors[n]) for n in range(documents)
+    ]
 
     def add() -> None:
         for start in range(0, documents, PORTION):
-            store.add("c", space, given[start : start + PORTION])
+            store.add("c", space, stored_documents[start : start + PORTION])
 
     def ask(**filter: Any) -> list[str]:
-        return [one.id for one in store.query("c", space, query, K, filter or None)]
+        return [match.id for match in store.query("c", space, query, K, filter or None)]
 
     def bare() -> list[str]:
         scores = units @ (query / np.linalg.norm(query))
@@ -70,9 +72,9 @@ def measure(directory: Path, documents: int, dimension: int) -> dict[str, Any]:
 
 def took(what: Callable[[], Any]) -> float:
     """Milliseconds of one call."""
-    begun = time.perf_counter()
+    start_seconds = time.perf_counter()
     what()
-    return round((time.perf_counter() - begun) * 1000, 3)
+    return round((time.perf_counter() - start_seconds) * 1000, 3)
 
 
 def median(what: Callable[[], Any]) -> float:

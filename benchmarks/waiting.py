@@ -151,11 +151,11 @@ def run_calls(events: int, keys: int, seconds: float) -> None:
     async def main() -> None:
         slots, calls = asyncio.Semaphore(SLOTS), InFlight(events)
 
-        async def one() -> None:
+        async def call_durably() -> None:
             async with slots:
                 await calls.call(seconds)
 
-        await asyncio.gather(*(one() for _ in range(events)))
+        await asyncio.gather(*(call_durably() for _ in range(events)))
 
     asyncio.run(main())
 

@@ -16,7 +16,11 @@ import flink_agents
 from flink_agents.cli.explain import entries_text, index
 from flink_agents.cli.main import app
 
-_NAME = re.compile(r"^- `(?:(?P<module>[\w.]+)\.)?(?P<name>\w+)`: ", re.MULTILINE)
+_OPTIONS = {"flink_agents.api.context.RunnerContext": "\n    options:\n      inherited_members: true"}
+"""Options of single names: the methods of the context come from several classes."""
+
+_ITEM = re.compile(r"^- (?P<names>`[^:]+`): ", re.MULTILINE)
+_NAME = re.compile(r"`(?:(?P<module>[\w.]+)\.)?(?P<name>\w+)`")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -24,7 +28,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if page.file.src_path == "errors.md":
         return markdown.replace(index().strip(), entries_text().strip())
     if page.file.src_path == "reference.md":
-        names = "\n\n".join(f"::: {_path_of(item)}" for item in _NAME.finditer(markdown))
+        names = "\n\n".join(f"::: {path}{_OPTIONS.get(path, '')}" for path in public_paths(markdown))
         return f"{markdown}\n\n## Signatures\n\n{names}\n"
     if page.file.src_path == "cli.md":
         helps = "\n\n".join(_helps(typer.main.get_command(app), "flink-agents"))
@@ -32,10 +36,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return markdown
 
 
-def _path_of(item: re.Match[str]) -> str:
-    """Return the module and name of an item of a list."""
-    name = item["name"]
-    return f"{item['module'] or getattr(flink_agents, name).__module__}.{name}"
+def public_paths(markdown: str) -> Iterator[str]:
+    """Yield module and name of each name in the lists of the reference."""
+    for item in _ITEM.finditer(markdown):
+        for match in _NAME.finditer(item["names"]):
+            name = match["name"]
+            yield f"{match['module'] or getattr(flink_agents, name).__module__}.{name}"
 
 
 def _helps(command: Any, name: str) -> Iterator[str]:

@@ -29,7 +29,9 @@ from flink_agents.api.errors import StoreMismatchError
 
 class FileStore(ActionStateStore):
     def __init__(self, path):
-        self.path, self.owner, self.lease = Path(path), None, None
+        self.path = Path(path)
+        self.owner = None
+        self.lease = None
 
     @contextmanager
     def content(self, writes=False):
@@ -39,13 +41,13 @@ class FileStore(ActionStateStore):
         with open(f"{self.path}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             fresh = {"id": str(uuid.uuid4()), "owners": {}, "journals": {}}
-            before = self.path.read_bytes() if self.path.exists() else b""
-            content = pickle.loads(before) if before else fresh
+            previous_content = self.path.read_bytes() if self.path.exists() else b""
+            content = pickle.loads(previous_content) if previous_content else fresh
             if writes and self.owner and self.owner.token not in content["owners"]:
                 raise stale_error(self.owner)
             yield content
             after = pickle.dumps(content)
-            if after != before:
+            if after != previous_content:
                 with open(f"{self.path}.new", "wb") as file:
                     file.write(after)
                     file.flush()
@@ -68,15 +70,17 @@ class FileStore(ActionStateStore):
             raise
 
     def owners_with(self, owner, owners):
-        for other in owners.values():
-            if owner and other.group == owner.group and other.job_id != owner.job_id:
-                with self.lease_of(other) as lease:
+        for registered in owners.values():
+            if owner and registered.group == owner.group and registered.job_id != owner.job_id:
+                with self.lease_of(registered) as lease:
                     try:
                         fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
-                        raise in_use_error(owner, other.job_id) from None
-        kept = {token: other for token, other in owners.items() if not (owner and owner.outranks(other))}
-        return {**kept, owner.token: owner} if owner else kept
+                        raise in_use_error(owner, registered.job_id) from None
+        remaining_owners = {
+            token: claim for token, claim in owners.items() if not (owner and owner.outranks(claim))
+        }
+        return {**remaining_owners, owner.token: owner} if owner else remaining_owners
 
     async def close(self):
         if self.lease is not None:
@@ -90,36 +94,45 @@ class FileStore(ActionStateStore):
             if self.owner is None:
                 raise closed_error("the store was opened without an owner")
             check_records(records, self.max_record_bytes)
-            through, kept = content["journals"].get(journal, (-1, []))
+            through, stored_records = content["journals"].get(journal, (-1, []))
             for record in records:
                 if record.seq <= through:
                     raise pruned_error(journal, record.seq, through)
             if records:
-                content["journals"][journal] = through, [*kept, *records]
+                content["journals"][journal] = through, [*stored_records, *records]
 
     async def read(self, journal, seq):
         return await self.scan(journal, seq, seq)
 
     async def scan(self, journal, from_seq=None, to_seq=None):
         with self.content() as content:
-            through, kept = content["journals"].get(journal, (-1, []))
+            through, stored_records = content["journals"].get(journal, (-1, []))
         if from_seq is not None and from_seq <= through:
             raise pruned_error(journal, from_seq, through)
-        first, last = from_seq or 0, 2**63 if to_seq is None else to_seq
-        return sorted((one for one in kept if first <= one.seq <= last), key=lambda one: one.seq)
+        first = from_seq or 0
+        last = 2**63 if to_seq is None else to_seq
+        return sorted(
+            (record for record in stored_records if first <= record.seq <= last),
+            key=lambda record: record.seq,
+        )
 
     async def prune(self, journal, through_seq):
         with self.content(writes=True) as content:
             if journal in content["journals"]:
-                through, kept = content["journals"][journal]
+                through, stored_records = content["journals"][journal]
                 through = max(through, through_seq)
-                content["journals"][journal] = through, [one for one in kept if one.seq > through]
+                content["journals"][journal] = (
+                    through,
+                    [record for record in stored_records if record.seq > through],
+                )
 
     async def forget(self, journal_id):
         with self.content(writes=True) as content:
             if self.owner is None:
                 raise closed_error("the store was opened without an owner")
-            for journal in [one for one in content["journals"] if one.journal_id == journal_id]:
+            for journal in [
+                candidate for candidate in content["journals"] if candidate.journal_id == journal_id
+            ]:
                 del content["journals"][journal]
 
     async def pruned_through(self, journal):
@@ -147,18 +160,19 @@ class FileStore(ActionStateStore):
         with self.content() as content:
             infos = [describe(name, *content["journals"][name]) for name in content["journals"]]
         infos.sort(key=order)
-        found = [info for info in infos if journal_id in (None, info.journal.journal_id)]
-        return [info for info in found if after is None or order(info) > order(describe(after))][:limit]
+        matches = [info for info in infos if journal_id in (None, info.journal.journal_id)]
+        return [info for info in matches if after is None or order(info) > order(describe(after))][:limit]
 
     async def stats(self):
         every = await self.journals(limit=2**62)
-        counts = len(every), sum(one.records for one in every), sum(one.data_bytes for one in every)
+        counts = len(every), sum(info.records for info in every), sum(info.data_bytes for info in every)
         with self.content() as content:
             return StoreStats(*counts, self.path.stat().st_size, tuple(content["owners"].values()))
 
 
 def describe(name, through=-1, kept=()):
-    runs, size = sorted({one.seq for one in kept}), sum(len(one.data) for one in kept)
+    runs = sorted({record.seq for record in kept})
+    size = sum(len(record.data) for record in kept)
     first, last = (runs[0], runs[-1]) if runs else (None, None)
     return JournalInfo(name, len(runs), len(kept), size, first, last, through)
 

@@ -78,10 +78,10 @@ class Refunds(Agent):
         claim: Claim = event.input
         pay = ctx.get_resource("pay", "tool")
         try:
-            said = await pay(order=claim.order, amount=claim.amount)
+            result = await pay(order=claim.order, amount=claim.amount)
         except ApprovalDeniedError as denied:
-            said = f"nothing paid for {claim.order}: {denied.message}"
-        return OutputEvent(output=f"{claim.customer}: {said}")
+            result = f"nothing paid for {claim.order}: {denied.message}"
+        return OutputEvent(output=f"{claim.customer}: {result}")
 
 
 def run_job(brokers: dict[str, Any]) -> None:
@@ -116,13 +116,13 @@ def running_job(brokers: dict[str, Any], trace: Path) -> Iterator[None]:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     # A shell that starts a script in the background lets it ignore interrupts.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
         failed = process.poll() is not None
         stopped.set()
         with suppress(ProcessLookupError):
@@ -147,10 +147,10 @@ def receipts(brokers: dict[str, Any]) -> list[str]:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         consumer.seek_to_beginning(partition)
-        found: list[str] = []
+        texts: list[str] = []
         while consumer.position(partition) < end:
-            found += [one.value.decode() for one in consumer.poll(timeout_ms=500).get(partition, ())]
-        return found
+            texts += [record.value.decode() for record in consumer.poll(timeout_ms=500).get(partition, ())]
+        return texts
     finally:
         consumer.close()
 

@@ -39,9 +39,9 @@ def main() -> None:
     assert env.table_env is tables
     tables.create_temporary_view("totals", totals)
     highest = tables.sql_query("SELECT customer, total FROM totals WHERE total > 3")
-    found = env.collect(tables.to_data_stream(highest))
+    result_rows = env.collect(tables.to_data_stream(highest))
     env.execute("own tables")
-    for row in sorted(map(tuple, found)):
+    for row in sorted(map(tuple, result_rows)):
         print(*row)
 
 

@@ -52,14 +52,14 @@ def think(request: ServedRequest) -> Reply:
     """Stands for a large model: what it says follows from the conversation so far."""
     messages = request.body["messages"]
     (item,) = re.findall("kettle|toaster|lamp", str(messages[1]["content"]))
-    told = [one["content"] for one in messages if one["role"] == "tool"]
-    if not told:
+    tool_texts = [message["content"] for message in messages if message["role"] == "tool"]
+    if not tool_texts:
         calls = [ToolCall("price_of", {"item": item}), ToolCall("paid_before", {})]
         return Reply(tool_calls=calls)
-    if "there is no" in told[0]:
+    if "there is no" in tool_texts[0]:
         return Reply(tool_calls=[ToolCall("final_result", {"pay": 0, "reason": f"we sell no {item}"})])
-    price, before = map(float, told)
-    pay = min(price, 100 - before)
+    price, refunded = map(float, tool_texts)
+    pay = min(price, 100 - refunded)
     return Reply(tool_calls=[ToolCall("final_result", {"pay": pay, "reason": f"a {item} costs {price:g}"})])
 
 

@@ -81,11 +81,11 @@ class HelpDesk(Library):
         customer, question = event.input
         memory = ctx.long_term_memory("questions")
         (article,) = await ctx.retrieve("articles", question, k=1)
-        before = await memory.search(question, k=1)
+        similar_facts = await memory.search(question, k=1)
         await memory.add(question, {"article": article.id})
         yield OutputEvent(output=f"{customer}: {article.text} [{article.id}]")
-        if before and before[0].score is not None and before[0].score > RELEVANT:
-            yield OutputEvent(output=f"{customer}: you asked before: {before[0].text}")
+        if similar_facts and similar_facts[0].score is not None and similar_facts[0].score > RELEVANT:
+            yield OutputEvent(output=f"{customer}: you asked before: {similar_facts[0].text}")
 
 
 def run(agent: Agent, records: list[tuple[str, str]]) -> list[str]:
@@ -115,5 +115,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(sys.argv[1])
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(made)
+        with tempfile.TemporaryDirectory() as temporary_folder:
+            main(temporary_folder)

@@ -98,15 +98,15 @@ class Support(ReActAgent):
 def think(request: ServedRequest) -> Reply:
     """Stands for a large model: what it says follows from the conversation so far."""
     messages = request.body["messages"]
-    asked = [one["content"] for one in messages if one["role"] == "user"]
-    order = re.findall(r"order (\d+)", " ".join(asked))[-1]
-    wants_money = "money" in asked[-1]
+    questions = [message["content"] for message in messages if message["role"] == "user"]
+    order = re.findall(r"order (\d+)", " ".join(questions))[-1]
+    wants_money = "money" in questions[-1]
     if messages[-1]["role"] == "user":
         return Reply(tool_calls=[ToolCall("state_of", {"order": order})])
-    found = messages[-1]["content"]
-    if wants_money and "refunded" not in found:
+    last_content = messages[-1]["content"]
+    if wants_money and "refunded" not in last_content:
         return Reply(tool_calls=[ToolCall("refund", {"order": order})])
-    text = f"Order {order} is {found}." if not wants_money else f"We have {found}."
+    text = f"Order {order} is {last_content}." if not wants_money else f"We have {last_content}."
     return Reply(tool_calls=[ToolCall("final_result", {"text": text, "refunded": wants_money})])
 
 

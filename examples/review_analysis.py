@@ -106,7 +106,8 @@ def run_job(
     )
 
     # Filled by execute(), with each result once, however often the job restarts.
-    analysed_list, suggestion_list = analysis.to_list(), suggestions.to_list()
+    analysed_list = analysis.to_list()
+    suggestion_list = suggestions.to_list()
     agents.execute("review analysis")
     return in_stable_order(analysed_list, suggestion_list)
 
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(fail_once.describe())
         restored = fail_once is None or fail_once.restored()
 
-    judged = {one.review.number: one.score for one in result[0]}
+    judged = {analysed.review.number: analysed.score for analysed in result[0]}
     score_of = sentiment_of if analyst is None else lambda review: judged.get(review.number, math.nan)
     identical = result == expected_result(reviews, window_seconds, score_of)
     print(f"A calculation in plain Python comes to {'the same' if identical else 'ANOTHER'} result.")

@@ -177,10 +177,11 @@ def verify(file: Path, fix: str) -> None:
     Raises:
         ReviewDataError: ``file`` is not the file that the examples were written for.
     """
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    if found != SDIST_SHA256:
+    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+    if checksum != SDIST_SHA256:
         raise ReviewDataError(
-            f"{file.name} has a wrong checksum\n  expected: {SDIST_SHA256}\n  found:    {found}\n  fix: {fix}"
+            f"{file.name} has a wrong checksum\n"
+            f"  expected: {SDIST_SHA256}\n  found:    {checksum}\n  fix: {fix}"
         )
 
 

@@ -30,7 +30,8 @@ def expected_result(
         window_seconds: Length of the windows.
         score_of: Gives the score of a snippet.
     """
-    counts, totals = Counter[int](), defaultdict[int, float](float)
+    counts = Counter[int]()
+    totals = defaultdict[int, float](float)
     windows: defaultdict[tuple[str, int], list[AnalysedReview]] = defaultdict(list)
     for review in reviews:
         score = score_of(review)
@@ -47,7 +48,7 @@ def expected_result(
         summary = summarise(product_window(product, start, end, members))
         suggestions.append(suggest(summary, last_means.get(product)))
         last_means[product] = summary.mean
-    return in_stable_order([one for members in windows.values() for one in members], suggestions)
+    return in_stable_order([result for members in windows.values() for result in members], suggestions)
 
 
 def in_stable_order(
@@ -55,14 +56,16 @@ def in_stable_order(
 ) -> tuple[list[AnalysedReview], list[ProductSuggestion]]:
     """The snippets in stream order, the suggestions by product and window."""
     return (
-        sorted(analysed, key=lambda one: one.review.number),
-        sorted(suggestions, key=lambda one: (one.product, one.start)),
+        sorted(analysed, key=lambda result: result.review.number),
+        sorted(suggestions, key=lambda suggestion: (suggestion.product, suggestion.start)),
     )
 
 
 def correlation(analysed: Sequence[AnalysedReview]) -> float:
     """Pearson's correlation of the agent's scores with the ratings by people."""
-    return statistics.correlation([one.score for one in analysed], [one.review.rating for one in analysed])
+    return statistics.correlation(
+        [result.score for result in analysed], [result.review.rating for result in analysed]
+    )
 
 
 def as_json_lines(records: Sequence[Review | ProductSuggestion]) -> str:
@@ -76,13 +79,14 @@ def table(suggestions: Sequence[ProductSuggestion]) -> str:
         f"{'product':<12} {'window (UTC)':<17} {'count':>5} {'mean':>6} {'trend':>6} {'neg.':>5}  suggestion"
     )
     lines = [head, "-" * 100]
-    for one in suggestions:
-        trend = "" if one.trend is None else f"{one.trend:+.2f}"
+    for suggestion in suggestions:
+        trend = "" if suggestion.trend is None else f"{suggestion.trend:+.2f}"
+        window = f"{clock(suggestion.start)}-{clock(suggestion.end)}"
         lines.append(
-            f"{one.product:<12} {clock(one.start)}-{clock(one.end)} {one.snippets:>5} {one.mean:>+6.2f} "
-            f"{trend:>6} {one.negative_share:>5.0%}  {one.suggestion}"
+            f"{suggestion.product:<12} {window} {suggestion.snippets:>5} {suggestion.mean:>+6.2f} "
+            f"{trend:>6} {suggestion.negative_share:>5.0%}  {suggestion.suggestion}"
         )
-        lines.append(f"    worst ({one.worst_score:+.2f}): {shortened(one.worst_text, 80)}")
+        lines.append(f"    worst ({suggestion.worst_score:+.2f}): {shortened(suggestion.worst_text, 80)}")
     return "\n".join(lines)
 
 

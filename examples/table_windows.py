@@ -68,9 +68,9 @@ def main(file: Path) -> None:
         FROM TABLE(TUMBLE(TABLE fees, DESCRIPTOR(paid), INTERVAL '1' MINUTE))
         GROUP BY window_start, window_end
     """)
-    found = env.collect(tables.to_data_stream(minutes))
+    rows = env.collect(tables.to_data_stream(minutes))
     env.execute("fees")
-    for row in sorted(map(tuple, found)):
+    for row in sorted(map(tuple, rows)):
         print(*row)
 
 

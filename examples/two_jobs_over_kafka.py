@@ -121,11 +121,11 @@ def run_job(name: str, directory: Path, brokers: dict[str, Any]) -> None:
         applied = env.from_datastream(orders, customer_of).apply(
             Pricing(str(directory / "calls.txt")), lineage=True
         )
-        sink = kafka_sink("priced", key=lambda one: one.customer, **write)
+        sink = kafka_sink("priced", key=lambda order: order.customer, **write)
     else:
         priced = kafka_source(env, "priced", value=Priced, dead_letters="priced-dead", **read)
         applied = env.from_datastream(priced, customer_of).apply(Shipping, lineage=True)
-        sink = kafka_sink("parcels", key=lambda one: one.customer, **write)
+        sink = kafka_sink("parcels", key=lambda parcel: parcel.customer, **write)
     applied.to_datastream().sink_to(sink)
     env.execute(name)
 
@@ -191,9 +191,9 @@ def records_of(topic: str, count: int, seconds: float, brokers: dict[str, Any]) 
         consumer_timeout_ms=int(seconds * 1000),
         **brokers,
     )
-    found = list(islice(consumer, count))
+    records = list(islice(consumer, count))
     consumer.close()
-    return found
+    return records
 
 
 def header(record: Any, name: str) -> str:
@@ -203,18 +203,21 @@ def header(record: Any, name: str) -> str:
 def report(directory: Path, brokers: dict[str, Any]) -> None:
     """Print what became of the orders."""
     priced, parcels = (records_of(topic, ORDERS + 1, 5, brokers) for topic in ("priced", "parcels"))
-    shipped = Counter(json.loads(one.value)["number"] for one in parcels)
+    shipped = Counter(json.loads(parcel.value)["number"] for parcel in parcels)
     print(f"{len(priced)} orders priced, {len(parcels)} shipped, each once: {set(shipped.values()) == {1}}")
     calls = calls_in(directory)
-    keys = {number: {key for other, key in calls if other == number} for number, _ in calls}
-    print(f"prices asked for {len(keys)} orders, one key each: {all(len(one) == 1 for one in keys.values())}")
-    by_id = {header(one, "flink-agents-id"): one for one in priced}
-    origins = {header(by_id[header(one, "flink-agents-parent")], "flink-agents-parent") for one in parcels}
+    keys = {number: {key for called_number, key in calls if called_number == number} for number, _ in calls}
+    has_one_key = all(len(order_keys) == 1 for order_keys in keys.values())
+    print(f"prices asked for {len(keys)} orders, one key each: {has_one_key}")
+    by_id = {header(record, "flink-agents-id"): record for record in priced}
+    origins = {
+        header(by_id[header(parcel, "flink-agents-parent")], "flink-agents-parent") for parcel in parcels
+    }
     print(f"the parcels come from {len(origins)} messages of the topic orders")
-    last = next(one for one in parcels if json.loads(one.value)["number"] == ORDERS - 1)
-    before = by_id[header(last, "flink-agents-parent")]
-    way = [header(one, "flink-agents-agent") for one in (before, last)]
-    print(f"the last one: {header(before, 'flink-agents-parent')} -> {' -> '.join(way)}")
+    last = next(parcel for parcel in parcels if json.loads(parcel.value)["number"] == ORDERS - 1)
+    parent_record = by_id[header(last, "flink-agents-parent")]
+    way = [header(record, "flink-agents-agent") for record in (parent_record, last)]
+    print(f"the last one: {header(parent_record, 'flink-agents-parent')} -> {' -> '.join(way)}")
 
 
 def main(brokers: dict[str, Any], directory: Path) -> None:

@@ -78,7 +78,7 @@ class AnswerChecker(Agent):
     @action(InputEvent)
     def check(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         draft: Draft = event.input
-        against = [one for one in draft.verdicts if not one.good]
+        against = [judgement for judgement in draft.verdicts if not judgement.good]
         if against:
             return OutputEvent(output=Verdict.reject(f"{against[-1].reviewer}: {against[-1].comment}"))
         over = draft.output.refund - LIMIT
@@ -111,11 +111,12 @@ def run_job() -> tuple[list[Any], list[Any], list[Any]]:
 
 if __name__ == "__main__":
     accepted, rejected, samples = run_job()
-    for reply in sorted(accepted, key=lambda one: one.text):
+    for reply in sorted(accepted, key=lambda answer: answer.text):
         print(f"accepted: {reply.text} {reply.refund} back")
-    for one in sorted(rejected, key=lambda one: (one.input.customer, one.reason)):
-        print(f"rejected: {one.input.customer}, after {len(one.attempts)} attempts: {one.reason}")
-    for sample in sorted(samples, key=lambda one: (one.key, one.sequence_number)):
+    for rejection in sorted(rejected, key=lambda rejection: (rejection.input.customer, rejection.reason)):
+        customer = rejection.input.customer
+        print(f"rejected: {customer}, after {len(rejection.attempts)} attempts: {rejection.reason}")
+    for sample in sorted(samples, key=lambda sample: (sample.key, sample.sequence_number)):
         verdicts = ", ".join(attempt.verdict.decision for attempt in sample.attempts)
         steps = sum(len(attempt.transcript) for attempt in sample.attempts)
         print(f"for review: {sample.key} {sample.sequence_number}: {verdicts}; {steps} steps")

@@ -96,8 +96,8 @@ class StockAgent(Agent):
 
     @action(InputEvent)
     async def look(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        left = await ctx.durable_execute_async(stock_of, event.input)
-        return OutputEvent(output=f"{left} left")
+        units = await ctx.durable_execute_async(stock_of, event.input)
+        return OutputEvent(output=f"{units} left")
 
 
 class TrendAgent(Agent):
@@ -106,9 +106,12 @@ class TrendAgent(Agent):
     @action(InputEvent)
     def compare(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         window: Window = event.input
-        before, now = ctx.short_term_memory.get("before", 0), sum(window.points)
+        previous_sum = ctx.short_term_memory.get("before", 0)
+        now = sum(window.points)
         ctx.short_term_memory.set("before", now)
-        return OutputEvent(output="better" if now > before else "worse" if now < before else "the same")
+        return OutputEvent(
+            output="better" if now > previous_sum else "worse" if now < previous_sum else "the same"
+        )
 
 
 class BuyerAgent(Agent):
@@ -120,8 +123,8 @@ class BuyerAgent(Agent):
         stock, trend = await ctx.join(
             ctx.call_agent(StockAgent, window.product), ctx.call_agent(TrendAgent, window), timeout=0.5
         )
-        told = "stock unknown" if isinstance(stock, TimeoutError) else stock
-        return OutputEvent(output=f"{window.product}: {window.points}, {trend}, {told}")
+        stock_text = "stock unknown" if isinstance(stock, TimeoutError) else stock
+        return OutputEvent(output=f"{window.product}: {window.points}, {trend}, {stock_text}")
 
 
 class RatedAt(TimestampAssigner):
@@ -137,7 +140,7 @@ class Collect(ProcessWindowFunction[Score, Window, str, TimeWindow]):
     def process(
         self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[Score]
     ) -> Iterable[Window]:
-        yield Window(product=key, points=sorted(one.points for one in elements))
+        yield Window(product=key, points=sorted(point.points for point in elements))
 
 
 def run_job() -> list[Any]:
@@ -154,7 +157,7 @@ def run_job() -> list[Any]:
     )
     windows = (
         scores.to_datastream()
-        .key_by(lambda one: one.product, key_type=Types.STRING())
+        .key_by(lambda product_event: product_event.product, key_type=Types.STRING())
         .window(TumblingEventTimeWindows.of(Time.seconds(10)))
         .process(Collect())
     )

@@ -73,7 +73,7 @@ class _Known:
 
     def add(self, values: Iterable[str]) -> None:
         with self._lock:
-            new = {one for one in values if len(one) >= SHORTEST and set(one) != {"*"}} - self._values
+            new = {value for value in values if len(value) >= SHORTEST and set(value) != {"*"}} - self._values
             if new:
                 self._values |= new
                 self._compile()
@@ -81,9 +81,9 @@ class _Known:
     def look_at_variables(self) -> None:
         """Add the values of environment variables whose names mark them as secrets."""
         with self._lock:
-            found = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
-            if found != self._variables:
-                self._variables = found
+            values = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
+            if values != self._variables:
+                self._variables = values
                 self._compile()
 
     def forget(self) -> None:
@@ -97,9 +97,9 @@ class _Known:
         # No escape changes letters and digits: a string without them needs no pattern, which takes longer.
         runs = (max(re.findall("[A-Za-z0-9]+", value) or [""], key=len) for value in values)
         coded = sorted(
-            {one for value in values for one in _base64_of(value.encode("utf-8", "surrogatepass"))}
+            {encoded for value in values for encoded in _base64_of(value.encode("utf-8", "surrogatepass"))}
         )
-        parts = [part for one in coded for part in _parts_of_lines(one)]
+        parts = [part for encoded in coded for part in _parts_of_lines(encoded)]
         self.anchors = (*runs, *self.forms, *parts)
         longest_first = sorted(values, key=len, reverse=True)
         patterns = [
@@ -110,7 +110,7 @@ class _Known:
         self.pattern = re.compile("|".join(patterns)) if patterns else None
 
 
-known = _Known()
+known_secrets = _Known()
 
 
 def _is_secret_variable(name: str, value: str) -> bool:
@@ -124,25 +124,25 @@ def _pattern_of(secret: str) -> str:
     return "".join(map(_pattern_of_character, secret))
 
 
-def _pattern_of_character(one: str) -> str:
-    if one.isascii() and one.isalnum():
-        return one
-    data = one.encode("utf-8", "surrogatepass")
+def _pattern_of_character(character: str) -> str:
+    if character.isascii() and character.isalnum():
+        return character
+    data = character.encode("utf-8", "surrogatepass")
     percent = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in data)
-    units = one.encode("utf-16-be", "surrogatepass")
+    units = character.encode("utf-16-be", "surrogatepass")
     of_json = "".join(rf"\\+u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
     of_bytes = "".join(rf"\\+x(?i:{byte:02x})" for byte in data)
-    forms = [rf"\\*{re.escape(one)}", percent, of_json, of_bytes, f"&(?:amp;)*#0*{ord(one)};"]
+    forms = [rf"\\*{re.escape(character)}", percent, of_json, of_bytes, f"&(?:amp;)*#0*{ord(character)};"]
     forms += [
-        rf"\\+x(?i:{ord(one):02x})",
-        rf"\\+U(?i:{ord(one):08x})",
-        f"&(?:amp;)*#[xX]0*(?i:{ord(one):x});",
+        rf"\\+x(?i:{ord(character):02x})",
+        rf"\\+U(?i:{ord(character):08x})",
+        f"&(?:amp;)*#[xX]0*(?i:{ord(character):x});",
     ]
-    if one in _NAMED_ESCAPES:
-        forms.append(rf"\\+{_NAMED_ESCAPES[one]}")
-    if (named := html.escape(one)) != one:
+    if character in _NAMED_ESCAPES:
+        forms.append(rf"\\+{_NAMED_ESCAPES[character]}")
+    if (named := html.escape(character)) != character:
         forms.append(f"&(?:amp;)*{named[1:]}")
-    if one == " ":
+    if character == " ":
         forms.append(re.escape("+"))
     return f"(?:{'|'.join(dict.fromkeys(forms))})"
 
@@ -153,26 +153,26 @@ def forms_of(secret: str) -> set[str]:
     It has several forms in base64, since the text before it shifts its bits, as in ``user:secret``.
     """
     data = secret.encode("utf-8", "surrogatepass")
-    found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-    found |= {repr(secret)[1:-1], repr(data)[2:-1], quote(data), quote(data, safe=""), quote_plus(data)}
-    found |= {html.escape(secret), json.dumps(json.dumps(secret)[1:-1])[1:-1]}
-    found |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret}
+    forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    forms |= {repr(secret)[1:-1], repr(data)[2:-1], quote(data), quote(data, safe=""), quote_plus(data)}
+    forms |= {html.escape(secret), json.dumps(json.dumps(secret)[1:-1])[1:-1]}
+    forms |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret}
     in_hex = [data.hex(), *map(data.hex, (" ", ":", "-"))]
-    found |= {*in_hex, *map(str.upper, in_hex), *_base64_of(data)}
-    return {one for one in found if len(one) >= SHORTEST}
+    forms |= {*in_hex, *map(str.upper, in_hex), *_base64_of(data)}
+    return {form for form in forms if len(form) >= SHORTEST}
 
 
 def _base64_of(data: bytes) -> set[str]:
     """Return the parts of a secret's base64 form that do not depend on the characters around it."""
-    found: set[str] = set()
+    parts: set[str] = set()
     if len(data) >= SHORTEST + 2:
-        for before in range(3):
-            coded = base64.b64encode(b"\0" * before + data).decode()
+        for prefix_length in range(3):
+            coded = base64.b64encode(b"\0" * prefix_length + data).decode()
             # The first characters depend on the text before them, and the last ones on the text after them.
-            start = (0, 2, 3)[before]
-            end = len(coded) if (before + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
-            found |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
-    return found
+            start = (0, 2, 3)[prefix_length]
+            end = len(coded) if (prefix_length + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
+            parts |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
+    return parts
 
 
 def _pattern_of_lines(coded: str) -> str:
@@ -190,15 +190,15 @@ def _parts_of_lines(coded: str) -> list[str]:
 def know(*values: object) -> None:
     """Hide ``values`` in strings from now on, as far as they are strings that are long enough."""
     arm()
-    known.add(one for value in values if isinstance(value, str) for one in _parts(value))
+    known_secrets.add(part for value in values if isinstance(value, str) for part in _parts(value))
 
 
 def _parts(value: str) -> Iterator[str]:
     """Return a secret, and the secret part of a header's value: strings may show it without its scheme."""
     yield value.strip()
-    scheme, space, rest = value.strip().partition(" ")
-    if space and scheme.isalpha() and len(scheme) < 16 and " " not in rest:
-        yield rest
+    scheme, space, credentials = value.strip().partition(" ")
+    if space and scheme.isalpha() and len(scheme) < 16 and " " not in credentials:
+        yield credentials
 
 
 def know_headers(headers: Any) -> None:
@@ -220,17 +220,17 @@ def is_secret_name(name: object) -> bool:
 
 def forget_all() -> None:
     """Forget all secrets: for tests, which share a process."""
-    known.forget()
+    known_secrets.forget()
 
 
 def look_at_variables() -> None:
     """Check again which environment variables contain secrets."""
-    known.look_at_variables()
+    known_secrets.look_at_variables()
 
 
 def knows_any() -> bool:
     """Return True if there is a secret to hide."""
-    return known.pattern is not None
+    return known_secrets.pattern is not None
 
 
 def hide(text: object) -> str:
@@ -249,8 +249,8 @@ def hide(text: object) -> str:
 
 def hide_known(text: str) -> str:
     """Return ``text`` with three asterisks in place of each secret that this process has read."""
-    pattern = known.pattern
-    if pattern is None or not any(one in text for one in known.anchors):
+    pattern = known_secrets.pattern
+    if pattern is None or not any(anchor in text for anchor in known_secrets.anchors):
         return text
     return pattern.sub(HIDDEN, text)
 
@@ -264,7 +264,7 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
         end: True if it was cut at its end.
     """
     hidden = hide(text)
-    for form in known.forms:
+    for form in known_secrets.forms:
         for size in range(len(form) - 1, 3, -1):
             if end and hidden.endswith(form[:size]):
                 hidden = hidden[:-size] + HIDDEN
@@ -301,7 +301,7 @@ def hidden(value: Any, known_only: bool = False, longest: int | None = None) -> 
         known_only: True to ignore what only looks like the value of an authentication header.
         longest: Length after which strings are cut. Default: none is.
     """
-    if known_only and known.pattern is None:
+    if known_only and known_secrets.pattern is None:
         return value
     return _hidden(value, known_only, _DEEPEST, longest)
 
@@ -328,20 +328,35 @@ def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> An
     if not depth:
         return value
     if isinstance(value, Mapping):
-        made = {
+        hidden_values = {
             _hidden(name, known_only, depth - 1, longest): HIDDEN
-            if not known_only and isinstance(one, str | bytes) and is_secret_name(name)
-            else _hidden(one, known_only, depth - 1, longest)
-            for name, one in value.items()
+            if not known_only and isinstance(inner_value, str | bytes) and is_secret_name(name)
+            else _hidden(inner_value, known_only, depth - 1, longest)
+            for name, inner_value in value.items()
         }
-        same = len(made) == len(value) and all(name in value and made[name] is value[name] for name in made)
-        return value if same else made
+        same = len(hidden_values) == len(value) and all(
+            name in value and hidden_values[name] is value[name] for name in hidden_values
+        )
+        return value if same else hidden_values if kind is dict else _changed_mapping(value, hidden_values)
     if isinstance(value, list | tuple | set | frozenset):
-        parts = [_hidden(one, known_only, depth - 1, longest) for one in value]
+        parts = [_hidden(part, known_only, depth - 1, longest) for part in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)
     return value
+
+
+def _changed_mapping(value: Any, changed: dict[Any, Any]) -> Any:
+    """Return a mapping of another class, such as headers in any case, with changed values; else a dict."""
+    try:
+        copied = value.copy()
+        for name, changed_value in changed.items():
+            if changed_value is not value[name]:
+                copied[name] = changed_value
+    except Exception:
+        # It has no copy that can be changed, or a name has a secret.
+        return changed
+    return copied
 
 
 # -- logs ----------------------------------------------------------------------------
@@ -349,18 +364,18 @@ def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> An
 
 def arm() -> None:
     """Hide secrets in all loggers of this process from now on."""
-    if not known.armed:
-        known.armed = True
-        known.look_at_variables()
+    if not known_secrets.armed:
+        known_secrets.armed = True
+        known_secrets.look_at_variables()
         logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
         # A logger sets the values of ``extra`` after the factory.
         setattr(logging.Logger, "makeRecord", _with_extras(logging.Logger.makeRecord))  # noqa: B010
 
 
-def _records(made: Any) -> Any:
+def _records(factory: Any) -> Any:
     def record_of(*args: Any, **named: Any) -> logging.LogRecord:
-        record: logging.LogRecord = made(*args, **named)
-        if known.pattern is not None:
+        record: logging.LogRecord = factory(*args, **named)
+        if known_secrets.pattern is not None:
             _clean(record)
         return record
 
@@ -371,11 +386,11 @@ _OF_EVERY_RECORD = frozenset(logging.makeLogRecord({}).__dict__)
 """Attributes of a record that no ``extra`` can set."""
 
 
-def _with_extras(made: Any) -> Any:
-    @functools.wraps(made)
+def _with_extras(factory: Any) -> Any:
+    @functools.wraps(factory)
     def make_record(*args: Any, **named: Any) -> logging.LogRecord:
-        record: logging.LogRecord = made(*args, **named)
-        if known.pattern is not None:
+        record: logging.LogRecord = factory(*args, **named)
+        if known_secrets.pattern is not None:
             for name in record.__dict__.keys() - _OF_EVERY_RECORD:
                 record.__dict__[name] = hidden(record.__dict__[name])
         return record
@@ -388,7 +403,8 @@ def _clean(record: logging.LogRecord) -> None:
     try:
         text = record.getMessage()
         if shows(text):
-            record.msg, record.args = hide(text), None
+            record.msg = hide(text)
+            record.args = None
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
             trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             if shows(trace):

@@ -205,7 +205,7 @@ def _make_private(path: Path) -> None:
     :func:`_check_header` describes the consequences.
     """
     with _making:
-        for directory in [each for each in reversed(path.parents) if not each.exists()]:
+        for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
             directory.mkdir(mode=0o700, exist_ok=True)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

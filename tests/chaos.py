@@ -106,15 +106,15 @@ def chaos_of(options: argparse.Namespace) -> Chaos:
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run in a cluster of its own."""
-    given = dict(option.split("=", 1) for option in options.store_option)
+    store_options = dict(option.split("=", 1) for option in options.store_option)
     chaos = chaos_of(options)
     tell(f"seed {chaos.seed}, {chaos.combination}, in {directory}")
     with ExitStack() as stack:
         trouble: BrokerTrouble | None = None
-        store = RunStore.of(options.store, directory, given)
+        store = RunStore.of(options.store, directory, store_options)
         if options.store == BROKERED:
             broker = stack.enter_context(KafkaBroker(directory / "kafka"))
-            store = RunStore.in_kafka(broker.bootstrap_servers, given)
+            store = RunStore.in_kafka(broker.bootstrap_servers, store_options)
             trouble = BrokerTrouble(broker, chaos.seed, options.outage, not options.calm_broker)
         flink = (HEARTBEATS, PATIENT) if chaos.overlaps else (None, None)
         cluster = stack.enter_context(FlinkCluster(directory / "flink", *flink))
@@ -125,11 +125,11 @@ def show(report: Report, as_json: bool) -> int:
     """Print a report; returns the exit code."""
     if report.failure is not None:
         tell(report.failure)
-    found = report.as_json()
+    figures = report.as_json()
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
-        for name, value in found.items():
+        for name, value in figures.items():
             print(f"{name:<22} {value}")
     return 0 if report.clean else 1
 
@@ -137,7 +137,7 @@ def show(report: Report, as_json: bool) -> int:
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if "--local" in arguments:
-        return local.main([one for one in arguments if one != "--local"])
+        return local.main([argument for argument in arguments if argument != "--local"])
     options = parse_arguments(arguments)
     directory = options.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)

@@ -160,11 +160,11 @@ def judge(directory: Path, brokers: dict[str, Any], orders: int, kills: dict[str
     priced, parcels = (
         example.records_of(topic, 2 * orders, QUIET_SECONDS, brokers) for topic in ("priced", "parcels")
     )
-    made = [json.loads(one.value) for one in parcels]
-    counts = [Counter(json.loads(one.value)["number"] for one in topic) for topic in (priced, parcels)]
+    parcel_values = [json.loads(record.value) for record in parcels]
+    counts = [Counter(json.loads(record.value)["number"] for record in topic) for topic in (priced, parcels)]
     numbered: dict[str, list[int]] = defaultdict(list)
-    for one in made:
-        numbered[one["customer"]].append(one["parcel"])
+    for parcel in parcel_values:
+        numbered[parcel["customer"]].append(parcel["parcel"])
     keys: dict[str, set[str]] = defaultdict(set)
     calls = example.calls_in(directory)
     for number, key in calls:
@@ -174,17 +174,21 @@ def judge(directory: Path, brokers: dict[str, Any], orders: int, kills: dict[str
         kills,
         sorted(set(range(orders)) - set(counts[1])),
         sorted({number for count in counts for number, times in count.items() if times > 1}),
-        sorted(name for name, found in numbered.items() if sorted(found) != list(range(1, len(found) + 1))),
+        sorted(
+            name
+            for name, parcel_numbers in numbered.items()
+            if sorted(parcel_numbers) != list(range(1, len(parcel_numbers) + 1))
+        ),
         len(calls) - len(keys),
-        sorted(number for number, found in keys.items() if len(found) > 1),
+        sorted(number for number, call_keys in keys.items() if len(call_keys) > 1),
         untraced(priced, parcels),
     )
 
 
 def untraced(priced: list[Any], parcels: list[Any]) -> list[int]:
     """Numbers of parcels that do not lead back, by a price of the same order, to a message of their own."""
-    by_id = {example.header(one, "flink-agents-id"): one for one in priced}
-    found: list[int] = []
+    by_id = {example.header(record, "flink-agents-id"): record for record in priced}
+    numbers: list[int] = []
     origins = set[str]()
     for parcel in parcels:
         number = json.loads(parcel.value)["number"]
@@ -192,10 +196,10 @@ def untraced(priced: list[Any], parcels: list[Any]) -> list[int]:
         origin = None if price is None else example.header(price, "flink-agents-parent")
         is_same = price is not None and json.loads(price.value)["number"] == number
         if origin is None or origin in origins or not is_same:
-            found.append(number)
+            numbers.append(number)
         else:
             origins.add(origin)
-    return found
+    return numbers
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -223,8 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
             jobs = TwoJobs(directory, brokers, options.orders, random.Random(seed))
             jobs.run(options.kills)
             report = judge(directory, brokers, options.orders, jobs.kills)
-    found = {"seed": seed, **asdict(report), "clean": report.clean}
-    print(json.dumps(found) if options.json else "\n".join(f"{key:<14} {found[key]}" for key in found))
+    figures = {"seed": seed, **asdict(report), "clean": report.clean}
+    print(json.dumps(figures) if options.json else "\n".join(f"{key:<14} {figures[key]}" for key in figures))
     return 0 if report.clean else 1
 
 

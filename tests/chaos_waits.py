@@ -60,11 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
         options.seed = random.SystemRandom().randrange(1_000_000)
     directory = Path(tempfile.mkdtemp(prefix="chaos-waits-"))
     report = run(options, directory)
-    found = {"what": options.what, "seed": options.seed, **asdict(report), "clean": report.clean}
+    figures = {"what": options.what, "seed": options.seed, **asdict(report), "clean": report.clean}
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
-        for name, value in found.items():
+        for name, value in figures.items():
             print(f"{name:<14} {value}")
     if report.clean:
         shutil.rmtree(directory)

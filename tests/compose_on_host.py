@@ -71,7 +71,9 @@ class Host:
 
     def environment(self, service: str, number: int = 0) -> dict[str, str]:
         """What a service of Flink finds in its environment."""
-        own = {name: self.local(value) for name, value in self._services[service]["environment"].items()}
+        service_variables = {
+            name: self.local(value) for name, value in self._services[service]["environment"].items()
+        }
         base = self._directory / f"{service}-{number}"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
         return {
@@ -81,7 +83,7 @@ class Host:
             "JAVA_HOME": str(find_java_home().home),
             "FLINK_CONF_DIR": str(base / "conf"),
             "FLINK_LOG_DIR": str(base / "log"),
-            **own,
+            **service_variables,
         }
 
     def command(self, service: str) -> list[str]:
@@ -160,9 +162,9 @@ def run(directory: Path) -> None:
     started = json.loads(broker("start", *kafka, "--json"))
     try:
         host = Host(compose, directory, started["bootstrap_servers"])
-        with host.running("jobmanager") as first, host.running("taskmanager") as others:
+        with host.running("jobmanager") as first, host.running("taskmanager") as taskmanager_logs:
             wanted = 2 * host.replicas("taskmanager")
-            logs = [*first, *others]
+            logs = [*first, *taskmanager_logs]
             wait_until(
                 f"{wanted} slots",
                 lambda: host.slots() >= wanted,
@@ -178,11 +180,11 @@ def check(result: str, stats: str) -> None:
     """See that the job came to its result, and that its calls were recorded."""
     if "comes to the same result" not in result:
         raise AssertionError("the job did not come to its result")
-    found = json.loads(stats)
-    records = int(found["records"])
-    print(f"{records} records in {found['journals']} journals")
-    if not re.fullmatch(r"[0-9a-f-]{36}", found["store"]) or found["journals"] < 1:
-        raise AssertionError(f"there is nothing in the store: {found}")
+    figures = json.loads(stats)
+    records = int(figures["records"])
+    print(f"{records} records in {figures['journals']} journals")
+    if not re.fullmatch(r"[0-9a-f-]{36}", figures["store"]) or figures["journals"] < 1:
+        raise AssertionError(f"there is nothing in the store: {figures}")
 
 
 def main() -> int:

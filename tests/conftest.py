@@ -53,12 +53,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     plain = OperatorHarness.__init__
 
     @functools.wraps(plain)
-    def made(self: OperatorHarness, *arguments: Any, **options: Any) -> None:
+    def checked_init(self: OperatorHarness, *arguments: Any, **options: Any) -> None:
         assert says_its_conditions(options), f"a harness of a test with the marker {MARKER} leaves some open"
         plain(self, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OperatorHarness, "__init__", made)
+        patch.setattr(OperatorHarness, "__init__", checked_init)
         return (yield)
 
 

@@ -112,9 +112,11 @@ class Shell:
 
     def __init__(self, directory: Path, environment: InstalledWheel) -> None:
         self.directory = directory
-        kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        inherited_variables = {
+            name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ
+        }
         path = os.pathsep.join([str(environment.directory / "bin"), os.defpath])
-        self._environment = kept | {"PATH": path}
+        self._environment = inherited_variables | {"PATH": path}
 
     def run(self, text: str) -> str:
         """Execute a block; returns what it printed.
@@ -156,20 +158,20 @@ def first_hour(shell: Shell, page: str) -> None:
             print(f"  wrote {step.file}", flush=True)
             continue
         commands = "\n".join(line for line in step.text.splitlines() if not INSTALLS.fullmatch(line))
-        begun = time.monotonic()
+        start_seconds = time.monotonic()
         printed = shell.run(commands)
         check(step.expected, printed)
-        first, *others = commands.splitlines()
-        more = f" and {len(others)} more" if others else ""
-        print(f"  {time.monotonic() - begun:5.1f} s  {first}{more}", flush=True)
+        first, *remaining_commands = commands.splitlines()
+        more = f" and {len(remaining_commands)} more" if remaining_commands else ""
+        print(f"  {time.monotonic() - start_seconds:5.1f} s  {first}{more}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, install, do the first hour, clean up."""
     parser = argparse.ArgumentParser(prog="scripts/first-hour", description=__doc__)
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to execute")
-    given = parser.parse_args(arguments)
-    page = with_free_ports(given.page.read_text(encoding="utf-8"))
+    options = parser.parse_args(arguments)
+    page = with_free_ports(options.page.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="first-hour-") as temporary:
         directory = Path(temporary)
         print("building the wheel, and installing it in an environment of its own", flush=True)

@@ -154,8 +154,8 @@ def judge(scenario: Scenario, directory: Path, store: RunStore) -> dict[str, Any
 
 def settings(store: RunStore, directory: Path) -> tuple[Mapping[str, str], dict[str, Any]]:
     """Options of Flink, and those of agents."""
-    own = {name.removeprefix("flink-agents."): value for name, value in store.flink_options.items()}
-    return {**FLINK, "execution.checkpointing.dir": (directory / "checkpoints").as_uri()}, own
+    agent_options = {name.removeprefix("flink-agents."): value for name, value in store.flink_options.items()}
+    return {**FLINK, "execution.checkpointing.dir": (directory / "checkpoints").as_uri()}, agent_options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -175,9 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
 
             broker = stack.enter_context(KafkaBroker(directory / "kafka"))
             store = RunStore.in_kafka(broker.bootstrap_servers)
-        found = run_here(scenario, directory, store)
-    print(json.dumps(found))
-    return 0 if found["clean"] else 1
+        verdict = run_here(scenario, directory, store)
+    print(json.dumps(verdict))
+    return 0 if verdict["clean"] else 1
 
 
 def run_here(scenario: Scenario, directory: Path, store: RunStore) -> dict[str, Any]:

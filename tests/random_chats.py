@@ -125,9 +125,9 @@ class World:
     def hear(cls, what: str, talk: Talk, messages: Sequence[ModelMessage]) -> None:
         """A request came. One that comes again says the same."""
         cls.note(what)
-        said = written(talk, messages)
-        if cls.asked.setdefault(what, said) != said:
-            cls.complaints.append(f"{what} was asked otherwise: {said} {cls.asked[what]}")
+        request_text = written(talk, messages)
+        if cls.asked.setdefault(what, request_text) != request_text:
+            cls.complaints.append(f"{what} was asked otherwise: {request_text} {cls.asked[what]}")
 
 
 def written(talk: Talk, messages: Sequence[ModelMessage]) -> str:
@@ -167,8 +167,8 @@ async def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelRespons
             place = f"{talk.name}.{number}"
             return _says(
                 [
-                    ToolCallPart(tool, {"call": f"{place}.{one}"}, f"{place}.{one}")
-                    for one, tool in enumerate(names)
+                    ToolCallPart(tool, {"call": f"{place}.{call_number}"}, f"{place}.{call_number}")
+                    for call_number, tool in enumerate(names)
                 ]
             )
         # An output of a wrong type, or none at all.
@@ -266,10 +266,10 @@ class Talker(Agent):
         key, names, at_once = event.input
         talks = [World.program.talks[name] for name in names]
         if at_once:
-            said = await ctx.gather(*[hold(ctx, talk) for talk in talks])
+            results = await ctx.gather(*[hold(ctx, talk) for talk in talks])
         else:
-            said = [await hold(ctx, talk) for talk in talks]
-        return OutputEvent(output=[key, said, ctx.short_term_memory.get("acted", [])])
+            results = [await hold(ctx, talk) for talk in talks]
+        return OutputEvent(output=[key, results, ctx.short_term_memory.get("acted", [])])
 
 
 async def hold(ctx: RunnerContext, talk: Talk) -> list[Any]:
@@ -288,7 +288,9 @@ async def hold(ctx: RunnerContext, talk: Talk) -> list[Any]:
 
 def program(seed: int) -> Program:
     """The program of a seed."""
-    chance, talks, inputs = random.Random(seed), dict[str, Talk](), list[tuple[str, tuple[str, ...], bool]]()
+    chance = random.Random(seed)
+    talks = dict[str, Talk]()
+    inputs = list[tuple[str, tuple[str, ...], bool]]()
     for _ in range(chance.randint(1, 3)):
         at_once = chance.random() < 0.3
         names: list[str] = []
@@ -343,7 +345,7 @@ class Runner:
         return self._push(made), allowed, True
 
     def _push(self, made: Program) -> list[Any]:
-        return [output for one in made.inputs for output in self.harness.push(one)]
+        return [output for program_input in made.inputs for output in self.harness.push(program_input)]
 
     def _recorded(self) -> int:
         """How many calls have a record."""
@@ -361,16 +363,19 @@ def check(runner: Runner, seed: int) -> int:
     Raises:
         ProgramFailed: Something did not hold.
     """
-    made, where, crashes = program(seed), "no crash", 0
+    random_program = program(seed)
+    where = "no crash"
+    crashes = 0
     try:
-        plain, _, _ = runner.outcome(made)
-        calls, appends = World.done, len(runner.faults.appends)
-        assert len(plain) == len(made.inputs) and max(calls.values()) == 1
+        plain, _, _ = runner.outcome(random_program)
+        calls = World.done
+        appends = len(runner.faults.appends)
+        assert len(plain) == len(random_program.inputs) and max(calls.values()) == 1
         chance = random.Random(seed)
         for point in chance.sample(range(appends), min(CRASHES, appends)):
             fault = chance.choice(FAULTS)
             where = f"crash at append {point} of {appends} ({fault.value})"
-            outputs, allowed, crashed = runner.outcome(made, at_append(point, fault))
+            outputs, allowed, crashed = runner.outcome(random_program, at_append(point, fault))
             assert crashed, "it did not crash"
             crashes += 1
             assert outputs == plain, f"other outputs:\n{outputs}\n{plain}"
@@ -380,7 +385,7 @@ def check(runner: Runner, seed: int) -> int:
             assert again == allowed, f"done again: {again} instead of {allowed}, {World.done - calls}"
     except Exception as error:
         raise ProgramFailed(
-            f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
+            f"program {seed} failed: {where}\n{random_program}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_chats --programs 1 --seed {seed}"
         ) from error
     return crashes

@@ -17,11 +17,17 @@ import time
 from html import escape
 from pathlib import Path
 
-COLUMNS, ROWS = 100, 20
-LONGEST_GAP, SHORTEST_FRAME, LAST_FRAME = 1.2, 0.25, 5.0
+COLUMNS = 100
+ROWS = 20
+LONGEST_GAP = 1.2
+SHORTEST_FRAME = 0.25
+LAST_FRAME = 5.0
 """Seconds: waits are shortened to the first, frames that are shorter than the second are merged."""
 
-WIDTH, LINE, LEFT, TOP = 8.0, 18, 12, 34
+WIDTH = 8.0
+LINE = 18
+LEFT = 12
+TOP = 34
 _CONTROL = re.compile(r"\x1b\[(?P<arguments>[\d;?]*)(?P<name>[A-Za-z])|\x1b\][^\x07]*\x07|\r|\n|[^\x1b\r\n]+")
 _UNFINISHED = re.compile(r"(?:\x1b(?:\[[\d;?]*|\][^\x07]*)?)?$")
 _BAR = re.compile("[\u2501\u2578\u257a]+")
@@ -46,20 +52,21 @@ class Screen:
         self.unfinished = _UNFINISHED.search(text)[0]  # pyright: ignore[reportOptionalSubscript]
         text = text.removesuffix(self.unfinished)
         for part in _CONTROL.finditer(text):
-            found = part[0]
-            if found == "\r":
+            control = part[0]
+            if control == "\r":
                 self.column = 0
-            elif found == "\n":
-                self.row, self.column = self.row + 1, 0
+            elif control == "\n":
+                self.row = self.row + 1
+                self.column = 0
                 self.lines += [""] * (self.row + 1 - len(self.lines))
             elif part["name"] == "K":
                 self.lines[self.row] = "" if part["arguments"] == "2" else self.lines[self.row][: self.column]
             elif part["name"] == "A":
                 self.row = max(0, self.row - int(part["arguments"] or 1))
-            elif not found.startswith("\x1b"):
+            elif not control.startswith("\x1b"):
                 line = self.lines[self.row].ljust(self.column)
-                self.lines[self.row] = line[: self.column] + found + line[self.column + len(found) :]
-                self.column += len(found)
+                self.lines[self.row] = line[: self.column] + control + line[self.column + len(control) :]
+                self.column += len(control)
 
     def shown(self) -> tuple[str, ...]:
         """Return the last lines, cut to the width; of a bar that was drawn twice, the newer one."""
@@ -80,9 +87,11 @@ Frame = tuple[float, tuple[str, ...]]
 
 def record(command: list[str]) -> list[Frame]:
     """Run a command in a terminal; return when its screen changed, and what it showed."""
-    screen, decoder = Screen(), codecs.getincrementaldecoder("utf-8")("replace")
+    screen = Screen()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     screen.feed(f"$ {' '.join(command)}\n")
-    frames, started = [(0.0, screen.shown())], time.monotonic()
+    frames = [(0.0, screen.shown())]
+    started = time.monotonic()
     process, terminal = pty.fork()
     if process == 0:  # in the child
         os.environ |= {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm"}
@@ -103,14 +112,19 @@ def record(command: list[str]) -> list[Frame]:
 
 def paced(frames: list[Frame]) -> list[Frame]:
     """Return frames with their durations: waits are shortened, and quick changes become one frame."""
-    found: list[Frame] = []
+    paced_frames: list[Frame] = []
     for (at, shown), following in zip(frames, [*frames[1:], None], strict=True):
         lasts = LAST_FRAME if following is None else following[0] - at
-        if found and (found[-1][0] < SHORTEST_FRAME or _still(found[-1][1]) == _still(shown)):
-            found[-1] = (found[-1][0] + lasts, shown)
+        if paced_frames and (
+            paced_frames[-1][0] < SHORTEST_FRAME or _still(paced_frames[-1][1]) == _still(shown)
+        ):
+            paced_frames[-1] = (paced_frames[-1][0] + lasts, shown)
         else:
-            found.append((lasts, shown))
-    return [*((min(lasts, LONGEST_GAP), shown) for lasts, shown in found[:-1]), (LAST_FRAME, found[-1][1])]
+            paced_frames.append((lasts, shown))
+    return [
+        *((min(lasts, LONGEST_GAP), shown) for lasts, shown in paced_frames[:-1]),
+        (LAST_FRAME, paced_frames[-1][1]),
+    ]
 
 
 def _still(shown: tuple[str, ...]) -> list[str]:
@@ -120,15 +134,20 @@ def _still(shown: tuple[str, ...]) -> list[str]:
 
 def svg(frames: list[Frame], title: str) -> str:
     """Return the animation."""
-    width, height = int(COLUMNS * WIDTH) + 2 * LEFT, ROWS * LINE + TOP + LEFT
-    total, at, steps, strip = sum(lasts for lasts, _ in frames), 0.0, [], []
+    width = int(COLUMNS * WIDTH) + 2 * LEFT
+    height = ROWS * LINE + TOP + LEFT
+    total = sum(lasts for lasts, _ in frames)
+    at = 0.0
+    steps = []
+    strip = []
     for number, (lasts, lines) in enumerate(frames):
         steps.append(f"{100 * at / total:.3f}%{{transform:translateX({-number * width}px)}}")
         at += lasts
         for row, line in enumerate(lines):
             if line.strip():
                 kind = ' class="typed"' if line.startswith("$ ") else ""
-                x, y = number * width + LEFT, TOP + (row + 1) * LINE - 4
+                x = number * width + LEFT
+                y = TOP + (row + 1) * LINE - 4
                 text = line.rstrip()
                 # Any font is drawn at this width, so that no line reaches into the next frame.
                 fit = f' textLength="{len(text) * WIDTH:g}" lengthAdjust="spacingAndGlyphs"'

@@ -316,7 +316,8 @@ def test_a_job_that_fails_behind_its_figures_counts_as_failed(
 
 
 def test_held_outputs_are_checked_and_others_only_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    timed, untimed = Checks(3, timed=True), Checks(1, timed=False)
+    timed = Checks(3, timed=True)
+    untimed = Checks(1, timed=False)
     for timestamp, watermark in ((5, 4), (5, 5), (6, 4)):
         timed.see(5, timestamp, watermark)
     untimed.see(5, None, 9)

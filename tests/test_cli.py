@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.cli.main import app
+from tests.suite.tables import each_case
 
 AGENT = """
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
@@ -85,7 +86,7 @@ def test_version_is_an_option_as_well() -> None:
 
 def test_help_shows_switches_without_a_value() -> None:
     shown = CliRunner().invoke(app, ["plan", "show", "--help"]).stdout.splitlines()
-    [line] = [one.split() for one in shown if "--json" in one]
+    [line] = [help_line.split() for help_line in shown if "--json" in help_line]
     assert line[:2] == ["--json", "Print"]
     assert "bool" not in "".join(shown)
 
@@ -150,10 +151,10 @@ def test_a_job_is_refused_while_a_command_imports_its_module(project: Path, comm
     )
     done = flink_agents(*command, cwd=project)
     assert done.returncode == 2
-    first, *others = done.stderr.splitlines()
+    first, *remaining_lines = done.stderr.splitlines()
     assert first.startswith("MissingMainGuardError: job.py:")
     assert "flink-agents plan show imports the module" in first
-    assert 'write if __name__ == "__main__":' in "".join(others)
+    assert 'write if __name__ == "__main__":' in "".join(remaining_lines)
     (project / "job.py").write_text(f'{AGENT}{JOB}if __name__ == "__main__":\n    start()\n')
     if command[-1] != "a.yaml":
         assert flink_agents(*command, cwd=project).returncode == 0
@@ -197,3 +198,57 @@ def test_a_cluster_that_does_not_answer_is_named(command: tuple[str, ...], proje
 def test_an_option_of_flink_has_a_value(project: Path) -> None:
     done = flink_agents("run", "shop.py", "-D", "parallelism.default", cwd=project)
     assert done.returncode == 2 and "name=value" in done.stderr
+
+
+def lost_output(*arguments: str, stream: str, closed_pipe: bool, cwd: Path) -> tuple[int, str]:
+    """Return exit code and the other output of a command that cannot write to one or both of its streams."""
+    if closed_pipe:
+        reader, lost = os.pipe()
+        os.close(reader)
+    else:
+        lost = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "from flink_agents.cli.main import app; app()", *arguments],
+            cwd=cwd,
+            stdout=subprocess.PIPE if stream == "stderr" else lost,
+            stderr=subprocess.PIPE if stream == "stdout" else lost,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(lost)
+    return done.returncode, (done.stdout or "") + (done.stderr or "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+@each_case("stream", ["stdout", "both"])
+@each_case("arguments", [["--help"], ["--version"], ["runs", "--help"], ["explain", "FA6121"], ["explain"]])
+def test_a_full_disk_is_told_without_a_traceback(arguments: list[str], stream: str, tmp_path: Path) -> None:
+    code, text = lost_output(*arguments, stream=stream, closed_pipe=False, cwd=tmp_path)
+    assert code == 2
+    assert text == (
+        "flink-agents: cannot write the output: No space left on device\n" if stream == "stdout" else ""
+    )
+
+
+@each_case(
+    "arguments, stream",
+    [
+        (["--help"], "stdout"),
+        (["--version"], "stdout"),
+        (["explain"], "both"),
+        (["explain", "FA6121"], "stdout"),
+        (["nonsense"], "both"),
+        (["nonsense"], "stderr"),
+        (["runs", "--path", "nowhere"], "stderr"),
+    ],
+)
+def test_a_reader_that_leaves_is_no_failed_check(arguments: list[str], stream: str, tmp_path: Path) -> None:
+    assert lost_output(*arguments, stream=stream, closed_pipe=True, cwd=tmp_path) == (141, "")
+
+
+@each_case("text", ["2 hours", "", "1", "-1 h", "yesterday", "99999999999 d"])
+def test_an_invalid_age_of_runs_names_its_option(text: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["runs", "--path", str(tmp_path), "--since", text])
+    assert result.exit_code == 2 and "'--since'" in result.stderr and "trace" not in result.stderr

@@ -68,23 +68,23 @@ CHECKPOINT = {"external_path": PLACE, "latest_ack_timestamp": 1_700_000_000_000}
 
 @pytest.mark.parametrize("flags", [(), ("--savepoint",), ("orders",)])
 def test_stop_takes_a_savepoint_and_says_how_to_resume(run: Any, flags: tuple[str, ...]) -> None:
-    rest = Rest(savepoint={"location": "file:/data/save points/savepoint-1"})
-    done = run(rest, "stop", *flags)
+    rest_client = Rest(savepoint={"location": "file:/data/save points/savepoint-1"})
+    done = run(rest_client, "stop", *flags)
     assert (done.exit_code, done.stdout) == (0, "file:/data/save points/savepoint-1\n")
     assert (
         "resume it by: flink-agents run SCRIPT --savepoint 'file:/data/save points/savepoint-1'"
         in done.stderr
     )
-    assert rest.done == ['POST stop {"drain": false}']
+    assert rest_client.done == ['POST stop {"drain": false}']
 
 
 def test_stop_without_a_savepoint_ends_nothing(run: Any) -> None:
-    rest = Rest(savepoint={"failure-cause": {"stack-trace": "java.io.IOException: no directory"}})
-    done = run(rest, "stop")
+    rest_client = Rest(savepoint={"failure-cause": {"stack-trace": "java.io.IOException: no directory"}})
+    done = run(rest_client, "stop")
     assert done.exit_code == 2
     assert "no directory" in done.stderr
     assert "flink-agents cancel" in done.stderr
-    assert [one for one in rest.done if one.startswith("PATCH")] == []
+    assert [request for request in rest_client.done if request.startswith("PATCH")] == []
 
 
 LOST = [
@@ -99,31 +99,31 @@ LOST = [
 
 
 def test_cancel_says_what_is_lost(run: Any) -> None:
-    for rest, text in LOST:
-        done = run(rest, "cancel", "--yes")
+    for rest_client, text in LOST:
+        done = run(rest_client, "cancel", "--yes")
         assert (done.exit_code, text in done.stderr) == (0, True), done.stderr
         assert (f"flink-agents run SCRIPT --savepoint {PLACE}" in done.stderr) == ("after" in text)
         assert "'flink-agents stop' takes one" in done.stderr
-        assert rest.done == ["PATCH mode=cancel"]
+        assert rest_client.done == ["PATCH mode=cancel"]
 
 
 def test_cancel_does_nothing_that_nobody_confirmed(run: Any) -> None:
-    rest = Rest()
+    rest_client = Rest()
     for says, terminal in ((None, False), ("y\n", False), ("n\n", True), ("\n", True), ("", True)):
-        done = run(rest, "cancel", says=says, terminal=terminal)
+        done = run(rest_client, "cancel", says=says, terminal=terminal)
         assert done.exit_code == 1, done.output
-        assert rest.done == []
-    done = run(rest, "cancel", says="y\n", terminal=True)
-    assert (done.exit_code, rest.done) == (0, ["PATCH mode=cancel"])
+        assert rest_client.done == []
+    done = run(rest_client, "cancel", says="y\n", terminal=True)
+    assert (done.exit_code, rest_client.done) == (0, ["PATCH mode=cancel"])
 
 
 def test_cancel_names_the_checkpoint_that_is_the_last_one_in_the_end(run: Any) -> None:
     for extra in ((), ("--json",)):
-        rest = Rest(CHECKPOINT)
-        rest.last = CHECKPOINT | {"external_path": PLACE.replace("7", "8")}
-        done = run(rest, "cancel", "--yes", *extra)
-        told = done.stdout if extra else done.stderr
-        assert "chk-8" in told and "chk-7" not in done.output
+        rest_client = Rest(CHECKPOINT)
+        rest_client.last = CHECKPOINT | {"external_path": PLACE.replace("7", "8")}
+        done = run(rest_client, "cancel", "--yes", *extra)
+        output = done.stdout if extra else done.stderr
+        assert "chk-8" in output and "chk-7" not in done.output
 
 
 def test_cancel_as_json_names_what_is_kept(run: Any) -> None:

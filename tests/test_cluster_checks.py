@@ -58,10 +58,10 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def found(cluster: Cluster) -> dict[str, str]:
+def check_statuses(cluster: Cluster) -> dict[str, str]:
     results = cluster_checks("http://there", cluster.ask)
-    assert all(bool(one.fix) == (one.status != "ok") for one in results)
-    return {one.name: one.status for one in results}
+    assert all(bool(result.fix) == (result.status != "ok") for result in results)
+    return {result.name: result.status for result in results}
 
 
 ALL = {
@@ -74,37 +74,37 @@ ALL = {
 
 
 def test_a_cluster_on_which_jobs_follow_one_another(cluster: Cluster) -> None:
-    assert found(cluster) == ALL
+    assert check_statuses(cluster) == ALL
 
 
 @pytest.mark.parametrize("order", ["parent-first", "Parent-First"])
 def test_where_all_classes_are_the_clusters_none_is_named(cluster: Cluster, order: str) -> None:
     cluster.jobmanager_options = {"classloader.resolve-order": order}
     cluster.logs = {"tm-1": cluster.log([JAR], cluster.jobmanager_options)}
-    assert found(cluster) == ALL
+    assert check_statuses(cluster) == ALL
 
 
 @pytest.mark.parametrize("patterns", ["", "pemja.", "py4j.;org.mine.", "org.mine."])
 def test_a_missing_pattern_is_named_in_each_process(cluster: Cluster, patterns: str) -> None:
     cluster.jobmanager_options = {OPTION: patterns}
-    assert found(cluster) == ALL | {"JobManager, class loading": "warn"}
+    assert check_statuses(cluster) == ALL | {"JobManager, class loading": "warn"}
     cluster.logs = {"tm-1": cluster.log([JAR], {OPTION: patterns})}
     cluster.jobmanager_options = {OPTION: PATTERNS}
-    assert found(cluster) == ALL | {"TaskManager tm-1, class loading": "warn"}
+    assert check_statuses(cluster) == ALL | {"TaskManager tm-1, class loading": "warn"}
 
 
 def test_a_missing_jar_is_named_in_each_process(cluster: Cluster) -> None:
     cluster.jobmanager_jars.remove(JAR)
-    assert found(cluster) == ALL | {"JobManager, class path": "warn"}
+    assert check_statuses(cluster) == ALL | {"JobManager, class path": "warn"}
     cluster.jobmanager_jars.append(JAR)
     cluster.logs = {"tm-1": cluster.log(["/opt/flink/lib/flink-dist-2.3.0.jar"], {OPTION: PATTERNS})}
-    assert found(cluster) == ALL | {"TaskManager tm-1, class path": "warn"}
+    assert check_statuses(cluster) == ALL | {"TaskManager tm-1, class path": "warn"}
 
 
 @pytest.mark.parametrize("log", [None, "", "INFO the file was rolled\n"])
 def test_what_a_taskmanager_does_not_tell_is_not_guessed(cluster: Cluster, log: str | None) -> None:
     cluster.logs = {"tm-1": log}
-    states = found(cluster)
+    states = check_statuses(cluster)
     assert states["TaskManager tm-1"] == "warn"
     assert set(states) == {
         "cluster",
@@ -116,9 +116,9 @@ def test_what_a_taskmanager_does_not_tell_is_not_guessed(cluster: Cluster, log: 
 
 def test_a_cluster_without_taskmanagers_and_one_of_another_version(cluster: Cluster) -> None:
     cluster.logs = {}
-    assert found(cluster)["cluster"] == "warn"
+    assert check_statuses(cluster)["cluster"] == "warn"
     cluster.version = "2.2.1"
-    assert found(cluster)["cluster"] == "fail"
+    assert check_statuses(cluster)["cluster"] == "fail"
 
 
 def test_something_that_is_no_flink() -> None:
@@ -186,18 +186,18 @@ def test_a_broken_job_is_found(
             raise OSError("404")
         return answers[asked]
 
-    results = {one.name: one for one in cluster_checks("http://there", ask)}
+    results = {result.name: result for result in cluster_checks("http://there", ask)}
     assert results[check].status == status, results
     assert bool(results[check].fix) == (status != "ok")
-    broken = {name for name, one in results.items() if one.status != "ok"}
+    broken = {name for name, result in results.items() if result.status != "ok"}
     assert broken == ({check} if status != "ok" else set())
 
 
 def test_a_local_directory_is_shared_by_nobody(cluster: Cluster) -> None:
     cluster.logs = {f"host-{number}:1": cluster.log([JAR], {OPTION: PATTERNS}) for number in range(2)}
     cluster.jobmanager_options = SHARED | {"execution.checkpointing.dir": "file:///tmp/checkpoints"}
-    results = cluster_checks("there", lambda asked: GOOD[asked] if asked in GOOD else cluster.ask(asked))
-    (warned,) = [one for one in results if one.name == "job orders, checkpoint directory"]
+    results = cluster_checks("there", lambda path: GOOD[path] if path in GOOD else cluster.ask(path))
+    (warned,) = [result for result in results if result.name == "job orders, checkpoint directory"]
     assert warned.status == "warn" and "2 hosts" in warned.found
 
 
@@ -229,7 +229,7 @@ def address(cluster: Cluster) -> Iterator[str]:
 def test_the_command_asks_the_cluster(address: str) -> None:
     done = CliRunner().invoke(main.app, ["doctor", "--cluster", address, "--json"])
     assert done.exit_code == 0, done.output
-    assert {one["name"]: one["status"] for one in json.loads(done.output)} == ALL
+    assert {check["name"]: check["status"] for check in json.loads(done.stdout)} == ALL
 
 
 def test_the_command_fails_where_nobody_answers(address: str) -> None:

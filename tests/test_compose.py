@@ -35,11 +35,11 @@ def test_the_file_is_what_compose_takes() -> None:
 def test_what_is_named_is_there(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for name, service in services.items():
-        for other, how in service.get("depends_on", {}).items():
-            assert other in services, name
+        for dependency, how in service.get("depends_on", {}).items():
+            assert dependency in services, name
             assert how["condition"] in CONDITIONS
-            assert how["condition"] != "service_healthy" or "healthcheck" in services[other], (
-                f"{name}: {other}"
+            assert how["condition"] != "service_healthy" or "healthcheck" in services[dependency], (
+                f"{name}: {dependency}"
             )
         for volume in service["volumes"]:
             assert volume.split(":")[0] in compose["volumes"], name
@@ -64,9 +64,9 @@ def test_kafka_is_the_version_that_tests_run(compose: dict[str, Any]) -> None:
 
 def test_options_of_the_job_are_known(compose: dict[str, Any]) -> None:
     prefix = "-Dflink-agents."
-    given = [word.removeprefix(prefix) for word in words(compose, "submit") if word.startswith(prefix)]
+    options = [word.removeprefix(prefix) for word in words(compose, "submit") if word.startswith(prefix)]
     values: dict[str | ConfigOption[Any], object] = {}
-    for word in given:
+    for word in options:
         name, _, values[name] = word.partition("=")
     config = Configuration(values)
     assert config.get(AgentOptions.STORE) == "kafka"

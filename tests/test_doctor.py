@@ -10,18 +10,24 @@ from collections import namedtuple
 from collections.abc import Callable
 from email.message import Message
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
+from flink_agents.api.common.installation import DISTRIBUTION, LOWEST_PYDANTIC_AI, install_command
 from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
 from flink_agents.cli import main
 from flink_agents.cli.checks import machine
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.runtime.flink.launch import packages
 from flink_agents.runtime.flink.launch.jvm import JavaRuntime, JavaSearch, RejectedJava
+from tests.suite.tables import each_case
 
+MODEL_MODULES = ("flink_agents.models", "flink_agents.testing.models", "pydantic_ai")
 Versions = dict[str, str]
 VersionInfo = namedtuple("VersionInfo", "major minor micro")
 GOOD = {
@@ -66,8 +72,8 @@ class Distribution:
 
 
 def distributions(monkeypatch: pytest.MonkeyPatch, *names: str | None) -> None:
-    found = [Distribution(name, "0.3.1") for name in names]
-    monkeypatch.setattr(packages.metadata, "distributions", lambda: found)
+    installed_distributions = [Distribution(name, "0.3.1") for name in names]
+    monkeypatch.setattr(packages.metadata, "distributions", lambda: installed_distributions)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_no_java_fails_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None
     java_search(monkeypatch, None)
     result = machine.check_java()
     assert result.status == "fail"
-    assert 'pip install "flink-agents-python[jvm]"' in result.fix
+    assert install_command("jvm") in result.fix
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,7 @@ def test_require_extra_imports_what_is_there() -> None:
 def test_require_extra_names_the_command(module: str) -> None:
     with pytest.raises(MissingExtraError) as caught:
         packages.require_extra(module, "vector")
-    assert caught.value.fix == 'pip install "flink-agents-python[vector]"'
+    assert caught.value.fix == install_command("vector")
 
 
 def test_require_extra_does_not_hide_a_broken_package(
@@ -328,7 +334,7 @@ def test_the_kafka_connector_is_named_or_said_to_be_fetched(
     assert "5.0.0-2.2 will be downloaded" in result.found
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     result = machine.check_kafka_connector()
-    assert result.status == "ok" and "flink-agents-python[kafka]" in result.fix
+    assert result.status == "ok" and install_command("kafka") in result.fix
 
 
 def test_a_file_that_is_not_the_kafka_connector_is_a_warning(
@@ -374,3 +380,72 @@ def test_options_in_variables_are_checked(monkeypatch: pytest.MonkeyPatch) -> No
     assert machine.check_options().status == "ok"
     monkeypatch.setenv("FLINK_AGENTS_TRACE_LEVLE", "calls")
     assert machine.check_options().status == "fail"
+
+
+class Installed:
+    """The metadata of packages, with other versions of some."""
+
+    def __init__(self, versions: dict[str, str]) -> None:
+        self._versions = versions
+        self._real = metadata.version
+
+    def version(self, name: str) -> str:
+        return self._versions.get(name) or self._real(name)
+
+
+@each_case(
+    "versions, status, named",
+    [
+        ({}, "ok", ""),
+        ({"pydantic-ai-slim": "1.9.0"}, "warn", "pydantic-ai-slim 1.9.0"),
+        ({"pydantic-ai-slim": "3.0.0"}, "warn", "pydantic-ai-slim 3.0.0"),
+        ({"mcp": "1.0"}, "warn", "mcp 1.0"),
+        ({"typer": "0.15.1"}, "fail", "typer 0.15.1"),
+        ({"pyyaml": "6.0"}, "fail", "pyyaml 6.0"),
+        ({"pydantic": "2.10.6", "pydantic-ai-slim": "1.9.0"}, "fail", "pydantic 2.10.6"),
+    ],
+)
+def test_versions_beside_this_package_are_checked(
+    versions: dict[str, str], status: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", Installed(versions).version)
+        result = machine.check_requirements()
+    assert result.status == status and named in result.found
+    assert ("pip install" in result.fix) == (status != "ok")
+
+
+PYDANTIC_AI_USERS = (
+    "from flink_agents import ReActAgent",
+    "from flink_agents.models.engine import FlinkDurability",
+    "from flink_agents.models.chat.conversation import Conversation",
+    "from flink_agents.testing.models import ScriptedModel",
+    "from flink_agents.models.tools.functions import FunctionTool",
+    "from flink_agents.models.mcp.resource import MCPServerResource",
+    "from flink_agents.models.setup.extras import check_installed; check_installed('openai', 'a chat model')",
+)
+
+
+@each_case("version", ["0.8.1", "1.102.0", "2.67.9"])
+@each_case("statement", PYDANTIC_AI_USERS)
+def test_an_older_pydantic_ai_is_a_named_error(
+    statement: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", Installed({"pydantic-ai-slim": version}).version)
+        for name in [name for name in sys.modules if name.startswith(MODEL_MODULES)]:
+            patch.delitem(sys.modules, name)
+        # As if the older version had none of the names.
+        empty = ModuleType("pydantic_ai")
+        empty.__spec__ = ModuleSpec("pydantic_ai", None)
+        patch.setitem(sys.modules, "pydantic_ai", empty)
+        with pytest.raises(MissingExtraError) as raised:
+            exec(statement, {})
+    assert f"found: pydantic-ai-slim {version}" in str(raised.value)
+    assert f"fix: {install_command('models')}" in str(raised.value)
+
+
+def test_the_lowest_pydantic_ai_is_that_of_the_extra() -> None:
+    requirements = map(Requirement, metadata.requires(DISTRIBUTION) or ())
+    [models] = [requirement for requirement in requirements if str(requirement.marker) == 'extra == "models"']
+    assert f">={LOWEST_PYDANTIC_AI}" in str(models.specifier)

@@ -58,8 +58,8 @@ def test_ports_are_replaced_everywhere() -> None:
 
 
 def test_the_page_does_the_whole_way() -> None:
-    found = list(steps(PAGE.read_text(encoding="utf-8")))
-    commands = "".join(step.text for step in found if step.file is None)
+    page_steps = list(steps(PAGE.read_text(encoding="utf-8")))
+    commands = "".join(step.text for step in page_steps if step.file is None)
     for words in (
         "flink-agents new",
         "python -m pytest",
@@ -74,4 +74,4 @@ def test_the_page_does_the_whole_way() -> None:
         "kafka stop",
     ):
         assert words in commands
-    assert len([step for step in found if step.file is None and not step.expected]) <= 1
+    assert len([step for step in page_steps if step.file is None and not step.expected]) <= 1

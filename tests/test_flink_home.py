@@ -20,8 +20,8 @@ def options_in(path: Path) -> dict[str, Any]:
 
 
 def files_below(directory: Path) -> dict[Path, tuple[int, int]]:
-    found = {path: path.lstat() for path in directory.rglob("*") if "__pycache__" not in path.parts}
-    return {path: (status.st_mtime_ns, status.st_size) for path, status in found.items()}
+    statuses = {path: path.lstat() for path in directory.rglob("*") if "__pycache__" not in path.parts}
+    return {path: (status.st_mtime_ns, status.st_size) for path, status in statuses.items()}
 
 
 def test_pyflinks_jar_lies_beside_flinks_own(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_pyflinks_jar_lies_beside_flinks_own(tmp_path: Path) -> None:
 
 
 def test_the_package_stays_as_it_is(tmp_path: Path) -> None:
-    before = files_below(pyflink_directory())
+    previous_files = files_below(pyflink_directory())
     FlinkHome.make(tmp_path / "flink", {"rest.port": 1})
     FlinkHome.make(tmp_path / "flink", {"rest.port": 2})
-    assert files_below(pyflink_directory()) == before
+    assert files_below(pyflink_directory()) == previous_files
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,17 @@ def test_options_go_over_those_of_the_package(tmp_path: Path) -> None:
 
 def test_made_anew_it_keeps_what_the_author_put_there(tmp_path: Path) -> None:
     home = FlinkHome.make(tmp_path / "flink")
-    own, gone = home.root / "lib" / "connector.jar", home.root / "lib" / "flink-dist-1.0.jar"
-    own.write_bytes(b"jar")
-    gone.symlink_to(tmp_path / "an old pyflink" / gone.name)
-    other = home.root / "lib" / home.python_jar.name
-    other.unlink()
-    other.symlink_to(own)
+    connector_jar = home.root / "lib" / "connector.jar"
+    stale_link = home.root / "lib" / "flink-dist-1.0.jar"
+    connector_jar.write_bytes(b"jar")
+    stale_link.symlink_to(tmp_path / "an old pyflink" / stale_link.name)
+    python_jar = home.root / "lib" / home.python_jar.name
+    python_jar.unlink()
+    python_jar.symlink_to(connector_jar)
     FlinkHome.make(tmp_path / "flink")
-    assert own.read_bytes() == b"jar"
-    assert not gone.is_symlink()
-    assert other.resolve() == home.python_jar.resolve()
+    assert connector_jar.read_bytes() == b"jar"
+    assert not stale_link.is_symlink()
+    assert python_jar.resolve() == home.python_jar.resolve()
 
 
 def test_without_options_a_configuration_stays(tmp_path: Path) -> None:
@@ -97,14 +98,14 @@ def test_without_options_a_configuration_stays(tmp_path: Path) -> None:
 
 def test_the_environment_knows_no_other_flink(tmp_path: Path) -> None:
     home = FlinkHome.make(tmp_path / "flink", log=tmp_path / "logs")
-    given = {
+    variables = {
         "FLINK_LIB_DIR": "/other",
         "FLINK_CONF_DIR": "/other",
         "PYTHONHASHSEED": "1",
         "PATH": "/bin",
         "X": "1",
     }
-    environment = home.environment(given)
+    environment = home.environment(variables)
     assert environment["FLINK_LIB_DIR"] == str(home.root / "lib")
     assert environment["FLINK_CONF_DIR"] == str(home.conf)
     assert environment["FLINK_LOG_DIR"] == str(tmp_path / "logs")

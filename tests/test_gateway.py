@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.runtime.flink.launch.jvm import find_java_home
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.minicluster
 
@@ -52,6 +54,36 @@ def test_a_job_may_make_flinks_environment_first(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("[2, 3, 4]\n", 0), done.stderr
 
 
+PROJECT = JOB.replace(
+    'if __name__ == "__main__":\n', "def test_job(agents_environment, agent_harness):\n"
+).replace("AgentsExecutionEnvironment.get_execution_environment(env)", "agents_environment()")
+
+
+@each_case("option", [["-W", "error"], []])
+def test_jobs_and_fixtures_work_if_warnings_are_errors(option: list[str], tmp_path: Path) -> None:
+    """By the option, or by the variable, which Flink's workers would inherit."""
+    script = tmp_path / "job.py"
+    project = tmp_path / "test_job.py"
+    script.write_text(JOB.format(before="", after=MAKE))
+    job = PROJECT.format(before="", after="")
+    project.write_text(
+        job.replace("env.from_collection([1, 2, 3])", "[1, 2, 3]").replace("from_datastream", "from_list")
+        + "    assert agent_harness(Increment, str).push(1) == [2]\n"
+    )
+    environment = os.environ | ({} if option else {"PYTHONWARNINGS": "error"})
+    for program in ([str(script)], ["-m", "pytest", "-q", *option, str(project)]):
+        done = subprocess.run(
+            [sys.executable, *option, *program],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Warning" not in done.stdout + done.stderr
+
+
 def test_before_the_import_it_is_too_late_and_said_so(tmp_path: Path) -> None:
     done = run(tmp_path, JOB.format(before=MAKE, after=""), JAVA_HOME=str(find_java_home().home))
     assert done.returncode == 1
@@ -60,7 +92,7 @@ def test_before_the_import_it_is_too_late_and_said_so(tmp_path: Path) -> None:
 
 
 def test_the_package_alone_does_not_prepare_the_jvm_and_it_is_said_so(tmp_path: Path) -> None:
-    before = "import flink_agents" + MAKE
-    done = run(tmp_path, JOB.format(before=before, after=""), JAVA_HOME=str(find_java_home().home))
+    preceding_code = "import flink_agents" + MAKE
+    done = run(tmp_path, JOB.format(before=preceding_code, after=""), JAVA_HOME=str(find_java_home().home))
     assert done.returncode == 1
     assert "before AgentsExecutionEnvironment was imported" in done.stderr

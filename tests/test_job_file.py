@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import OptionError
 from flink_agents.cli.job_file import defaults_of, given_options, read_job_file
 from flink_agents.cli.main import app
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.samples import records_of_run, write
 
 pytestmark = pytest.mark.own_conditions
@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(*arguments: str) -> Any:
+def run_command(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -56,28 +56,29 @@ def test_commands_take_what_the_file_says(here: Path) -> None:
     file.write_text(ALL, encoding="utf-8")
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    found = defaults_of(group, read_job_file(file))
-    traces, journal = str(here / "traces"), str(here / "state.db")
+    defaults = defaults_of(group, read_job_file(file))
+    traces = str(here / "traces")
+    journal = str(here / "state.db")
     places = {"path": traces, "trace_topic": "trace", "client": "localhost:9092"}
     job = {"cluster": "localhost:8081", "signals": "answers", "answers": "replies"}
     stored = {"store": "sqlite", "journal": journal}
     # Their --cluster reads records from logs, so files would not be read.
-    assert found["runs"] == {**places, "end": {**places, **job}} and found["trace"] == places
-    assert found["top"] == {**places, "cluster": "localhost:8081"}
-    assert found["why"] == {**places, **job, **stored, "requests": "asked", "dead_letters": "letters"}
-    assert found["erase"] == {**places, **job, **stored}
+    assert defaults["runs"] == {**places, "end": {**places, **job}} and defaults["trace"] == places
+    assert defaults["top"] == {**places, "cluster": "localhost:8081"}
+    assert defaults["why"] == {**places, **job, **stored, "requests": "asked", "dead_letters": "letters"}
+    assert defaults["erase"] == {**places, **job, **stored}
     # Like the paths, whatever the working directory is.
     plan = [str(here / "agents.py:Refunds")]
     everything = {"requests": "asked", "dead_letters": ["letters", "more"], "plan": plan}
-    assert found["ui"] == {**places, **job, **stored, **everything}
+    assert defaults["ui"] == {**places, **job, **stored, **everything}
     answered = {"topic": "asked", "signals": "answers", "bootstrap_servers": "localhost:9092"}
-    assert found["approvals"]["approve"] == found["approvals"]["deny"] == answered
-    assert found["signal"] == {"topic": "answers", "bootstrap_servers": "localhost:9092"}
-    assert found["kafka"]["redrive"] == {"client": "localhost:9092"}
+    assert defaults["approvals"]["approve"] == defaults["approvals"]["deny"] == answered
+    assert defaults["signal"] == {"topic": "answers", "bootstrap_servers": "localhost:9092"}
+    assert defaults["kafka"]["redrive"] == {"client": "localhost:9092"}
     # Their --path is no directory of traces.
-    assert found["journal"]["show"] == {"store": "sqlite", "path": journal} == found["journal"]["reset"]
+    assert defaults["journal"]["show"] == {"store": "sqlite", "path": journal} == defaults["journal"]["reset"]
     # What would check or change another cluster than you think takes nothing.
-    assert not {"doctor", "run", "cluster", "demo", "new"} & found.keys()
+    assert not {"doctor", "run", "cluster", "demo", "new"} & defaults.keys()
     assert defaults_of(group, read_job_file(file, "refunds"))["ui"]["signals"] == "refund-signals"
 
 
@@ -88,9 +89,10 @@ def test_the_file_is_found_and_options_go_before_it(here: Path, monkeypatch: pyt
     file.write_text('path = "traces"\n[jobs.other]\npath = "others"\n', encoding="utf-8")
 
     def keys(*arguments: str) -> list[str]:
-        return [json.loads(line)["key"] for line in asked(*arguments).stdout.splitlines()]
+        return [json.loads(line)["key"] for line in run_command(*arguments).stdout.splitlines()]
 
-    first, second = keys("runs", "--json"), keys("--job", "other", "runs", "--json")
+    first = keys("runs", "--json")
+    second = keys("--job", "other", "runs", "--json")
     assert first and second and first != second
     assert keys("runs", "--json", "--path", "others") == second
     monkeypatch.setenv("FLINK_AGENTS_JOB", "other")
@@ -102,10 +104,10 @@ def test_the_file_is_found_and_options_go_before_it(here: Path, monkeypatch: pyt
     monkeypatch.setenv("FLINK_AGENTS_JOB_FILE", str(file))
     assert keys("runs", "--json") == first
     # A command without options of the file works, whatever the environment says.
-    assert asked("version").exit_code == 0
+    assert run_command("version").exit_code == 0
 
 
-@each(
+@each_case(
     ("text", "words"),
     [
         ("cluster = 8081", ("cluster", "a string")),
@@ -129,17 +131,17 @@ def test_the_file_is_found_and_options_go_before_it(here: Path, monkeypatch: pyt
 )
 def test_an_invalid_file_is_an_error(text: str, words: tuple[str, ...], here: Path) -> None:
     (here / "flink-agents.toml").write_text(text, encoding="utf-8")
-    told = asked("runs")
-    assert told.exit_code == 2 and "FA1100" in told.output
-    assert all(word in told.output for word in words), told.output
+    result = run_command("runs")
+    assert result.exit_code == 2 and "FA1100" in result.output
+    assert all(word in result.output for word in words), result.output
     # An invalid value may be a password.
-    assert "hunter2" not in told.output
+    assert "hunter2" not in result.output
     # What needs no option of the file helps to mend it.
     for command in (["version"], ["explain", "FA1100"], ["why", "--help"], ["doctor", "--help"]):
-        assert asked(*command).exit_code == 0, command
+        assert run_command(*command).exit_code == 0, command
 
 
-@each(
+@each_case(
     "content",
     [b'\xef\xbb\xbfpath = "traces"\r\n', b'path = "traces"', b'path = "traces"\n[jobs.path]\npath = "b"'],
 )
@@ -148,46 +150,46 @@ def test_a_file_of_any_editor_is_read(content: bytes, here: Path) -> None:
     assert read_job_file(here / "flink-agents.toml")["path"] == str(here / "traces")
 
 
-@each("path, expected", [("~nobody-such/a", "~nobody-such/a"), ("/a/b", "/a/b"), ("../a", "../a")])
+@each_case("path, expected", [("~nobody-such/a", "~nobody-such/a"), ("/a/b", "/a/b"), ("../a", "../a")])
 def test_each_path_is_beside_the_file(path: str, expected: str, here: Path) -> None:
     (here / "flink-agents.toml").write_text(f"path = '{path}'\nplan = 'a.b:C'", encoding="utf-8")
-    found = read_job_file(here / "flink-agents.toml")
-    assert found == {"path": str(here / expected), "plan": ["a.b:C"]}
+    settings = read_job_file(here / "flink-agents.toml")
+    assert settings == {"path": str(here / expected), "plan": ["a.b:C"]}
 
 
 def test_what_is_no_file_is_an_error(here: Path) -> None:
     file = here / "flink-agents.toml"
     file.mkdir()
-    told = asked("runs")
-    assert told.exit_code == 2 and "cannot be read" in told.output
+    result = run_command("runs")
+    assert result.exit_code == 2 and "cannot be read" in result.output
     file.rmdir()
     file.symlink_to("nowhere")
-    told = asked("runs")
-    assert told.exit_code == 2 and "cannot be read" in told.output
+    result = run_command("runs")
+    assert result.exit_code == 2 and "cannot be read" in result.output
 
 
 def test_help_shows_no_secret_of_the_file(here: Path) -> None:
     text = "client = '{\"sasl_plain_password\": \"hunter2\"}'\ncluster = 'http://a:hunter2@b'"
     (here / "flink-agents.toml").write_text(text, encoding="utf-8")
     for command in (["top"], ["why"], ["runs", "end"], ["signal"], ["kafka", "topic", "list"]):
-        told = asked(*command, "--help")
-        assert told.exit_code == 0 and "hunter2" not in told.output, command
+        result = run_command(*command, "--help")
+        assert result.exit_code == 0 and "hunter2" not in result.output, command
 
 
-@each("command", [["why", "--", "--help"], ["trace", "--key", "--help"], ["runs", "--agent", "--help"]])
+@each_case("command", [["why", "--", "--help"], ["trace", "--key", "--help"], ["runs", "--agent", "--help"]])
 def test_a_key_that_looks_like_an_option_is_none(command: list[str], here: Path) -> None:
     write(here / "traces", records_of_run(1, "s--help", "completed", agent="--help"))
     (here / "flink-agents.toml").write_text('path = "traces"\nsignals = "answers"', encoding="utf-8")
-    told = asked(*command)
-    assert told.exit_code == 0 and "completed" in told.output, told.output
+    result = run_command(*command)
+    assert result.exit_code == 0 and "completed" in result.output, result.output
 
 
 def test_an_option_that_would_be_ignored_is_an_error(here: Path) -> None:
     (here / "flink-agents.toml").write_text('path = "traces"', encoding="utf-8")
-    told = asked("--job", "refunds", "doctor")
-    assert told.exit_code == 2 and "--job" in told.output and "doctor" in told.output
-    told = asked("runs", "--trace-topic", "a", "end", "run", "--signals", "b")
-    assert told.exit_code == 2 and "write --trace-topic behind 'end'" in told.output
+    result = run_command("--job", "refunds", "doctor")
+    assert result.exit_code == 2 and "--job" in result.output and "doctor" in result.output
+    result = run_command("runs", "--trace-topic", "a", "end", "run", "--signals", "b")
+    assert result.exit_code == 2 and "write --trace-topic behind 'end'" in result.output
 
 
 def test_the_file_of_another_user_is_rejected(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,25 +197,27 @@ def test_the_file_of_another_user_is_rejected(here: Path, monkeypatch: pytest.Mo
     file = here / "flink-agents.toml"
     file.write_text('path = "traces"', encoding="utf-8")
     write(here / "traces", records_of_run(1, "sfirst", "completed"))
-    assert asked("runs").exit_code == 0
+    assert run_command("runs").exit_code == 0
     owner = file.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     # The superuser could replace this program as well.
     allowed = owner == 0
     if allowed:
-        assert asked("runs").exit_code == 0
+        assert run_command("runs").exit_code == 0
         try:
             os.chown(file, 4242, -1)
         except PermissionError:
             return
-    told = asked("runs")
-    assert told.exit_code == 2 and "another user" in told.output and "FLINK_AGENTS_JOB_FILE" in told.output
-    assert asked("version").exit_code == 0
+    result = run_command("runs")
+    assert (
+        result.exit_code == 2 and "another user" in result.output and "FLINK_AGENTS_JOB_FILE" in result.output
+    )
+    assert run_command("version").exit_code == 0
     monkeypatch.setenv("FLINK_AGENTS_JOB_FILE", str(file))
-    assert asked("runs").exit_code == 0
+    assert run_command("runs").exit_code == 0
 
 
-@each(
+@each_case(
     ("command", "arguments", "left_out"),
     [
         ("runs", ["--path", "a"], {"path", "trace_topic"}),
@@ -242,30 +246,33 @@ def test_an_option_goes_before_the_other_places_of_the_file(
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     values = read_job_file(here / "flink-agents.toml")
-    before: Any = defaults_of(group, values)
+    previous_defaults: Any = defaults_of(group, values)
     after: Any = defaults_of(group, values, given_options(group, [command.split()[0], *arguments]))
     for name in command.split():
-        before, after = before[name], after[name]
-    assert before.keys() - after.keys() == {one for one in left_out if one in before}
-    assert left_out & before.keys() or not left_out
+        previous_defaults = previous_defaults[name]
+        after = after[name]
+    assert previous_defaults.keys() - after.keys() == {
+        option_name for option_name in left_out if option_name in previous_defaults
+    }
+    assert left_out & previous_defaults.keys() or not left_out
 
 
 def test_a_trace_that_you_name_is_the_only_one(here: Path) -> None:
     write(here / "others", records_of_run(2, "ssecond", "completed"))
     text = 'path = "traces"\ntrace-topic = "trace"\nclient = "localhost:1"'
     (here / "flink-agents.toml").write_text(text, encoding="utf-8")
-    told = asked("runs", "--json", "--path", "others")
-    assert told.exit_code == 0 and len(told.stdout.splitlines()) == 1
+    result = run_command("runs", "--json", "--path", "others")
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 1
 
 
 def test_signals_and_approvals_take_options_of_the_client_as_the_others_do(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list[dict[str, Any]]()
+    desk_options = list[dict[str, Any]]()
 
     class Desk:
         def __init__(self, signals: str | None, requests: str | None, **client: Any) -> None:
-            made.append({"signals": signals, "requests": requests, **client})
+            desk_options.append({"signals": signals, "requests": requests, **client})
             raise OptionError("no brokers here")
 
     monkeypatch.setattr("flink_agents.connectors.kafka.requests.desk.KafkaApprovals", Desk)
@@ -273,11 +280,11 @@ def test_signals_and_approvals_take_options_of_the_client_as_the_others_do(
     text = f"requests = 'asked'\nsignals = 'answers'\n{client}"
     (here / "flink-agents.toml").write_text(text, encoding="utf-8")
     brokers = {"bootstrap_servers": "a:1", "security_protocol": "SSL"}
-    asked("signal", "--name", "a", "--key", "k", "--topic", "answers")
-    asked("signal", "--name", "a", "--key", "k", "-o", "security_protocol=SASL_SSL")
-    asked("approvals", "list")
-    asked("approvals", "list", "--bootstrap-servers", "b:2")
-    assert made == [
+    run_command("signal", "--name", "a", "--key", "k", "--topic", "answers")
+    run_command("signal", "--name", "a", "--key", "k", "-o", "security_protocol=SASL_SSL")
+    run_command("approvals", "list")
+    run_command("approvals", "list", "--bootstrap-servers", "b:2")
+    assert desk_options == [
         {"signals": "answers", "requests": None, **brokers},
         {"signals": "answers", "requests": None, **brokers, "security_protocol": "SASL_SSL"},
         {"signals": None, "requests": "asked", **brokers},
@@ -289,14 +296,14 @@ def test_a_variable_of_a_job_does_not_matter_to_commands_without_options(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLINK_AGENTS_JOB", "refunds")
-    assert asked("version").exit_code == 0
-    assert "flink-agents.toml" in asked("runs").output
+    assert run_command("version").exit_code == 0
+    assert "flink-agents.toml" in run_command("runs").output
 
 
 def test_a_job_that_is_not_there_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked("--job", "a", "runs").exit_code == 2
+    assert run_command("--job", "a", "runs").exit_code == 2
     (here / "flink-agents.toml").write_text("[jobs.b]", encoding="utf-8")
-    told = asked("--job", "a", "runs")
-    assert told.exit_code == 2 and "no job 'a'" in told.output and "'b'" in told.output
+    result = run_command("--job", "a", "runs")
+    assert result.exit_code == 2 and "no job 'a'" in result.output and "'b'" in result.output
     monkeypatch.setenv("FLINK_AGENTS_JOB_FILE", str(here / "none.toml"))
-    assert "FA1100" in asked("runs").output
+    assert "FA1100" in run_command("runs").output

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import JavaNotFoundError
 from flink_agents.runtime.flink.launch import jvm
 
@@ -117,7 +118,7 @@ def test_no_java_names_what_was_looked_at_and_the_fix(
     with pytest.raises(JavaNotFoundError) as caught:
         jvm.find_java_home()
     assert "Java 8" in str(caught.value.found)
-    assert 'pip install "flink-agents-python[jvm]"' in str(caught.value)
+    assert install_command("jvm") in str(caught.value)
 
 
 def test_prepare_sets_java_home_path_and_pythonpath(
@@ -167,16 +168,16 @@ def test_prepare_keeps_out_of_workers_and_of_flink_run(
     driver: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    before = dict(os.environ)
+    previous_environment = dict(os.environ)
     jvm.prepare_process()
-    assert dict(os.environ) == before
+    assert dict(os.environ) == previous_environment
 
 
 def test_prepare_keeps_out_of_thread_mode_workers(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_pemja", sys)
-    before = dict(os.environ)
+    previous_environment = dict(os.environ)
     jvm.prepare_process()
-    assert dict(os.environ) == before
+    assert dict(os.environ) == previous_environment
 
 
 def test_a_gateway_that_is_not_disabled_is_a_driver(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:

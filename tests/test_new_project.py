@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -44,23 +46,24 @@ def test_a_keyword_is_named_as_one() -> None:
     assert caught.value.fix == "flink-agents new class-agent"
 
 
-def test_the_project_is_complete_and_clean(tmp_path: Path) -> None:
-    files = write_project(tmp_path / "reviews")
-    assert [file.relative_to(tmp_path / "reviews").as_posix() for file in files] == [
-        "README.md",
-        "reviews.py",
-        "job.py",
-        "tests/test_reviews.py",
-        "pyproject.toml",
-        ".gitignore",
-    ]
-    assert not any("$" in file.read_text() for file in files)
+BASIC = ["README.md", "reviews.py", "job.py", "tests/test_reviews.py", "pyproject.toml", ".gitignore"]
+SUPPORT = [*BASIC[:3], "topics.py", "offline_model.py", "demo.py", *BASIC[3:], "flink-agents.toml"]
+
+
+@pytest.mark.parametrize(("template", "names"), [("basic", BASIC), ("support", SUPPORT)])
+def test_the_project_is_complete_and_clean(tmp_path: Path, template: str, names: list[str]) -> None:
+    files = write_project(tmp_path / "reviews", template)
+    assert [file.relative_to(tmp_path / "reviews").as_posix() for file in files] == names
+    shells = {"$PWD/.venv/bin:$PATH"}
+    for file in files:
+        assert set(re.findall(r"\$[^\s\"]+", file.read_text())) <= shells
     for file in files:
         if file.suffix == ".py":
             assert ast.get_docstring(ast.parse(file.read_text()))
     project = tomllib.loads((tmp_path / "reviews" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "reviews"
-    assert project["tool"]["setuptools"]["py-modules"] == ["reviews", "job"]
+    modules = {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
+    assert modules == {name for name in names if name.endswith(".py") and "/" not in name}
     ruff = Path(sys.executable).with_name("ruff")
     for check in (["check", "--select", "E,F,W,I,UP,B", *LINES], ["format", "--diff", *LINES]):
         done = subprocess.run(
@@ -71,6 +74,28 @@ def test_the_project_is_complete_and_clean(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_unknown_template_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="did you mean 'support'") as caught:
+        write_project(tmp_path / "reviews", "suport")
+    assert caught.value.expected == "basic, support"
+    assert not (tmp_path / "reviews").exists()
+
+
+def test_the_support_desk_passes_its_tests_with_crashes(tmp_path: Path) -> None:
+    write_project(tmp_path / "help-desk", "support")
+    environment = {name: text for name, text in os.environ.items() if name != "FLINK_AGENTS_TEST_MODE"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path / "help-desk",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.peers import page
 from benchmarks.peers.command import RESULTS
 from benchmarks.peers.environments import HERE
 from benchmarks.peers.peer import OURS, OURS_KAFKA, PEERS
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 100
@@ -29,7 +29,7 @@ def made_up() -> dict[str, Any]:
         "machine": {"cpus": 2, "load": 0.1, "python": "3.11.7"},
         "peers": {
             name: {
-                "figures": {one: {"min": 2**at, "median": 2**at, "max": 3 * 2**at} for one in FIGURES},
+                "figures": {figure: {"min": 2**at, "median": 2**at, "max": 3 * 2**at} for figure in FIGURES},
                 "kill": {
                     "effects": 400,
                     "before_the_kill": 160,
@@ -61,7 +61,7 @@ def test_page_and_plots_are_the_same_each_time(tmp_path: Path, monkeypatch: pyte
     written: list[dict[str, bytes]] = []
     for _ in range(2):
         page.write_page(json.loads(json.dumps(made_up())))
-        written.append({one.name: one.read_bytes() for one in sorted(tmp_path.rglob("*.*"))})
+        written.append({path.name: path.read_bytes() for path in sorted(tmp_path.rglob("*.*"))})
     assert written[0] == written[1]
     assert sorted(written[0]) == [
         "README.md",
@@ -78,12 +78,12 @@ def test_the_page_says_where_another_system_is_better() -> None:
     restate["figures"]["p99_ms"]["median"] = 0.5
     restate["figures"]["steps_per_second"]["median"] = 0.5
     report["peers"]["dbos"]["lines"] = 12
-    found = page.losses(report["peers"])
-    assert "- p99, ms: Restate 1.7." in found
-    assert "- lines of code: DBOS 3.4." in found
-    speed = next(line for line in found if line.startswith("- steps per second"))
+    losses = page.losses(report["peers"])
+    assert "- p99, ms: Restate 1.7." in losses
+    assert "- lines of code: DBOS 3.4." in losses
+    speed = next(line for line in losses if line.startswith("- steps per second"))
     assert "Restate" not in speed
-    assert all(line in page.page(report) for line in found)
+    assert all(line in page.page(report) for line in losses)
 
 
 def test_the_page_in_docs_is_that_of_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +96,11 @@ def test_the_page_in_docs_is_that_of_the_results(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(page, "README", tmp_path.parent / "README.md")
     page.README.touch()
     page.write_page(json.loads(RESULTS.read_text()))
-    for one in tmp_path.rglob("*.*"):
-        assert one.read_bytes() == (docs / one.relative_to(tmp_path)).read_bytes(), one.name
+    for path in tmp_path.rglob("*.*"):
+        assert path.read_bytes() == (docs / path.relative_to(tmp_path)).read_bytes(), path.name
 
 
-@each("name", PEERS)
+@each_case("name", PEERS)
 def test_programs_are_short_and_have_locks(name: str) -> None:
     peer = PEERS[name]
     texts = [(HERE / "programs" / file).read_text() for file in peer.files]
@@ -123,8 +123,8 @@ def test_a_peer_loses_nothing_when_it_is_killed(name: str) -> None:
         "--scale",
         "0.05",
     ]
-    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    kill = json.loads(found.stdout)["peers"][name]["kill"]
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    kill = json.loads(result.stdout)["peers"][name]["kill"]
     assert kill["lost"] == 0
     # LangGraph writes the results of tasks in the background.
     assert name == "langgraph" or kill["repeated_after_record"] == 0

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import runpy
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from flink_agents.api.errors.base import DOCS_URL
 from tests.release import command
 from tests.release.build import ROOT, Built, build
 from tests.release.checks import metadata_of, notes, problems, unready
 from tests.release.environment import InstalledWheel, closure
 from tests.release.first_minutes import first_minutes
+from tests.suite.tables import each_case
 
 # All of them share an environment, which is as expensive as a start of Flink.
 pytestmark = pytest.mark.minicluster
@@ -47,13 +50,27 @@ def test_the_wheel_without_a_file_is_found(built: Built, tmp_path: Path) -> None
 
 
 def test_the_metadata_says_what_the_package_is(built: Built) -> None:
-    found = metadata_of(built)
-    assert (found.name, str(found.requires_python)) == ("flink-agents-python", "<3.13,>=3.11")
-    assert found.description_content_type == "text/markdown" and found.summary and found.keywords
-    # What only the owner of the package can decide, and nothing else.
-    assert [sentence.split(".")[0] for sentence in notes(built)] == [
-        "Links of the README lead to files, which the package index does not have",
-    ]
+    metadata = metadata_of(built)
+    assert (metadata.name, str(metadata.requires_python)) == ("flink-agents-python", "<3.13,>=3.11")
+    assert metadata.description_content_type == "text/markdown" and metadata.summary and metadata.keywords
+    assert notes(built) == []
+
+
+@each_case(
+    "link, shown",
+    [
+        ("[a](docs/a.md)", "[a](SITE/a.html)"),
+        ("[a](docs/design/a-b.md#c-d)", "[a](SITE/design/a-b.html#c-d)"),
+        ("![a](docs/pictures/a.svg)", "![a](SITE/pictures/a.svg)"),
+        ("[a](https://b.example/docs/c.md)", "[a](https://b.example/docs/c.md)"),
+        ("[a](#b)", "[a](#b)"),
+        ("[a](examples) or [b](AGENTS.md)", "a or b"),
+        ("`items[0]` and [x]", "`items[0]` and [x]"),
+    ],
+)
+def test_links_of_the_readme_lead_to_the_documentation(link: str, shown: str) -> None:
+    to_index = runpy.run_path(str(ROOT / "setup.py"))["to_index"]
+    assert to_index(link) == shown.replace("SITE/", DOCS_URL)
 
 
 def test_a_version_without_a_section_of_the_changelog_is_not_ready(built: Built) -> None:
@@ -78,9 +95,9 @@ def test_the_environment_is_empty_but_for_the_wheel_and_what_it_requires(
         "import flink_agents; from importlib.util import find_spec;"
         "print(flink_agents.__file__, find_spec('ruff'), find_spec('openai'))"
     )
-    file, *others = environment.run("python", "-c", code, cwd=tmp_path).split()
+    file, *specs = environment.run("python", "-c", code, cwd=tmp_path).split()
     assert Path(file).is_relative_to(environment.site_packages)
-    assert others == ["None", "None"]
+    assert specs == ["None", "None"]
 
 
 def test_entry_points_and_package_data_are_there(environment: InstalledWheel, tmp_path: Path) -> None:
@@ -109,7 +126,9 @@ def test_the_doctor_finds_nothing_that_fails(environment: InstalledWheel, tmp_pa
 
 def test_a_requirement_of_an_extra_is_not_given_without_it() -> None:
     requires = ["msgpack", 'ruff ; extra == "dev"']
-    names = [sorted(one.name for one in closure(requires, extras)) for extras in ((), ("dev",))]
+    names = [
+        sorted(distribution.name for distribution in closure(requires, extras)) for extras in ((), ("dev",))
+    ]
     assert names == [["msgpack"], ["msgpack", "ruff"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -53,17 +54,17 @@ def trees() -> dict[Path, ast.Module]:
 @cache
 def imports() -> dict[str, set[str]]:
     """The modules of the package, by dotted name, and what each imports."""
-    found: dict[str, set[str]] = {}
+    imports_by_module: dict[str, set[str]] = {}
     for file, tree in trees().items():
         parts = file.with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = set()
+        imports_by_module[name] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
-                found[name] |= {f"{node.module}.{alias.name}" for alias in node.names}
+                imports_by_module[name] |= {f"{node.module}.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names}
-    return found
+                imports_by_module[name] |= {alias.name for alias in node.names}
+    return imports_by_module
 
 
 @cache
@@ -83,12 +84,14 @@ def room_of(part: str, name: str) -> str | None:
 @cache
 def arrows(part: str) -> dict[str, set[str | None]]:
     """The rooms that each room imports."""
-    found: dict[str, set[str | None]] = {room: set() for room in rooms(part)}
+    imported_rooms: dict[str, set[str | None]] = {room: set() for room in rooms(part)}
     for name, imported in imports().items():
         room = room_of(part, name)
         if room is not None:
-            found[room] |= {room_of(part, one) for one in imported} & found.keys() - {room}
-    return found
+            imported_rooms[room] |= {
+                room_of(part, imported_name) for imported_name in imported
+            } & imported_rooms.keys() - {room}
+    return imported_rooms
 
 
 @pytest.mark.parametrize("part", TABLES)
@@ -122,9 +125,14 @@ def test_a_store_has_its_own_folder_and_imports_no_other() -> None:
     assert folders == set(STORES.built_in)
     for store in folders:
         assert f"{home}.{store}.options" in imports()
-        others = tuple(f"{home}.{other}." for other in folders - {store})
+        other_prefixes = tuple(f"{home}.{folder}." for folder in folders - {store})
         inside = [name for name in imports() if name.startswith(f"{home}.{store}")]
-        assert [one for name in inside for one in imports()[name] if one.startswith(others)] == []
+        assert [
+            imported_name
+            for name in inside
+            for imported_name in imports()[name]
+            if imported_name.startswith(other_prefixes)
+        ] == []
 
 
 def layer_of(name: str) -> str | None:
@@ -132,18 +140,20 @@ def layer_of(name: str) -> str | None:
     if not name.startswith("flink_agents."):
         return None
     inside = f"{name.removeprefix('flink_agents.')}."
-    found = [layer for layer in LAYERS if inside.startswith(f"{layer}.")]
-    return max(found, key=len, default=None)
+    layers = [layer for layer in LAYERS if inside.startswith(f"{layer}.")]
+    return max(layers, key=len, default=None)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     allowed = LAYERS[layer] | {layer}
     wrong = [
-        (name, one)
+        (name, imported_name)
         for name, imported in imports().items()
-        for one in imported
-        if layer_of(name) == layer and layer_of(one) is not None and layer_of(one) not in allowed
+        for imported_name in imported
+        if layer_of(name) == layer
+        and layer_of(imported_name) is not None
+        and layer_of(imported_name) not in allowed
     ]
     assert wrong == []
 
@@ -151,43 +161,47 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
 @cache
 def named() -> dict[str, set[str]]:
     """What each module names in strings, as a module or ``module:attribute``: imports by name."""
-    found: dict[str, set[str]] = {name: set() for name in imports()}
+    names_by_module: dict[str, set[str]] = {name: set() for name in imports()}
     for file, tree in trees().items():
         name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         modules = (
             re.match(r"flink_agents(?:\.\w+)+(?=$|:)", text) for text in texts if isinstance(text, str)
         )
-        found[name] |= {one[0] for one in modules if one}
-    return found
+        names_by_module[name] |= {match[0] for match in modules if match}
+    return names_by_module
 
 
 def test_no_layer_names_what_is_above_it() -> None:
     """``built_in``, which stands above all layers, names what the API imports when it is used."""
     wrong = [
-        (name, one)
+        (name, named_module)
         for name, texts in named().items()
-        for one in texts & imports().keys()
+        for named_module in texts & imports().keys()
         if layer_of(name) is not None
-        and layer_of(one) not in {None, *LAYERS[layer_of(name) or ""], layer_of(name)}
+        and layer_of(named_module) not in {None, *LAYERS[layer_of(name) or ""], layer_of(name)}
     ]
     assert wrong == []
 
 
 def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
     """Else a layer would reach others through it."""
-    free = {"sqlite_files", "redaction", "kafka_clients"}
-    imported = {one for name in free for one in imports()[f"flink_agents.{name}"]}
-    own = {one for one in imported if one.startswith("flink_agents")}
+    free = {"sqlite_files", "redaction", "kafka_clients", "foreign_imports"}
+    imported = {imported_name for name in free for imported_name in imports()[f"flink_agents.{name}"]}
+    package_imports = {
+        imported_name for imported_name in imported if imported_name.startswith("flink_agents")
+    }
     beside = {path.stem for path in (ROOT / "flink_agents").glob("*.py")} - {"__init__", "__main__"}
-    assert (own, beside) == (set(), {*free, "built_in"})
+    assert (package_imports, beside) == (set(), {*free, "built_in"})
 
 
 def test_nothing_imports_what_stands_above_all_layers() -> None:
     """The names of ``flink_agents`` are the user's; else each import of one would be a circle."""
     above = {"flink_agents", "flink_agents.built_in"}
-    known = imports()
-    importing = {name for name in known if _modules_of(known[name], known) & above}
+    imports_by_module = imports()
+    importing = {
+        name for name in imports_by_module if _modules_of(imports_by_module[name], imports_by_module) & above
+    }
     assert importing == {"flink_agents"}
 
 
@@ -226,43 +240,50 @@ def test_a_subtask_is_built_in_one_place(part: str) -> None:
 def test_each_import_names_a_module_that_exists() -> None:
     """Imports inside functions too, which nothing runs before their test does."""
     missing = {
-        (file.relative_to(ROOT).as_posix(), one)
+        (file.relative_to(ROOT).as_posix(), module_name)
         for part in ("flink_agents", "tests", "examples", "benchmarks")
         for file in (ROOT / part).rglob("*.py")
         if file.is_file()  # a local job keeps a directory with the name of its script
-        for one in re.findall(r"^ *from (flink_agents\.[\w.]+) import", file.read_text("utf-8"), re.MULTILINE)
-        if one not in imports()
+        for module_name in re.findall(
+            r"^ *from (flink_agents\.[\w.]+) import", file.read_text("utf-8"), re.MULTILINE
+        )
+        if module_name not in imports()
     }
     assert missing == set()
 
 
 def circles() -> set[tuple[str, int]]:
     """Circles of modules; imports inside functions, under ``TYPE_CHECKING`` and by name count."""
-    known, by_name = imports(), named()
+    imports_by_module = imports()
+    by_name = named()
     arrows = {
-        name: (_modules_of(imported, known) | by_name[name] & known.keys()) - {name}
-        for name, imported in known.items()
+        name: (_modules_of(imported, imports_by_module) | by_name[name] & imports_by_module.keys()) - {name}
+        for name, imported in imports_by_module.items()
     }
     reached = {name: _reached(name, arrows) for name in arrows}
-    found: set[tuple[str, int]] = set()
-    for name, others in reached.items():
-        circle = sorted(one for one in others if name in reached[one])
+    circle_sizes: set[tuple[str, int]] = set()
+    for name, reached_modules in reached.items():
+        circle = sorted(module for module in reached_modules if name in reached[module])
         if len(circle) > 1 and circle[0] == name:
-            found.add((name.removeprefix("flink_agents."), len(circle)))
-    return found
+            circle_sizes.add((name.removeprefix("flink_agents."), len(circle)))
+    return circle_sizes
 
 
 def _modules_of(imported: set[str], known: dict[str, set[str]]) -> set[str]:
-    return {one if one in known else one.rpartition(".")[0] for one in imported} & known.keys()
+    return {
+        imported_name if imported_name in known else imported_name.rpartition(".")[0]
+        for imported_name in imported
+    } & known.keys()
 
 
 def _reached(name: str, arrows: dict[str, set[str]]) -> set[str]:
-    found, left = set[str](), [name]
-    while left:
-        new = arrows[left.pop()] - found
-        found |= new
-        left += new
-    return found
+    reached = set[str]()
+    remaining = [name]
+    while remaining:
+        new = arrows[remaining.pop()] - reached
+        reached |= new
+        remaining += new
+    return reached
 
 
 def test_no_modules_import_each_other() -> None:
@@ -293,15 +314,25 @@ def test_each_question_about_the_core_has_a_place_that_exists() -> None:
         quoted = re.findall(r"`([^`]+)`", row)
         homes = (ROOT / "flink_agents" / "runtime", ROOT / "flink_agents")
         files = [
-            home / one for one in quoted if one.endswith(".py") for home in homes if (home / one).exists()
+            home / quoted_name
+            for quoted_name in quoted
+            if quoted_name.endswith(".py")
+            for home in homes
+            if (home / quoted_name).exists()
         ]
         code = "".join(file.read_text("utf-8") for file in files)
         missing += quoted[: not files]
         missing += [
-            one for one in quoted if one.endswith(".py") and not any(str(f).endswith(one) for f in files)
+            quoted_name
+            for quoted_name in quoted
+            if quoted_name.endswith(".py") and not any(str(f).endswith(quoted_name) for f in files)
         ]
         missing += [
-            part for one in quoted if not one.endswith(".py") for part in one.split(".") if part not in code
+            part
+            for quoted_name in quoted
+            if not quoted_name.endswith(".py")
+            for part in quoted_name.split(".")
+            if part not in code
         ]
     assert missing == []
 
@@ -330,4 +361,10 @@ def test_no_two_classes_share_a_name() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: locations for name, locations in places.items() if len(locations) > 1} == {}
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest imports test files by their bare names, so one process can load only one file of a name."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

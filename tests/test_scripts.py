@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +85,14 @@ def test_first_run_installs_the_lock_and_then_the_checkout(checkout: Checkout) -
     checkout.add_python("python3.12")
     done = checkout.run("scripts/setup")
     assert done.returncode == 0, done.stderr
-    assert "making .venv with Python 3.12.1" in done.stderr
+    assert done.stdout == ""
+    stages = re.findall("^set-up: (.*)$", done.stderr, re.MULTILINE)
+    assert stages == [
+        "making .venv with Python 3.12.1: about 2 minutes and 2 GB, once",
+        "preparing Java",
+        "installing this package",
+        "done",
+    ]
     venv, lock, package = checkout.calls()
     assert venv.startswith(f"python3.12 -m venv --clear {checkout.root}/.venv")
     assert f"--require-hashes -r {checkout.root}/requirements/dev.txt" in lock
@@ -210,9 +221,90 @@ def test_without_arguments_the_daily_suite_runs_in_parallel(checkout: Checkout) 
 def test_scripts_are_executable_and_parse() -> None:
     scripts = [CHECKOUT / ".ci" / "run", *(CHECKOUT / "scripts").iterdir()]
     for script in scripts:
+        if script.suffix == ".py":
+            continue
         assert os.access(script, os.X_OK) != (script.name == "_env.sh"), script
         shell = "bash" if script.name == "run" else "sh"
         subprocess.run([shell, "-n", str(script)], check=True)
+
+
+PIP = """Collecting numpy==2.4.2 (from -r dev.txt (line 3))
+  Downloading numpy-2.4.2-cp311-cp311-manylinux.whl (16.7 MB)
+Collecting six==1.17.0 (from -r dev.txt (line 9))
+  Using cached six-1.17.0-py2.py3-none-any.whl (11 kB)
+Building wheels for collected packages: docopt
+  Building wheel for docopt (pyproject.toml): started
+Installing collected packages: six, numpy
+"""
+
+SHOWN = [
+    "downloaded 1 of 2 packages: numpy",
+    "downloaded 1 of 2 packages: numpy, 16.7 MB",
+    "downloaded 2 of 2 packages: six",
+    "downloaded 2 of 2 packages: six",
+    "downloaded 2 of 2 packages: six",
+    "downloaded 2 of 2 packages: builds docopt",
+    "installed 1 of 2 packages",
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def installer() -> dict[str, Any]:
+    return runpy.run_path(str(CHECKOUT / "scripts" / "_install.py"))
+
+
+def test_progress_follows_pip(installer: dict[str, Any]) -> None:
+    progress = installer["Progress"](2, lambda: 1)
+    assert progress.text() == "downloaded 0 of 2 packages"
+    shown: list[str] = []
+    for line in PIP.splitlines():
+        progress.read(line)
+        shown.append(progress.text())
+    assert shown == SHOWN
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        pytest.param(io.StringIO, "set-up:   10 s  c\nset-up:   12 s  e\n", id="log"),
+        pytest.param(
+            Terminal,
+            "".join(
+                f"\rset-up: {second:4} s  {text}\033[K"
+                for second, text in ((0, "a"), (9, "b"), (10, "c"), (11, "d"), (12, "e"))
+            )
+            + "\n",
+            id="terminal",
+        ),
+    ],
+)
+def test_a_log_gets_few_lines_and_a_terminal_one(
+    installer: dict[str, Any], stream: type[io.StringIO], expected: str
+) -> None:
+    seconds = iter([0, 0, 9, 10, 11, 12])
+    shown = stream()
+    report = installer["Report"](shown, lambda: float(next(seconds)))
+    for text in "abcd":
+        report.show(text)
+    report.show("e", is_last=True)
+    assert shown.getvalue() == expected
+
+
+def test_a_failed_installation_shows_the_end_of_its_output(
+    installer: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "dev.txt"
+    lock.write_text("no-such-package-here==1.0\n")
+    shown = io.StringIO()
+    report = installer["Report"](shown)
+    assert installer["install"](lock, ["--no-index", "-r", str(lock)], report) == 1
+    assert shown.getvalue().endswith("downloaded 0 of 1 packages\n")
+    assert "no-such-package-here" in capfd.readouterr().err
 
 
 STEPS = ("setup", "test", "lint", "demo", "first-hour", "compose-on-host")

@@ -24,18 +24,18 @@ from flink_agents.runtime.flink.launch.standalone import (
     command_line,
     default_address,
 )
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ENDLESS = "import sys, time; print('ready', flush=True); time.sleep(600)"
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> StandaloneCluster:
-    made = StandaloneCluster(tmp_path)
+    standalone_cluster = StandaloneCluster(tmp_path)
     (tmp_path / "tmp").mkdir()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "config.yaml").write_text(yaml.safe_dump({"rest": {"port": 1}}))
-    return made
+    return standalone_cluster
 
 
 @pytest.fixture
@@ -58,15 +58,40 @@ def start(processes: list[subprocess.Popen[str]], *arguments: str) -> int:
 def test_only_processes_of_this_cluster_are_its_own(
     cluster: StandaloneCluster, processes: list[subprocess.Popen[str]]
 ) -> None:
-    own = start(processes, "--configDir", str(cluster.directory / "conf"))
-    other = start(processes, "--configDir", "elsewhere")
+    own_pid = start(processes, "--configDir", str(cluster.directory / "conf"))
+    other_pid = start(processes, "--configDir", "elsewhere")
     pids = cluster.directory / "tmp" / "flink-agents-taskexecutor.pid"
-    pids.write_text(f"{own}\n{other}\n{2**22 + 1}\n")
-    assert cluster.status().taskmanagers == [own]
+    pids.write_text(f"{own_pid}\n{other_pid}\n{2**22 + 1}\n")
+    assert cluster.status().taskmanagers == [own_pid]
     assert cluster.stop()
     assert processes[0].wait(30) != 0
     assert processes[1].poll() is None, "a process that only has the number was touched"
     assert not pids.exists() and not cluster.stop()
+
+
+@each_case("running", [0, 1, 2])
+def test_a_start_removes_dead_processes_from_the_files_of_ids(
+    running: int,
+    cluster: StandaloneCluster,
+    processes: list[subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = cluster.directory / "conf" / "config.yaml"
+    config.write_text(yaml.safe_dump({"rest": {"port": standalone._free_port()}}))
+    monkeypatch.setattr(cluster, "_are_registered", lambda taskmanagers: True)
+    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: None)
+    monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: None)
+    pids = [start(processes, "--configDir", str(config.parent)) for _ in range(running)]
+    job_manager = start(processes, "--configDir", str(config.parent))
+    dead = 2**22 + 1
+    files = {"taskexecutor": pids, "standalonesession": [job_manager]}
+    for daemon, alive in files.items():
+        path = cluster.directory / "tmp" / f"flink-agents-{daemon}.pid"
+        path.write_text("".join(f"{pid}\n" for pid in [dead, *alive, dead + 1]))
+    cluster.start(taskmanagers=running)
+    for daemon, alive in files.items():
+        path = cluster.directory / "tmp" / f"flink-agents-{daemon}.pid"
+        assert path.read_text().split() == [str(pid) for pid in alive]
 
 
 def test_a_cluster_that_never_was_does_not_run(tmp_path: Path) -> None:
@@ -76,9 +101,9 @@ def test_a_cluster_that_never_was_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        port = taken.getsockname()[1]
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("localhost", 0))
+        port = bound_socket.getsockname()[1]
         with pytest.raises(ClusterStartError, match=f"port {port} is in use"):
             StandaloneCluster(tmp_path).start(port=port)
 
@@ -100,7 +125,7 @@ def test_the_command_line_of_a_process_that_is_gone_is_empty() -> None:
     assert command_line(2**22 + 1) == ""
 
 
-@each("length", [10, 24, 25, 40, 57, 58, 120, 230])
+@each_case("length", [10, 24, 25, 40, 57, 58, 120, 230])
 def test_logs_of_rocksdb_stay_beside_its_databases(length: int) -> None:
     cluster = StandaloneCluster(Path("/" + "d" * (length - 1)))
     directory = str(cluster._rocksdb_directory())
@@ -113,8 +138,8 @@ def test_task_managers_of_a_job_manager_that_is_gone_are_replaced(
     cluster: StandaloneCluster, processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = cluster.directory / "conf" / "config.yaml"
-    own = start(processes, "--configDir", str(config.parent))
-    (cluster.directory / "tmp" / "flink-agents-taskexecutor.pid").write_text(f"{own}\n")
+    own_pid = start(processes, "--configDir", str(config.parent))
+    (cluster.directory / "tmp" / "flink-agents-taskexecutor.pid").write_text(f"{own_pid}\n")
     rpc_port = standalone._free_port()
     config.write_text(
         yaml.safe_dump({"jobmanager": {"rpc": {"port": rpc_port}}, "rest": {"port": standalone._free_port()}})
@@ -151,7 +176,7 @@ def test_a_cluster_that_lost_its_job_manager_starts_with_what_it_was_given(
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@each("raised", [FULL, PermissionError("denied"), shutil.Error([("from", "to", str(FULL))])])
+@each_case("raised", [FULL, PermissionError("denied"), shutil.Error([("from", "to", str(FULL))])])
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, raised: OSError) -> None:
     def fail(*_: Any) -> Any:
         raise raised
@@ -175,17 +200,17 @@ def test_one_process_at_a_time_starts_a_cluster(
     monkeypatch.setattr(StandaloneCluster, "_start_missing", lambda *_: True)
     with ThreadPoolExecutor() as pool:
         with cluster._one_start():
-            other = pool.submit(StandaloneCluster(cluster.directory).start)
-            assert not wait([other], 0.05).done
-        assert other.result(30)
+            other_start = pool.submit(StandaloneCluster(cluster.directory).start)
+            assert not wait([other_start], 0.05).done
+        assert other_start.result(30)
 
 
 def test_a_start_waits_for_all_slots(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"rest": {"port": 1}, "taskmanager": {"numberOfTaskSlots": 3}}
     (cluster.directory / "conf" / "config.yaml").write_text(yaml.safe_dump(config))
     seen = [(1, 0), (2, 0), (2, 3), (2, 6), (2, 6)]
-    told = [ClusterStatus("", [1], [2, 3], cluster.directory, True, *one) for one in seen]
-    monkeypatch.setattr(cluster, "status", lambda: told.pop(0))
+    statuses = [ClusterStatus("", [1], [2, 3], cluster.directory, True, *counts) for counts in seen]
+    monkeypatch.setattr(cluster, "status", lambda: statuses.pop(0))
     monkeypatch.setattr(standalone, "_POLL_SECONDS", 0)
     cluster._wait_until_ready(2)
-    assert [status.slots for status in told] == [6]
+    assert [status.slots for status in statuses] == [6]

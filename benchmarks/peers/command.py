@@ -74,14 +74,14 @@ def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
     """Measure peers; each round runs all of them, so that a slow minute hits all alike."""
     environments = {peer.name: environment_of(peer) for peer in peers}
     load = os.getloadavg()[0]
-    found: dict[str, list[Figures]] = defaultdict(list)
+    rounds_by_peer: dict[str, list[Figures]] = defaultdict(list)
     kills: dict[str, Figures] = {}
     failed: list[str] = []
     for number in range(rounds):
         for peer in peers:
             with _reported(f"round {number + 1} {peer.name}", failed) as figures:
                 figures |= _round(peer, environments[peer.name], scale)
-                found[peer.name].append(figures)
+                rounds_by_peer[peer.name].append(figures)
     for peer in peers:
         with _reported(f"kill {peer.name}", failed) as figures:
             inputs = min(KILL_INPUTS, max(200, int(peer.inputs * scale)))
@@ -94,14 +94,14 @@ def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
         "failed": failed,
         "peers": {
             peer.name: {
-                "figures": _summaries(found[peer.name]),
+                "figures": _summaries(rounds_by_peer[peer.name]),
                 "kill": kills.get(peer.name),
                 "install_seconds": environments[peer.name].seconds,
                 "lines": _lines(peer),
                 "processes": sum(role.counted for role in peer.roles),
             }
             for peer in peers
-            if found[peer.name]
+            if rounds_by_peer[peer.name]
         },
     }
 
@@ -110,7 +110,7 @@ def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
 def _reported(what: str, failed: list[str]) -> Iterator[Figures]:
     """Print the figures of a run; one that fails costs its own figures only."""
     figures: Figures = {}
-    begun = time.monotonic()
+    start_seconds = time.monotonic()
     try:
         yield figures
     except PeerFailed as failure:
@@ -118,7 +118,7 @@ def _reported(what: str, failed: list[str]) -> Iterator[Figures]:
         print(f"{what} FAILED: {failure}", file=sys.stderr, flush=True)
     else:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        print(f"{what} ({time.monotonic() - begun:.0f} s): {shown}", file=sys.stderr, flush=True)
+        print(f"{what} ({time.monotonic() - start_seconds:.0f} s): {shown}", file=sys.stderr, flush=True)
 
 
 def _round(peer: Peer, environment: Environment, scale: float) -> Figures:
@@ -127,7 +127,7 @@ def _round(peer: Peer, environment: Environment, scale: float) -> Figures:
 
 
 def _summaries(rounds: list[Figures]) -> dict[str, Figures]:
-    columns = {name: [one[name] for one in rounds] for name in rounds[0]}
+    columns = {name: [round_figures[name] for round_figures in rounds] for name in rounds[0]}
     return {
         name: {"min": min(values), "median": median(values), "max": max(values)}
         for name, values in columns.items()

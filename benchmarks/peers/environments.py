@@ -53,18 +53,19 @@ def _python(lock: str) -> tuple[Path, float]:
     requirements = HERE / "locks" / f"{lock}.txt"
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
     directory = BUILD / lock
-    stamp, python = directory / "stamp", directory / "bin" / "python"
-    made = json.loads(stamp.read_text()) if stamp.exists() else {}
-    if made.get("lock") != wanted:
-        begun = time.monotonic()
+    stamp = directory / "stamp"
+    python = directory / "bin" / "python"
+    stamp_data = json.loads(stamp.read_text()) if stamp.exists() else {}
+    if stamp_data.get("lock") != wanted:
+        start_seconds = time.monotonic()
         _run(sys.executable, "-m", "venv", "--clear", str(directory))
         install = (str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps")
         _run(*install, "--require-hashes", "-r", str(requirements))
         if lock == OUR_LOCK:
             _run(*install, "--no-build-isolation", "--editable", str(ROOT))
-        made = {"lock": wanted, "seconds": time.monotonic() - begun}
-        stamp.write_text(json.dumps(made))
-    return python, made["seconds"]
+        stamp_data = {"lock": wanted, "seconds": time.monotonic() - start_seconds}
+        stamp.write_text(json.dumps(stamp_data))
+    return python, stamp_data["seconds"]
 
 
 def _run(*command: str) -> None:
@@ -75,7 +76,7 @@ def _npm(name: str) -> tuple[Path, float]:
     package = NPM[name][f"{sys.platform}-{os.uname().machine}"]
     directory = BUILD / f"{name}-{package['version']}"
     if not directory.exists():
-        begun = time.monotonic()
+        start_seconds = time.monotonic()
         part = directory.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -84,12 +85,12 @@ def _npm(name: str) -> tuple[Path, float]:
         packed = subprocess.run(pack, cwd=part, check=True, capture_output=True, timeout=INSTALL_SECONDS)
         archive = part / packed.stdout.decode().strip().splitlines()[-1]
         algorithm, _, expected = package["integrity"].partition("-")
-        found = base64.b64encode(hashlib.new(algorithm, archive.read_bytes()).digest()).decode()
-        if found != expected:
-            raise SystemExit(f"{spec} is not what {HERE.name}/locks/npm.json names: {algorithm}-{found}")
+        digest = base64.b64encode(hashlib.new(algorithm, archive.read_bytes()).digest()).decode()
+        if digest != expected:
+            raise SystemExit(f"{spec} is not what {HERE.name}/locks/npm.json names: {algorithm}-{digest}")
         with tarfile.open(archive) as tar:
             tar.extractall(part, filter="data")
         archive.unlink()
-        (part / "seconds").write_text(str(time.monotonic() - begun))
+        (part / "seconds").write_text(str(time.monotonic() - start_seconds))
         part.rename(directory)
     return directory / "package", float((directory / "seconds").read_text())

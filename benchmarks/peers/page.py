@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import soak
 from benchmarks.peers.peer import OURS, OURS_KAFKA, PEERS, Peer
 from benchmarks.peers.plots import bars
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEMPLATE = Path(__file__).parent / "page.md"
 README = DOCS.parent / "README.md"
-README_BEGIN, README_END = "A durable step costs ", "where this package loses."
+README_BEGIN = "A durable step costs "
+README_END = "where this package loses."
 
 
 def write_page(report: Mapping[str, Any]) -> None:
@@ -25,7 +27,10 @@ def write_page(report: Mapping[str, Any]) -> None:
     }
     (DOCS / "images").mkdir(exist_ok=True)
     for name, (title, figure) in plots.items():
-        values = {PEERS[one].title: found["figures"][figure] for one, found in report["peers"].items()}
+        values = {
+            PEERS[peer_name].title: peer_report["figures"][figure]
+            for peer_name, peer_report in report["peers"].items()
+        }
         (DOCS / "images" / name).write_text(bars(title, values))
     (DOCS / "performance.md").write_text(page(report))
     shown = re.sub(f"{README_BEGIN}.*?{README_END}", lambda _: readme_text(report), README.read_text())
@@ -36,24 +41,26 @@ def readme_text(report: Mapping[str, Any]) -> str:
     """Return the sentences of README with the costs."""
     peers = report["peers"]
     cost = peers[OURS]["figures"]["cpu_ms_per_step"]["median"]
-    costs = {name: one["figures"]["cpu_ms_per_step"]["median"] for name, one in peers.items()}
-    others = ", ".join(
+    costs = {name: peer_report["figures"]["cpu_ms_per_step"]["median"] for name, peer_report in peers.items()}
+    costs_text = ", ".join(
         f"{costs[name]:.2g} {'with' if name == 'handwritten' else 'in'} {_name(name)}"
         for name in ("restate", "dbos", "langgraph", "handwritten")
         if name in costs
     )
     return (
         f"{README_BEGIN}{cost:.2g} ms of CPU (`.venv/bin/python -m benchmarks peers`). "
-        f"The same step costs {others}. "
+        f"The same step costs {costs_text}. "
         f"[Performance](docs/performance.md) has all figures, and says {README_END}"
     )
 
 
 def losses(peers: Mapping[str, Any]) -> list[str]:
     """Return a line for each figure in which another system is better than this package with SQLite."""
-    found: list[str] = []
+    lines: list[str] = []
     for title, read, more_is_better in COMPARED:
-        values = {name: value for name, one in peers.items() if (value := read(one)) is not None}
+        values = {
+            name: value for name, peer_report in peers.items() if (value := read(peer_report)) is not None
+        }
         if OURS not in values:
             continue
         ours = values.pop(OURS)
@@ -65,12 +72,12 @@ def losses(peers: Mapping[str, Any]) -> list[str]:
         ranked = sorted(better.items(), key=lambda item: item[1], reverse=more_is_better)
         names = ", ".join("by hand" if name == "handwritten" else _name(name) for name, _ in ranked)
         if names:
-            found.append(f"- {title}: {names}.")
-    return found
+            lines.append(f"- {title}: {names}.")
+    return lines
 
 
 def _median(figure: str) -> Callable[[Mapping[str, Any]], float]:
-    return lambda one: one["figures"][figure]["median"]
+    return lambda peer_report: peer_report["figures"][figure]["median"]
 
 
 COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], float | None], bool], ...] = (
@@ -80,10 +87,14 @@ COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], float | None], bool], .
     ("p99, ms", _median("p99_ms"), False),
     ("peak memory, MiB", _median("peak_mib"), False),
     ("seconds until the first result", _median("first_output_seconds"), False),
-    ("seconds to install", lambda one: one["install_seconds"], False),
-    ("seconds from the second start to the next step", lambda one: _kill(one, "works_again_seconds"), False),
-    ("lines of code", lambda one: one["lines"], False),
-    ("processes to start", lambda one: one["processes"], False),
+    ("seconds to install", lambda peer_report: peer_report["install_seconds"], False),
+    (
+        "seconds from the second start to the next step",
+        lambda peer_report: _kill(peer_report, "works_again_seconds"),
+        False,
+    ),
+    ("lines of code", lambda peer_report: peer_report["lines"], False),
+    ("processes to start", lambda peer_report: peer_report["processes"], False),
 )
 """What is compared: its title, where it is, and whether more is better."""
 
@@ -91,24 +102,25 @@ COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], float | None], bool], .
 def page(report: Mapping[str, Any]) -> str:
     """Return the text of the page."""
     peers = report["peers"]
-    shown = [(PEERS[name], one) for name, one in peers.items()]
+    shown = [(PEERS[name], peer_report) for name, peer_report in peers.items()]
     return TEMPLATE.read_text().format(
         rounds=report["rounds"],
         day=report["day"],
         notes="".join(f"\n{note}" for note in report.get("notes", ())),
         cpus=report["machine"]["cpus"],
         python=report["machine"]["python"],
+        soak=soak.section(),
         costs=_table(
             ("system", "CPU per step, ms", "times ours", "steps per second", "peak memory, MiB"),
             [
                 (
                     peer.title,
-                    _spread(one["figures"]["cpu_ms_per_step"]),
+                    _spread(peer_report["figures"]["cpu_ms_per_step"]),
                     f"{_ratio(peers, peer.name, 'cpu_ms_per_step'):.2g}",
-                    f"{one['figures']['steps_per_second']['median']:,.0f}",
-                    f"{one['figures']['peak_mib']['median']:.0f}",
+                    f"{peer_report['figures']['steps_per_second']['median']:,.0f}",
+                    f"{peer_report['figures']['peak_mib']['median']:.0f}",
                 )
-                for peer, one in shown
+                for peer, peer_report in shown
             ],
         ),
         latencies=_table(
@@ -116,11 +128,11 @@ def page(report: Mapping[str, Any]) -> str:
             [
                 (
                     peer.title,
-                    f"{one['figures']['p50_ms']['median']:.3g}",
-                    _spread(one["figures"]["p99_ms"]),
-                    f"{one['figures']['first_output_seconds']['median']:.3g}",
+                    f"{peer_report['figures']['p50_ms']['median']:.3g}",
+                    _spread(peer_report["figures"]["p99_ms"]),
+                    f"{peer_report['figures']['first_output_seconds']['median']:.3g}",
                 )
-                for peer, one in shown
+                for peer, peer_report in shown
             ],
         ),
         kills=_table(
@@ -128,14 +140,14 @@ def page(report: Mapping[str, Any]) -> str:
             [
                 (
                     peer.title,
-                    *(f"{one['kill'][column]:.0f}" for column in KILL_COLUMNS),
-                    f"{one['kill']['works_again_seconds']:.1f}",
+                    *(f"{peer_report['kill'][column]:.0f}" for column in KILL_COLUMNS),
+                    f"{peer_report['kill']['works_again_seconds']:.1f}",
                 )
-                for peer, one in shown
-                if one["kill"] is not None
+                for peer, peer_report in shown
+                if peer_report["kill"] is not None
             ],
         ),
-        guarantees="\n".join(_guarantee(peer, one) for peer, one in shown),
+        guarantees="\n".join(_guarantee(peer, peer_report) for peer, peer_report in shown),
         losses="\n".join(losses(peers) or ["In no figure of this run."]),
     )
 

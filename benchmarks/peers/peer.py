@@ -79,8 +79,8 @@ _KAFKA = (
 )
 
 PEERS = {
-    one.name: one
-    for one in (
+    peer.name: peer
+    for peer in (
         Peer(
             OURS,
             "flink-agents-python, SQLite",

@@ -8,14 +8,17 @@ from html import escape
 
 from benchmarks.peers.peer import OURS
 
-WIDTH, LEFT, BAR, GAP = 720, 230, 22, 10
+WIDTH = 720
+LEFT = 230
+BAR = 22
+GAP = 10
 FONT = 'font-family="sans-serif" font-size="13"'
 
 
 def bars(title: str, values: Mapping[str, Mapping[str, float]]) -> str:
     """Return an SVG with a bar for each median and a line from the minimum to the maximum, on a log scale."""
-    least = math.log10(min(one["min"] for one in values.values())) - 0.2
-    most = math.log10(max(one["max"] for one in values.values())) + 0.05
+    least = math.log10(min(limits["min"] for limits in values.values())) - 0.2
+    most = math.log10(max(limits["max"] for limits in values.values())) + 0.05
 
     def x(value: float) -> float:
         return LEFT + (math.log10(value) - least) / (most - least) * (WIDTH - LEFT - 90)
@@ -26,15 +29,17 @@ def bars(title: str, values: Mapping[str, Mapping[str, float]]) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         f'<text x="8" y="20" font-weight="bold">{escape(title)}</text>',
     ]
-    for number, (name, one) in enumerate(sorted(values.items(), key=lambda item: item[1]["median"])):
+    for number, (name, spread) in enumerate(sorted(values.items(), key=lambda item: item[1]["median"])):
         top = 34 + number * (BAR + GAP)
         color = "#c2410c" if name.startswith(OURS) else "#64748b"
-        middle, long = f"{top + BAR / 2:.0f}", f"{x(one['median']) - LEFT:.1f}"
-        least_x, most_x = f"{x(one['min']):.1f}", f"{x(one['max']):.1f}"
+        middle = f"{top + BAR / 2:.0f}"
+        long = f"{x(spread['median']) - LEFT:.1f}"
+        least_x = f"{x(spread['min']):.1f}"
+        most_x = f"{x(spread['max']):.1f}"
         parts += [
             f'<text x="{LEFT - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>',
             f'<rect x="{LEFT}" y="{top}" width="{long}" height="{BAR}" fill="{color}"/>',
             f'<line x1="{least_x}" x2="{most_x}" y1="{middle}" y2="{middle}" stroke="#000"/>',
-            f'<text x="{x(one["max"]) + 6:.1f}" y="{top + 16}">{one["median"]:.3g}</text>',
+            f'<text x="{x(spread["max"]) + 6:.1f}" y="{top + 16}">{spread["median"]:.3g}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])

@@ -126,7 +126,8 @@ class Running:
             PeerFailed: The program ended, or the time is over.
         """
         seconds = MARK_SECONDS[self.mode]
-        deadline, sampled = time.monotonic() + seconds, 0.0
+        deadline = time.monotonic() + seconds
+        sampled = 0.0
         while time.monotonic() < deadline:
             # A program that ends just now may have written what is awaited: look once more after it.
             ended = [process.poll() for role, process in self.processes if role.marks]
@@ -134,7 +135,8 @@ class Running:
             if any(status is not None for status in ended):
                 raise PeerFailed(f"{self.peer.name}: exit {ended} before {awaited}\n{self._log()}")
             if time.monotonic() - sampled > SAMPLE_SECONDS:
-                sampled, self.peak = time.monotonic(), max(self.peak, self.memory())
+                sampled = time.monotonic()
+                self.peak = max(self.peak, self.memory())
             time.sleep(POLL_SECONDS)
         raise PeerFailed(f"{self.peer.name}: no {awaited} after {seconds:.0f} s\n{self._log()}")
 
@@ -169,38 +171,38 @@ class Running:
 def running(peer: Peer, environment: Environment, mode: str, inputs: int) -> Iterator[Running]:
     """Run a peer in a new folder, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix=f"peer-{peer.name}-") as folder:
-        one = Running(peer, environment, mode, inputs, Path(folder))
+        program = Running(peer, environment, mode, inputs, Path(folder))
         try:
-            one.start()
-            yield one
+            program.start()
+            yield program
         finally:
-            one.stop()
+            program.stop()
 
 
 def measure_rate(peer: Peer, environment: Environment, inputs: int) -> Figures:
     """Return steps per second, CPU per step, and the peak of memory."""
-    begun = time.time()
-    with running(peer, environment, "rate", inputs) as one:
-        first, _ = one.wait_for("first")
-        warm, _ = one.wait_for("warm")
-        cpu = one.cpu()
-        end, _ = one.wait_for("end")
+    start_seconds = time.time()
+    with running(peer, environment, "rate", inputs) as program:
+        first, _ = program.wait_for("first")
+        warm, _ = program.wait_for("warm")
+        cpu = program.cpu()
+        end, _ = program.wait_for("end")
         # The program waits until its CPU time is read.
-        cpu = one.cpu() - cpu
-        (one.folder / "read").touch()
+        cpu = program.cpu() - cpu
+        (program.folder / "read").touch()
         steps = 2 * (inputs - int(0.2 * inputs))
         return {
             "steps_per_second": steps / (end - warm),
             "cpu_ms_per_step": 1000 * cpu / steps,
-            "peak_mib": max(one.peak, one.memory()) / 2**20,
-            "first_output_seconds": first - begun,
+            "peak_mib": max(program.peak, program.memory()) / 2**20,
+            "first_output_seconds": first - start_seconds,
         }
 
 
 def measure_latency(peer: Peer, environment: Environment, inputs: int) -> Figures:
     """Return the latency of an input at twenty per second, in milliseconds."""
-    with running(peer, environment, "latency", inputs) as one:
-        figures = json.loads(one.wait_for("{")[1])
+    with running(peer, environment, "latency", inputs) as program:
+        figures = json.loads(program.wait_for("{")[1])
         return {f"{name}_ms": value for name, value in figures.items()}
 
 
@@ -210,24 +212,24 @@ def measure_kill(peer: Peer, environment: Environment, inputs: int) -> Figures:
     An input's second step begins when its first one is recorded. So a first step whose effect comes
     again although the second one had begun is one that was repeated after its record.
     """
-    with running(peer, environment, "kill", inputs) as one:
-        one.wait_for("ready")
-        one.wait_for_effects(int(KILL_AT * 2 * inputs))
-        one.kill_workers()
-        before = _effects(one.folder)
-        begun = time.time()
-        one.start(only_workers=True)
-        one.wait_for_effects(len(before))
-        again = time.time() - begun
-        one.wait_for("end")
-        effects = _effects(one.folder)
-        recorded = {f"charge {line.split()[1]}" for line in before if line.startswith("notify")}
+    with running(peer, environment, "kill", inputs) as program:
+        program.wait_for("ready")
+        program.wait_for_effects(int(KILL_AT * 2 * inputs))
+        program.kill_workers()
+        previous_effects = _effects(program.folder)
+        start_seconds = time.time()
+        program.start(only_workers=True)
+        program.wait_for_effects(len(previous_effects))
+        again = time.time() - start_seconds
+        program.wait_for("end")
+        effects = _effects(program.folder)
+        recorded = {f"charge {line.split()[1]}" for line in previous_effects if line.startswith("notify")}
         return {
             "effects": 2 * inputs,
-            "before_the_kill": len(before),
+            "before_the_kill": len(previous_effects),
             "lost": 2 * inputs - len(set(effects)),
             "repeated": len(effects) - len(set(effects)),
-            "repeated_after_record": len(recorded.intersection(effects[len(before) :])),
+            "repeated_after_record": len(recorded.intersection(effects[len(previous_effects) :])),
             "works_again_seconds": again,
         }
 
@@ -263,16 +265,16 @@ def _memory(pid: int) -> int:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    for one in _tree(process.pid):
+    for tree_process in _tree(process.pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.send_signal(signal.SIGKILL)
+            tree_process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        return free_socket.getsockname()[1]
 
 
 def _restate_settings(ports: dict[str, str]) -> dict[str, str]:

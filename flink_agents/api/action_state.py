@@ -331,6 +331,24 @@ class ActionStateStore(ABC):
         It is opaque, has at most :data:`MAX_MARKER_BYTES` bytes, and is kept in Flink's state.
         """
 
+    def position(self) -> bytes:
+        """Return the end of the store's records, as this owner knows it, for :meth:`check_position`.
+
+        It is kept in Flink's state, so that a restore finds a copy of the store without its latest records,
+        whatever key comes first. It does no I/O: Flink's thread calls it for each commit. If it is empty, a
+        restore may lose the store: it has no record. By default, copies are not told apart.
+        """
+        return b"\x00"
+
+    async def check_position(self, position: bytes) -> None:
+        """Check that the store still has all records up to a result of :meth:`position`, and those after it.
+
+        Raises:
+            JournalOutdatedError: It is an older copy.
+            RecordsPrunedError: Records were removed from outside.
+        """
+        return None
+
     @abstractmethod
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
@@ -366,14 +384,14 @@ class ActionStateStore(ABC):
 
     async def plans(self) -> dict[str, bytes]:
         """Return all data of :meth:`remember_plan`, by fingerprint."""
-        found: dict[str, bytes] = {}
+        plans: dict[str, bytes] = {}
         after: JournalKey | None = None
         while page := await self.journals(PLANS, after):
             after = page[-1].journal
             for info in page:
                 for record in await self.read(info.journal, 0):
-                    found.setdefault(info.journal.key, record.data)
-        return found
+                    plans.setdefault(info.journal.key, record.data)
+        return plans
 
     async def remember_origin(self, store_id: str) -> None:
         """Record that this store has a copy of all journals of another store.

@@ -36,8 +36,8 @@ class AgentStream(ABC):
         """Return the outputs as a PyFlink ``Table``.
 
         Args:
-            schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping of names to
-                Python types). Default: the columns that the agent declares.
+            schema: Column names and types (a pydantic model, a dataclass, or a mapping of names to Python
+                types). Default: the columns that the agent declares.
             rowtime: Name of an extra column with the event time of each output and the watermarks of the
                 stream, for windows in SQL. The agent is applied with ``EventTime.hold_watermarks()``.
                 Default: no such column.

@@ -64,11 +64,11 @@ class TracedOutput:
 
 def message_id_of(record: object) -> str | None:
     """Return the id of an input: its attribute ``message_id``, if that is a string."""
-    found = getattr(record, "message_id", None)
-    return found if isinstance(found, str) else None
+    message_id = getattr(record, "message_id", None)
+    return message_id if isinstance(message_id, str) else None
 
 
 def traceparent_of(record: object) -> str | None:
     """Return the trace context of an input: its attribute ``traceparent``, if that is valid."""
-    found = getattr(record, "traceparent", None)
-    return found if isinstance(found, str) and _TRACEPARENT.fullmatch(found) else None
+    traceparent = getattr(record, "traceparent", None)
+    return traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None

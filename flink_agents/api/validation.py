@@ -234,30 +234,31 @@ class ValidatedAgent(Agent):
             self._emit_sample(event, ctx, accepted, attempts)
         if accepted:
             return OutputEvent(output=last.output)
-        plain = tuple(Attempt(output=one.output, verdict=one.verdict) for one in attempts)
+        plain = tuple(Attempt(output=attempt.output, verdict=attempt.verdict) for attempt in attempts)
         ctx.emit_to(REJECTED_TAG, Rejected(input=event.input, reason=last.verdict.reason, attempts=plain))
         return None
 
     @action(HumanReviewEvent)
     def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> Any:
         """Store a person's review for the validator; override it for another behaviour."""
-        kept = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
-        ctx.short_term_memory.set(VERDICTS, kept[-MOST_VERDICTS:])
+        verdicts = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
+        ctx.short_term_memory.set(VERDICTS, verdicts[-MOST_VERDICTS:])
 
     async def _attempt(
-        self, record: Any, before: list[Attempt], ctx: RunnerContext, sampled: bool
+        self, record: Any, previous_attempts: list[Attempt], ctx: RunnerContext, sampled: bool
     ) -> Attempt:
-        worker, validator = self.worker, self.validator
+        worker = self.worker
+        validator = self.validator
         assert worker is not None and validator is not None
-        reasons = tuple(one.verdict.reason for one in before)
+        reasons = tuple(attempt.verdict.reason for attempt in previous_attempts)
         request = record
-        if before:
-            request = RevisionRequest(input=record, output=before[-1].output, reasons=reasons)
+        if previous_attempts:
+            request = RevisionRequest(input=record, output=previous_attempts[-1].output, reasons=reasons)
         work = await ctx.call_agent_traced(worker, request, sampled)
         draft = Draft(
             input=record,
             output=work.output,
-            attempt=len(before) + 1,
+            attempt=len(previous_attempts) + 1,
             reasons=reasons,
             verdicts=tuple(ctx.short_term_memory.get(VERDICTS, [])),
         )
@@ -290,7 +291,7 @@ def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verd
     try:
         return Verdict.model_validate(output, from_attributes=True)
     except ValidationError as error:
-        wrong = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
+        wrong = "; ".join(": ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in error.errors())
         raise NoVerdictError(
             f"the validator {validator!r} emitted a value that is not a Verdict",
             expected="one OutputEvent with a flink_agents.api.validation.Verdict",

@@ -14,9 +14,10 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
-from flink_agents.api.errors import DocumentError, EmbeddingMismatchError
+from flink_agents.api.errors import DocumentError, EmbeddingMismatchError, VectorFilterError
 
 Scalar = str | int | float | bool
 """Types of metadata values."""
@@ -91,7 +92,8 @@ class VectorStore(ABC):
     """Collections of documents. All methods block, and several threads may call them at once.
 
     Adding the first document creates a collection. A collection that does not exist behaves like an empty
-    one. Filters and documents are validated before these methods are called.
+    one. Filters, ids, texts and metadata are validated before these methods are called. A store checks
+    embeddings with :func:`check_embeddings` or :func:`check_query`, and numbers with :func:`check_page`.
     """
 
     @abstractmethod
@@ -105,7 +107,8 @@ class VectorStore(ABC):
         A repeated call has no further effect.
 
         Raises:
-            EmbeddingMismatchError: The collection has another space.
+            DocumentError: An embedding is empty or has invalid numbers. Nothing was written.
+            EmbeddingMismatchError: The collection has another space, or an embedding another length.
         """
 
     @abstractmethod
@@ -120,7 +123,8 @@ class VectorStore(ABC):
             updates: The changes; unknown ids are ignored.
 
         Raises:
-            EmbeddingMismatchError: The collection has another space.
+            DocumentError: An embedding is empty or has invalid numbers. Nothing was written.
+            EmbeddingMismatchError: The collection has another space, or an embedding another length.
         """
 
     @abstractmethod
@@ -146,9 +150,12 @@ class VectorStore(ABC):
             collection: Name of the collection.
             ids: Ids of the documents; None for all.
             filter: Filter of the documents.
-            limit: Maximum number of documents.
+            limit: Maximum number of documents, at least 1.
             offset: Number of first documents to skip.
             embeddings: True to include embeddings.
+
+        Raises:
+            VectorFilterError: ``limit`` or ``offset`` is invalid.
         """
 
     @abstractmethod
@@ -165,7 +172,8 @@ class VectorStore(ABC):
         Documents with equal scores are ordered by id.
 
         Raises:
-            EmbeddingMismatchError: The collection has another space.
+            EmbeddingMismatchError: The collection has another space, or the vector another length.
+            VectorFilterError: ``k`` is below 1, or the vector is empty or has invalid numbers.
         """
 
     @abstractmethod
@@ -181,18 +189,18 @@ class VectorStore(ABC):
         """Release the store's resources; it may be used again later."""
 
 
-def check_space(collection: str, known: VectorSpace, requested: VectorSpace) -> None:
+def check_space(collection: str, stored_space: VectorSpace, requested: VectorSpace) -> None:
     """Check that vectors can be compared with those of a collection.
 
     Raises:
         EmbeddingMismatchError: They have another dimension or model.
     """
-    models = {known.model, requested.model} - {""}
-    if known.dimension == requested.dimension and len(models) < 2:
+    models = {stored_space.model, requested.model} - {""}
+    if stored_space.dimension == requested.dimension and len(models) < 2:
         return
     raise EmbeddingMismatchError(
         f"the collection {collection!r} has embeddings of another model",
-        expected=_described(known),
+        expected=_described(stored_space),
         found=_described(requested),
         fix="configure the model that made the collection, or add its documents to a new collection: "
         "vectors of different models cannot be compared",
@@ -216,21 +224,105 @@ def check_document(document: Document | DocumentUpdate) -> None:
         _check_text("the text", document.text, document.id)
     for name, value in (document.metadata or {}).items():
         check_field(name, value, document.id)
-    if document.embedding is not None and not is_vector(document.embedding):
+    if document.embedding is not None:
+        _check_vector(document.embedding, document.id)
+
+
+def _check_vector(embedding: object, document: str) -> None:
+    if not is_vector(embedding):
         raise DocumentError(
-            f"the embedding of document {document.id!r} has invalid numbers",
-            expected="numbers that are finite as float32, below 3.4e38",
+            f"the embedding of document {document!r} is not a vector",
+            expected="a list of numbers that are finite as float32, below 3.4e38; at least one",
+            found=repr(embedding)[:200],
             fix="check the model that computed it",
         )
 
 
-def is_vector(numbers: Sequence[float]) -> bool:
-    """Return True if all numbers are finite as float32, the format of stores."""
-    try:
-        packed = struct.pack(f"<{len(numbers)}f", *numbers)
-    except (OverflowError, struct.error):
+def check_embeddings(space: VectorSpace, documents: Sequence[Document | DocumentUpdate]) -> None:
+    """Check that the embeddings of documents are vectors of a space.
+
+    Raises:
+        DocumentError: One is empty, or has invalid numbers.
+        EmbeddingMismatchError: One has another length than the space says.
+    """
+    for document in documents:
+        if document.embedding is not None:
+            _check_vector(document.embedding, document.id)
+            _check_length(space, document.embedding, f"the embedding of document {document.id!r}")
+
+
+def check_query(space: VectorSpace, embedding: object, k: int) -> None:
+    """Check the arguments of a query.
+
+    Raises:
+        VectorFilterError: The vector is empty or has invalid numbers, or ``k`` is invalid.
+        EmbeddingMismatchError: The vector has another length than the space says.
+    """
+    if not is_vector(embedding):
+        raise VectorFilterError(
+            "a query vector is not a vector",
+            expected="a list of numbers that are finite as float32, below 3.4e38; at least one",
+            found=repr(embedding)[:200],
+            fix="check the model that created it, or query with a text",
+        )
+    _check_length(space, embedding, "a query vector")
+    check_number("k", k, 1)
+
+
+def check_page(limit: int | None, offset: int) -> None:
+    """Check which part of the found documents is requested.
+
+    Raises:
+        VectorFilterError: ``limit`` is not None and not a number of at least 1, or ``offset`` is not one of
+            at least 0.
+    """
+    if limit is not None:
+        check_number("limit", limit, 1)
+    check_number("offset", offset, 0)
+
+
+def _check_length(space: VectorSpace, embedding: Any, what: str) -> None:
+    if len(embedding) != space.dimension:
+        raise EmbeddingMismatchError(
+            f"{what} has another length than its space",
+            expected=f"{space.dimension} numbers",
+            found=f"{len(embedding)} numbers",
+            fix="use the model that made the other embeddings",
+        )
+
+
+def check_number(name: str, value: object, least: int) -> None:
+    """Check a number of documents.
+
+    Raises:
+        VectorFilterError: It is no int, or below ``least``.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, SupportsIndex)
+        or not least <= index(value) < _LARGEST
+    ):
+        raise VectorFilterError(
+            f"{name} is no number of documents",
+            expected=f"an int from {least} to 2**63 - 1" + (", or None for all" if name == "limit" else ""),
+            found=f"{type(value).__name__} {value!r}"[:200],
+            fix=f"correct {name}",
+        )
+
+
+def is_vector(numbers: object) -> bool:
+    """Return True if ``numbers`` is a sequence of at least one number, all finite as float32.
+
+    That is the format of stores.
+    """
+    if not hasattr(numbers, "__getitem__") or isinstance(numbers, str | bytes | bytearray | Mapping):
         return False
-    return all(map(math.isfinite, struct.unpack(f"<{len(numbers)}f", packed)))
+    sequence: Any = numbers
+    try:
+        packed = struct.pack(f"<{len(sequence)}f", *sequence)
+    except (OverflowError, TypeError, ValueError, struct.error):
+        return False
+    return len(packed) > 0 and all(map(math.isfinite, struct.unpack(f"<{len(sequence)}f", packed)))
 
 
 def _check_text(what: str, text: object, name: str) -> None:

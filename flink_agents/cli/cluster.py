@@ -135,21 +135,23 @@ def run(
     if fresh and not local:
         raise typer.BadParameter("--fresh goes with --local; on a cluster, omit --savepoint.")
     if local:
-        given = {"--cluster": cluster, "--data": data, "--py-files": py_files, "--detach": detach}
+        cluster_options = {"--cluster": cluster, "--data": data, "--py-files": py_files, "--detach": detach}
         environ = {"FLINK_AGENTS_LOCAL_FRESH": "true"} if fresh else {}
         if savepoint is not None:
             environ["FLINK_AGENTS_LOCAL_SAVEPOINT"] = savepoint
         if java_trace:
             environ["FLINK_AGENTS_LOCAL_JAVA_TRACE"] = "true"
-        _run_here(script, arguments or (), environ, parallelism, named_values(option, "--option"), given)
+        _run_here(
+            script, arguments or (), environ, parallelism, named_values(option, "--option"), cluster_options
+        )
     from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.clusters.run import run_on_cluster
     from flink_agents.runtime.flink.clusters.submission import JobRequest, check_savepoint
 
-    rest = _rest(cluster, data)
+    rest_client = _rest(cluster, data)
     savepoint = directory(savepoint)
     if savepoint is not None:
-        check_savepoint(savepoint, rest.address)
+        check_savepoint(savepoint, rest_client.address)
     request = JobRequest(
         script,
         arguments or (),
@@ -161,7 +163,7 @@ def run(
         skip_state,
     )
     try:
-        state = run_on_cluster(rest, request, _say, typer.echo, outputs)
+        state = run_on_cluster(rest_client, request, _say, typer.echo, outputs)
     except JobFailedError as error:
         if java_trace:
             _say(error.java_trace)
@@ -213,13 +215,13 @@ def stop(
     """
     from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
-    rest = _rest(cluster, data)
-    found = cluster_jobs.find_job(rest, job)
-    place = cluster_jobs.stop_with_savepoint(rest, found, directory(savepoint_dir), drain)
+    rest_client = _rest(cluster, data)
+    target_job = cluster_jobs.find_job(rest_client, job)
+    place = cluster_jobs.stop_with_savepoint(rest_client, target_job, directory(savepoint_dir), drain)
     if as_json:
-        typer.echo(json.dumps({"id": found.id, "name": found.name, "savepoint": place}))
+        typer.echo(json.dumps({"id": target_job.id, "name": target_job.name, "savepoint": place}))
         return
-    _say(f"job {found.name!r} is stopped; resume it by: {_resuming(place)}")
+    _say(f"job {target_job.name!r} is stopped; resume it by: {_resuming(place)}")
     typer.echo(place)
 
 
@@ -237,29 +239,29 @@ def cancel(
     """
     from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
-    rest = _rest(cluster, data)
-    found = cluster_jobs.find_job(rest, job)
-    kept = cluster_jobs.retained_checkpoint(rest, found)
-    _say(f"job {found.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
-    _say(f"  lost: {_lost(kept)}")
-    if kept is not None:
+    rest_client = _rest(cluster, data)
+    target_job = cluster_jobs.find_job(rest_client, job)
+    checkpoint = cluster_jobs.retained_checkpoint(rest_client, target_job)
+    _say(f"job {target_job.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
+    _say(f"  lost: {_lost(checkpoint)}")
+    if checkpoint is not None:
         _say("  kept: the last checkpoint")
     if not yes:
         if not is_terminal():
             _say("cannot ask for confirmation: add --yes to cancel it; nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
-        if not typer.confirm(f"cancel {found.name!r}?", err=True):
+        if not typer.confirm(f"cancel {target_job.name!r}?", err=True):
             _say("nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
-    cluster_jobs.cancel(rest, found)
+    cluster_jobs.cancel(rest_client, target_job)
     # Until then the job took checkpoints, each of which can replace the previous one.
-    kept = cluster_jobs.retained_checkpoint(rest, found)
+    checkpoint = cluster_jobs.retained_checkpoint(rest_client, target_job)
     if as_json:
-        place = None if kept is None else kept.place
-        typer.echo(json.dumps({"id": found.id, "name": found.name, "checkpoint": place}))
+        place = None if checkpoint is None else checkpoint.place
+        typer.echo(json.dumps({"id": target_job.id, "name": target_job.name, "checkpoint": place}))
     else:
-        resuming = "" if kept is None else f"; resume it by: {_resuming(kept.place)}"
-        _say(f"job {found.name!r} is cancelled{resuming}")
+        resuming = "" if checkpoint is None else f"; resume it by: {_resuming(checkpoint.place)}"
+        _say(f"job {target_job.name!r} is cancelled{resuming}")
 
 
 def _resuming(place: str) -> str:
@@ -271,14 +273,13 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _lost(kept: RetainedCheckpoint | None) -> str:
+def _lost(checkpoint: RetainedCheckpoint | None) -> str:
     """Describe the state that a cancelled job loses."""
     state = "memory, runs that wait for signals or approvals, delayed events and timers"
-    if kept is None:
+    if checkpoint is None:
         return f"all of its state: {state}. No checkpoint stays"
-    return (
-        f"what came after the checkpoint of {kept.time}: {state}. Inputs since then are read again on resume"
-    )
+    since = f"what came after the checkpoint of {checkpoint.time}"
+    return f"{since}: {state}. Inputs since then are read again on resume"
 
 
 def _cluster(data: Path | None) -> StandaloneCluster:
@@ -335,18 +336,18 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     )
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
-    rest = ClusterRest(status.address or "")
+    rest_client = ClusterRest(status.address or "")
     try:
-        jobs = jobs_of(rest) if status.running else []
+        jobs = jobs_of(rest_client) if status.running else []
     except ClusterError:
         jobs = []
     shown = [
         {
             "id": job.id,
             "name": job.name,
-            "state": shown_state(job, failure := last_failure(rest, job)),
+            "state": shown_state(job, failure := last_failure(rest_client, job)),
             "failure": failure,
-            "dead_letters": {} if job.ended else dead_letters(rest, job.id),
+            "dead_letters": {} if job.ended else dead_letters(rest_client, job.id),
         }
         for job in jobs
     ]
@@ -370,7 +371,7 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
 
 
 def _print_json(status: ClusterStatus, jobs: Sequence[Mapping[str, Any]]) -> None:
-    found = {
+    document = {
         "running": status.running,
         "address": status.address,
         "directory": str(status.directory),
@@ -381,4 +382,4 @@ def _print_json(status: ClusterStatus, jobs: Sequence[Mapping[str, Any]]) -> Non
         "free_slots": status.free_slots,
         "jobs": jobs,
     }
-    typer.echo(json.dumps(found, indent=2))
+    typer.echo(json.dumps(document, indent=2))

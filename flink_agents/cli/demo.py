@@ -1,12 +1,14 @@
-"""``flink-agents demo --ui``: the demo, with its runs in the browser."""
+"""``flink-agents demo``: ``--ui`` shows its runs in the browser, and ``--agents`` runs a support desk."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -39,3 +41,23 @@ def demo_with_console(run: Callable[[], None], wait: Callable[[], object] | None
                 (wait or threading.Event().wait)()
             except KeyboardInterrupt:
                 typer.echo("stopped")
+
+
+def run_support_demo(arguments: Sequence[str] = ()) -> None:
+    """Write a project with the template ``support``, and run its demo.
+
+    Args:
+        arguments: Arguments of its script.
+
+    Raises:
+        SystemExit: The demo failed.
+    """
+    from flink_agents.cli.project.new import write_project
+
+    with tempfile.TemporaryDirectory(prefix="flink-agents-demo-") as directory:
+        project = Path(directory) / "support-desk"
+        write_project(project, "support")
+        done = subprocess.run([sys.executable, "demo.py", *arguments], cwd=project, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    typer.echo("to get these files: flink-agents new support-desk --template support")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +21,9 @@ from flink_agents.cli.texts import plain
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.ui.key_requests import KeyRequests
+
+CANONICAL = re.compile(r"[ce][\w.]+:[\w.]+:|u[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""Start of the canonical text of a key that is an object, which a command would take for a string."""
 
 OPEN_SECONDS = 3600.0
 """A trace file that was changed within this time may still be written."""
@@ -44,6 +48,10 @@ def erase(
     store: Annotated[str | None, typer.Option(help="The store of the journal.")] = None,
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job.")] = 60.0,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="KEY is the text that 'runs --json' shows, of a key that is no JSON."),
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Remove the memory, journal and traces of a key, and list what remains where and until when.
@@ -56,17 +64,25 @@ def erase(
         raise typer.BadParameter(
             "name a place of the key: --signals, --path, --store, --trace-topic, --topic"
         )
+    if not raw and CANONICAL.match(key):
+        raise typer.BadParameter("this is the text of an object: add --raw; for a string, add double quotes")
     if not yes:
-        typer.confirm(f"Remove all data of key {key_value(key)!r}?", abort=True)
-    rest = None if cluster is None else ClusterRest(cluster)
-    told = [] if signals is None else _in_state(key, requests_to(signals, client, rest, answers), timeout)
-    covered = partial(_is_covered, rest, told, timeout)
+        typer.confirm(f"Remove all data of key {key if raw else repr(key_value(key))}?", abort=True)
+    rest_client = None if cluster is None else ClusterRest(cluster)
+    state_answers = (
+        []
+        if signals is None
+        else _in_state(key, raw, requests_to(signals, client, rest_client, answers), timeout)
+    )
+    covered = partial(_is_covered, rest_client, state_answers, timeout)
     # Each line is printed before the next place is asked, which may be away.
     for line in chain(
-        _in_journal(key, store, journal, told, covered) if store or journal else (),
-        _in_files(key, path) if path is not None else (),
+        _in_journal(key if raw else key_text(key), store, journal, state_answers, covered)
+        if store or journal
+        else (),
+        _in_files(key, raw, path) if path is not None else (),
         _in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
-        _in_checkpoints(rest) if rest is not None else (),
+        _in_checkpoints(rest_client) if rest_client is not None else (),
     ):
         typer.echo(plain(line))
     typer.echo(
@@ -74,11 +90,12 @@ def erase(
     )
 
 
-def _in_state(key: str, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
+def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
     """Let the job erase the key, and return the answers of its agents. It ends the command if one rejects."""
-    from flink_agents.api.events.key_requests import ERASED, erase_request
+    from flink_agents.api.events.key_requests import ERASED, erase_request, for_key_text
 
-    answers = requests.ask(erase_request(key_value(key)), seconds)
+    request = for_key_text(erase_request(None), key) if raw else erase_request(key_value(key))
+    answers = requests.ask(request, seconds)
     if not requests.answered:
         typer.echo("state: the request is sent; with --answers or --cluster, the job's answer is shown")
         return []
@@ -86,21 +103,21 @@ def _in_state(key: str, requests: KeyRequests, seconds: float) -> list[dict[str,
         typer.echo(f"state: the job has not answered within {seconds:g} s", err=True)
         raise typer.Exit(NO_ANSWER)
     rejected = False
-    for one in answers:
-        agent = plain(str(one.get("agent")))
-        if one.get("outcome") != ERASED:
-            typer.echo(f"state of {agent}: rejected: {plain(str(one.get('reason')))}", err=True)
+    for answer in answers:
+        agent = plain(str(answer.get("agent")))
+        if answer.get("outcome") != ERASED:
+            typer.echo(f"state of {agent}: rejected: {plain(str(answer.get('reason')))}", err=True)
             rejected = True
             continue
-        left = "its number of runs stays" if one.get("known", True) else "it had nothing"
-        typer.echo(f"state of {agent}: erased {plain(str(one.get('values', 0)))} values of memory; {left}")
+        note = "its number of runs stays" if answer.get("known", True) else "it had nothing"
+        typer.echo(f"state of {agent}: erased {plain(str(answer.get('values', 0)))} values of memory; {note}")
     if rejected:
         raise typer.Exit(REJECTED_CODE)
     return answers
 
 
 def _in_journal(
-    key: str,
+    text: str,
     store: str | None,
     journal: str | None,
     answers: Sequence[Mapping[str, Any]],
@@ -112,52 +129,62 @@ def _in_journal(
     """
     from flink_agents.cli.journals import operations
 
-    place, text = operations.Place(store, {} if journal is None else {"path": journal}), key_text(key)
-    ended = {str(one.get("journal")): one["through"] for one in answers if type(one.get("through")) is int}
-    for found in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
-        job, runs = found["job"], [one["run"] for one in found["runs"]]
-        last = max((one for one in runs if one <= ended.get(job, -1)), default=None)
-        removed, why = 0, "no answer of the job says that these runs have ended"
+    place = operations.Place(store, {} if journal is None else {"path": journal})
+    ended = {
+        str(answer.get("journal")): answer["through"]
+        for answer in answers
+        if type(answer.get("through")) is int
+    }
+    for key_journal in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
+        job = key_journal["job"]
+        runs = [run["run"] for run in key_journal["runs"]]
+        last = max((run for run in runs if run <= ended.get(job, -1)), default=None)
+        removed = 0
+        why = "no answer of the job says that these runs have ended"
         if last is not None:
             why = "no checkpoint was completed since the answer: repeat it, with a longer --timeout"
             if covered():
                 prune = partial(operations.prune_key, text=text, job=job, through=last)
-                removed, why = sum(one["removed"] for one in place.ask(prune)), ""
-                runs = [one for one in runs if one > last]
+                removed = sum(result["removed"] for result in place.ask(prune))
+                why = ""
+                runs = [run for run in runs if run > last]
         yield f"journal of {job}: removed {removed} records"
         if runs:
             yield f"journal of {job}: keeps {len(runs)} runs: {why or 'they came later'}"
 
 
-def _is_covered(rest: ClusterRest | None, answers: Sequence[Mapping[str, Any]], seconds: float) -> bool:
+def _is_covered(
+    rest_client: ClusterRest | None, answers: Sequence[Mapping[str, Any]], seconds: float
+) -> bool:
     """Wait until each job of the agents that answered has a checkpoint that began after the answer.
 
     A job that is restored from an earlier one reads the records of runs that ended since then.
     """
-    if rest is None:
+    if rest_client is None:
         return False
     from flink_agents.cli.runs.why import operators_of
 
     until = time.monotonic() + seconds
-    times = {f"agent {one.get('agent')}": float(one.get("time") or 0) for one in answers}
+    times = {f"agent {answer.get('agent')}": float(answer.get("time") or 0) for answer in answers}
     while True:
-        begun = [
-            (_latest(rest, job).get("completed") or {}).get("trigger_timestamp", 0) / 1000 > times[name]
-            for job in _running(rest)
-            for name in operators_of(rest, job["jid"]) & times.keys()
+        coverage = [
+            (_latest(rest_client, job).get("completed") or {}).get("trigger_timestamp", 0) / 1000
+            > times[name]
+            for job in _running(rest_client)
+            for name in operators_of(rest_client, job["jid"]) & times.keys()
         ]
-        if begun and all(begun):
+        if coverage and all(coverage):
             return True
         if time.monotonic() >= until:
             return False
         time.sleep(POLL_SECONDS)
 
 
-def _in_files(key: str, path: Path) -> Iterator[str]:
+def _in_files(key: str, raw: bool, path: Path) -> Iterator[str]:
     from flink_agents.trace.erasing import erase_files
 
     # A key that JSON does not have is named by its canonical text, as `runs` shows it.
-    named = {key_text(key), *([key] if shown_key(key) == key else ())}
+    named = {key} if raw else {key_text(key), *([key] if shown_key(key) == key else ())}
     done = erase_files(path, named, time.time() - OPEN_SECONDS)
     yield f"trace files: removed {done.records} records from {done.files} files"
 
@@ -187,9 +214,9 @@ def _retention(config: Any) -> str:
     return f"records of the key stay for {days} after they were written (retention.ms)"
 
 
-def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
-    for job in _running(rest):
-        latest = _latest(rest, job)
+def _in_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
+    for job in _running(rest_client):
+        latest = _latest(rest_client, job)
         done = latest.get("completed") or {}
         yield (
             f"checkpoints of {job['name']}: those before now hold the key until Flink removes them; "
@@ -200,17 +227,17 @@ def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
             yield f"savepoint {saved.get('external_path')}: holds the key until you remove it"
 
 
-def _running(rest: ClusterRest) -> list[dict[str, Any]]:
+def _running(rest_client: ClusterRest) -> list[dict[str, Any]]:
     from flink_agents.runtime.flink.following.rest import ENDED_STATES, jobs_in
 
-    return [job for job in jobs_in(rest.get) if job["state"] not in ENDED_STATES]
+    return [job for job in jobs_in(rest_client.get) if job["state"] not in ENDED_STATES]
 
 
-def _latest(rest: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
+def _latest(rest_client: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the latest checkpoints of a job; nothing if it takes none."""
     from flink_agents.api.errors import ClusterError
 
     try:
-        return rest.get(f"/jobs/{job['jid']}/checkpoints").get("latest") or {}
+        return rest_client.get(f"/jobs/{job['jid']}/checkpoints").get("latest") or {}
     except ClusterError:
         return {}

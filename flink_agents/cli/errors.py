@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -31,6 +34,42 @@ def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(ERROR_EXIT) from None
 
     return run
+
+
+BROKEN_PIPE_EXIT = 141
+"""Exit code of a command whose reader has left: 128 + SIGPIPE, as of other programs."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+@contextmanager
+def reports_lost_output() -> Iterator[None]:
+    """Exit without a traceback if the output cannot be written."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            _discard_output()
+            raise SystemExit(BROKEN_PIPE_EXIT) from None
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        with suppress(OSError):
+            typer.echo(f"flink-agents: cannot write the output: {error.strerror}", err=True)
+        _discard_output()
+        raise SystemExit(ERROR_EXIT) from None
+
+
+def _discard_output() -> None:
+    """Let the interpreter end quietly: it writes the rest of its buffers again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 @contextmanager

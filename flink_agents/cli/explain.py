@@ -42,26 +42,26 @@ def entries_text() -> str:
 def entries() -> dict[str, ErrorEntry]:
     """Return all entries by code, in the order of the page."""
     parts = _ENTRY.split(entries_text())
-    found: dict[str, ErrorEntry] = {}
+    entries_by_code: dict[str, ErrorEntry] = {}
     for code, body in zip(parts[1::2], parts[2::2], strict=True):
         text = body.split("\n## ")[0].strip()
         title = _TITLE.match(text)
         assert title is not None, f"{code} has no title"
-        found[code] = ErrorEntry(
+        entries_by_code[code] = ErrorEntry(
             code, title["name"], title["parent"], title["meaning"], text[title.end() :].strip()
         )
-    return found
+    return entries_by_code
 
 
 def index() -> str:
     """Return the headings and entries of the index at the end of ``docs/errors.md``."""
     lines: list[str] = []
-    known = entries()
+    entries_by_code = entries()
     for line in entries_text().splitlines():
         if line.startswith("## "):
             lines += [line, ""]
         elif line.startswith("### "):
-            entry = known[line.removeprefix("### ")]
+            entry = entries_by_code[line.removeprefix("### ")]
             lines += [line, "", f"{entry.name}: {entry.meaning}", ""]
     return "\n".join(lines)
 
@@ -101,7 +101,7 @@ def explain(
         return
     entry = find(error)
     if entry is None:
-        names = [name for one in entries().values() for name in (one.code, one.name)]
+        names = [name for error_entry in entries().values() for name in (error_entry.code, error_entry.name)]
         near = difflib.get_close_matches(error, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else " 'flink-agents explain' lists all errors."
         typer.echo(f"Unknown error {error!r}.{hint}", err=True)

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from flink_agents.api.errors import OptionError
 from flink_agents.api.settings.options import JOB_FILE_VARIABLE
+from flink_agents.cli.errors import reports_lost_output
 
 NAME = "flink-agents.toml"
 
@@ -62,15 +63,35 @@ Values = Mapping[str, Any]
 
 
 class JobGroup(TyperGroup):
-    """The command ``flink-agents``, which keeps the arguments behind the name of its command."""
+    """The command ``flink-agents``, which keeps the arguments behind the name of its command.
+
+    Output that cannot be written ends each of its commands in the same way.
+    """
 
     arguments: Sequence[str] = ()
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        found = super().parse_args(ctx, args)
-        self.arguments = tuple(found)
-        return found
+        remaining_arguments = super().parse_args(ctx, args)
+        self.arguments = tuple(remaining_arguments)
+        return remaining_arguments
+
+    @override
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        # Errors of usage are printed here.
+        with reports_lost_output():
+            return super().main(*arguments, **options)
+
+    @override
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        # --help and --version print here.
+        with reports_lost_output():
+            return super().make_context(*arguments, **options)
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        with reports_lost_output():
+            return super().invoke(ctx)
 
 
 def find_job_file() -> Path | None:
@@ -95,11 +116,11 @@ def _check_owner(file: Path) -> None:
     if not hasattr(os, "geteuid"):
         return
     owners = {os.lstat(file).st_uid, *([os.stat(file).st_uid] if file.exists() else ())}
-    if others := owners - {os.geteuid(), 0}:
+    if foreign_owners := owners - {os.geteuid(), 0}:
         raise OptionError(
             f"{file}: the file belongs to another user",
             expected="a file of yours in the working directory",
-            found=f"a file of the user {min(others)}",
+            found=f"a file of the user {min(foreign_owners)}",
             fix=f"if you trust it, name it: {JOB_FILE_VARIABLE}={NAME}",
         )
 
@@ -114,11 +135,11 @@ def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
     Raises:
         OptionError: The file cannot be read, has unknown or invalid options, or no such job.
     """
-    found = _loaded(file)
-    jobs = found.pop(JOBS, {})
-    if not isinstance(jobs, dict) or not all(isinstance(one, dict) for one in jobs.values()):
+    options = _loaded(file)
+    jobs = options.pop(JOBS, {})
+    if not isinstance(jobs, dict) or not all(isinstance(table, dict) for table in jobs.values()):
         raise _invalid(file, JOBS, jobs, "tables of options, as [jobs.orders]")
-    values = _checked(file, found)
+    values = _checked(file, options)
     tables = {name: _checked(file, table) for name, table in jobs.items()}
     if job is None:
         return values
@@ -164,7 +185,7 @@ def _checked(file: Path, table: Values) -> dict[str, Any]:
         if isinstance(value, str) and key in _PATHS:
             value = _beside(file, value)
         elif isinstance(value, list) and key == "plan":
-            value = [_beside(file, one) if _PLAN_FILE.fullmatch(one) else one for one in map(str, value)]
+            value = [_beside(file, plan) if _PLAN_FILE.fullmatch(plan) else plan for plan in map(str, value)]
         values[key] = value
     return values
 
@@ -178,11 +199,11 @@ def _beside(file: Path, name: str) -> str:
 
 
 def _unknown(file: Path, key: str) -> OptionError:
-    known = (*TEXTS, *LISTS, JOBS)
-    close = difflib.get_close_matches(key, known, 1)
+    option_names = (*TEXTS, *LISTS, JOBS)
+    close = difflib.get_close_matches(key, option_names, 1)
     return OptionError(
         f"{file}: unknown option {key!r}",
-        expected=f"one of {', '.join(known)}",
+        expected=f"one of {', '.join(option_names)}",
         found=repr(key),
         fix=f"write {close[0]}" if close else _NAMES_OF_UI,
     )
@@ -212,46 +233,56 @@ def takes_options(group: TyperGroup, command: str | None) -> bool:
     return bool(_any(defaults_of(group, everything).get(command or "", {})))
 
 
-def _any(found: Mapping[str, Any]) -> bool:
-    return any(_any(one) if isinstance(one, dict) else True for one in found.values())
+def _any(defaults: Mapping[str, Any]) -> bool:
+    return any(_any(value) if isinstance(value, dict) else True for value in defaults.values())
 
 
 def given_options(command: Any, arguments: Sequence[str]) -> Set[str]:
     """Return the options on a command line: the parser of the command tells them from values and keys."""
     context = command.context_class(command, resilient_parsing=True)
-    _, rest, order = command.make_parser(context).parse_args(list(arguments))
-    found = {f"--{one.name.replace('_', '-')}" for one in order if isinstance(one, TyperOption) and one.name}
-    inner = command.commands.get(rest[0]) if isinstance(command, TyperGroup) and rest else None
-    return found if inner is None else found | given_options(inner, rest[1:])
+    _, remaining_arguments, order = command.make_parser(context).parse_args(list(arguments))
+    options = {
+        f"--{parameter.name.replace('_', '-')}"
+        for parameter in order
+        if isinstance(parameter, TyperOption) and parameter.name
+    }
+    inner = (
+        command.commands.get(remaining_arguments[0])
+        if isinstance(command, TyperGroup) and remaining_arguments
+        else None
+    )
+    return options if inner is None else options | given_options(inner, remaining_arguments[1:])
 
 
-def defaults_of(group: TyperGroup, values: Values, given: Set[str] = frozenset()) -> dict[str, Any]:
+def defaults_of(group: TyperGroup, values: Values, passed_options: Set[str] = frozenset()) -> dict[str, Any]:
     """Return the defaults of all commands of a group, as click takes them.
 
     Args:
         group: The commands.
         values: What the file says.
-        given: The options on the command line, which go before.
+        passed_options: The options on the command line, which go before.
     """
 
     def inner(command: Any, names: Mapping[str, str], instead: Mapping[str, Set[str]]) -> dict[str, Any]:
-        replaced = {key for option in given for key in instead.get(option, ())}
-        found = dict(_defaults(command, names, {key: values[key] for key in values if key not in replaced}))
-        for name, one in command.commands.items() if isinstance(command, TyperGroup) else ():
-            found[name] = inner(
-                one, {**names, **_OTHER_NAMES.get(name, {})}, {**instead, **_INSTEAD.get(name, {})}
+        replaced = {key for option in passed_options for key in instead.get(option, ())}
+        defaults = dict(
+            _defaults(command, names, {key: values[key] for key in values if key not in replaced})
+        )
+        for name, subcommand in command.commands.items() if isinstance(command, TyperGroup) else ():
+            defaults[name] = inner(
+                subcommand, {**names, **_OTHER_NAMES.get(name, {})}, {**instead, **_INSTEAD.get(name, {})}
             )
-        return found
+        return defaults
 
     every = inner(group, {}, {})
     return {name: every[name] for name in group.commands if name not in _NOT_FOR}
 
 
 def _defaults(command: Any, names: Mapping[str, str], values: Values) -> Iterator[tuple[str, Any]]:
-    for one in command.params:
-        key = names.get(one.name or "", (one.name or "").replace("_", "-"))
-        if isinstance(one, TyperOption) and key in values:
+    for parameter in command.params:
+        key = names.get(parameter.name or "", (parameter.name or "").replace("_", "-"))
+        if isinstance(parameter, TyperOption) and key in values:
             value = values[key]
-            if isinstance(value, list) and not one.multiple:
+            if isinstance(value, list) and not parameter.multiple:
                 value = value[0] if value else None
-            yield one.name or "", value
+            yield parameter.name or "", value

@@ -41,8 +41,8 @@ def key_texts(text: str) -> set[str]:
     from flink_agents.runtime.serde.keys import encode_key
 
     # "s1" is the canonical text of another string, which is shown as 1.
-    own = {text} if shown_key(text) == text else set[str]()
-    return {key_text(text), encode_key(text), *own}
+    raw_texts = {text} if shown_key(text) == text else set[str]()
+    return {key_text(text), encode_key(text), *raw_texts}
 
 
 def shown_key(canonical: str) -> str:

@@ -68,7 +68,7 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 @app.command()
 def version() -> None:
     """Print the version of this package."""
-    from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
+    from flink_agents.api.common.installation import DISTRIBUTION
 
     typer.echo(f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}")
 
@@ -103,13 +103,13 @@ def top(
         if "job" in from_command_line(context):
             raise typer.BadParameter(f"{command!r} takes no options of {NAME}", param_hint="--job")
         return
-    given = given_options(group.commands[command or ""], group.arguments)
-    if "--help" in given:
+    passed_options = given_options(group.commands[command or ""], group.arguments)
+    if "--help" in passed_options:
         # It shows defaults, and those of the file may be secrets.
         return
     file = find_job_file()
     if file is not None:
-        context.default_map = defaults_of(group, read_job_file(file, job), given)
+        context.default_map = defaults_of(group, read_job_file(file, job), passed_options)
     elif job is not None:
         raise typer.BadParameter(f"there is no {NAME} here", param_hint="--job")
 
@@ -149,28 +149,40 @@ def new(
     directory: Annotated[
         Path, typer.Argument(help="Directory to create; its last part names the project, such as my-agent.")
     ],
+    template: Annotated[
+        str,
+        typer.Option(help="basic: durable steps. support: a model, a tool, approvals, Kafka and a window."),
+    ] = "basic",
 ) -> None:
     """Create a project: an agent, its tests, a job and a README."""
     from flink_agents.cli.project.new import write_project
 
-    for path in write_project(directory):
+    for path in write_project(directory, template):
         typer.echo(f"wrote {path}")
-    typer.echo(f"next: cd {directory}, then python -m pytest, then python job.py")
+    script = "job.py" if template == "basic" else "demo.py"
+    typer.echo(f"next: cd {directory}, then python -m pytest, then python {script}")
 
 
 @app.command(context_settings=PASS_THROUGH)
 @prints_errors
 def demo(context: typer.Context) -> None:
-    """Run the demo of the checkout with the given arguments.
+    """Run a demo; other arguments go to its script.
 
-    It is examples/review_analysis.py. With --ui, its runs are shown in the browser.
+    It is examples/review_analysis.py of the checkout; with --agents, a support desk with Kafka and a model
+    that answers offline. With --ui, its runs are shown in the browser.
     """
-    if "--ui" in context.args:
+    arguments = list(context.args)
+    run = _run_demo
+    if "--agents" in arguments:
+        from flink_agents.cli.demo import run_support_demo as run
+
+        arguments.remove("--agents")
+    if "--ui" in arguments:
         from flink_agents.cli.demo import demo_with_console
 
-        context.args.remove("--ui")
-        return demo_with_console(lambda: _run_demo(context.args))
-    _run_demo(context.args)
+        arguments.remove("--ui")
+        return demo_with_console(lambda: run(arguments))
+    run(arguments)
 
 
 def _run_demo(arguments: list[str]) -> None:

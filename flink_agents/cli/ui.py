@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.settings.options import CONSOLE_TOKEN_VARIABLE
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.local_jobs import state_directory
 from flink_agents.cli.runs.places import AnswersTopic
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ def ui(
         cluster=cluster,
         plans=_plans(plan or ()),
         journals=_journals(store, journal),
+        state_dirs=(state_directory(),),
     )
     serve(settings, access, open_browser)
 
@@ -142,7 +145,7 @@ def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, so
         raise MissingExtraError(
             "the console needs packages that are not installed",
             found=f"no module {error.name}",
-            fix='pip install "flink-agents-python[ui]"',
+            fix=install_command("ui"),
         ) from error
     with _listen(access) as listener:
         access = replace(access, port=listener.getsockname()[1])

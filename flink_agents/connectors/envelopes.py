@@ -18,10 +18,12 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.errors import EnvelopeError
 from flink_agents.api.lineage import OutputLineage, TracedOutput
+from flink_agents.api.resources.sendable_text import sendable
+from flink_agents.connectors.json_values import jsonable, read_json
 
 T = TypeVar("T")
 
@@ -67,9 +69,10 @@ def write_envelope(output: Any) -> str:
     traced = isinstance(output, TracedOutput)
     value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
     try:
-        plain = to_jsonable_python(value, inf_nan_mode="constants")
+        plain = jsonable(value)
         # Fields that are None are omitted: older versions do not know the trace context.
-        origin = None if lineage is None else {k: v for k, v in asdict(lineage).items() if v is not None}
+        texts = {} if lineage is None else sendable(asdict(lineage))
+        origin = {name: text for name, text in texts.items() if text is not None} or None
         written = {"version": VERSION, "lineage": origin}
         return json.dumps({**written, "value": plain}, allow_nan=False, separators=(",", ":"))
     except (PydanticSerializationError, ValueError, TypeError) as error:
@@ -106,12 +109,12 @@ class EnvelopeReader(Generic[T]):
                 type.
         """
         try:
-            found = json.loads(line)
-            if found["version"] != VERSION:
-                raise self._error(line, f"version {found['version']!r}")
-            lineage = found["lineage"]
+            envelope = json.loads(line)
+            if envelope["version"] != VERSION:
+                raise self._error(line, f"version {envelope['version']!r}")
+            lineage = envelope["lineage"]
             # As from JSON: strings become dates and other types that JSON does not have.
-            value = self._validate.validate_json(json.dumps(found["value"]))
+            value = read_json(self._validate, json.dumps(envelope["value"]))
             return Message(value, None if lineage is None else OutputLineage(**lineage))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             raise self._error(line, f"{type(error).__name__}: {error}") from error

@@ -35,7 +35,9 @@ def fetch(coordinates: str) -> Path:
     with exclusive(Path(settings.cache_dir) / f"flink-agents-{name}-{version}.lock"):
         artifacts = jgo.resolve(coordinates, repositories=settings.repositories)
         wanted = (
-            one for one in artifacts if (one.groupId, one.artifactId, one.version) == (group, name, version)
+            artifact
+            for artifact in artifacts
+            if (artifact.groupId, artifact.artifactId, artifact.version) == (group, name, version)
         )
         return download(next(wanted))
 

@@ -38,14 +38,17 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
         },
         "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
         "resources": {
-            f"{one['type']}:{one['name']}": {name: one[name] for name in ("function", "descriptor")}
-            for one in plan["resources"]
+            f"{resource['type']}:{resource['name']}": {
+                name: resource[name] for name in ("function", "descriptor")
+            }
+            for resource in plan["resources"]
         },
     }
 
 
 def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
-    when, approved = action["when"], action["needs_approval"]
+    when = action["when"]
+    approved = action["needs_approval"]
     return {
         # Only if there is one: adding the setting to other actions changes nothing for them.
         **({"needs_approval": approved} if approved else {}),

@@ -65,15 +65,15 @@ def _name_of(error: type[BaseException]) -> str:
 
 
 def _exception(name: str) -> type[BaseException]:
-    found = FunctionRef.parse(name).resolve()
-    if not (isinstance(found, type) and issubclass(found, BaseException)):
+    exception = FunctionRef.parse(name).resolve()
+    if not (isinstance(exception, type) and issubclass(exception, BaseException)):
         raise FunctionReferenceError(
             f"{name} is not an exception",
             expected="an exception class as module:qualname, for example builtins:OSError",
-            found=repr(found),
+            found=repr(exception),
             fix="name an exception in retry_on and non_retryable",
         )
-    return found
+    return exception
 
 
 class EventPlan(Frozen):
@@ -228,20 +228,20 @@ class AgentPlan(Frozen):
 
     @model_validator(mode="after")
     def _check_names(self) -> AgentPlan:
-        known = {event.type for event in self.events if event.event_class is not None}
+        event_types = {event.type for event in self.events if event.event_class is not None}
         actions: set[str] = set()
         for action in self.actions:
             if action.name in actions:
                 raise ValueError(f"two actions have the name {action.name!r}")
             actions.add(action.name)
             for trigger in action.trigger_classes:
-                if trigger not in known:
+                if trigger not in event_types:
                     raise ValueError(f"events has no class {trigger!r}, which triggers {action.name!r}")
-        resources = [(one.type, one.name) for one in self.resources]
-        for one in self.resources:
-            if resources.count((one.type, one.name)) > 1:
-                raise ValueError(f"two resources are the {one.type.value} {one.name!r}")
-            for reference in one.references:
+        resources = [(resource_plan.type, resource_plan.name) for resource_plan in self.resources]
+        for resource in self.resources:
+            if resources.count((resource.type, resource.name)) > 1:
+                raise ValueError(f"two resources are the {resource.type.value} {resource.name!r}")
+            for reference in resource.references:
                 if (reference.type, reference.name) not in resources:
                     raise ValueError(f"unknown {reference.type.value} {reference.name!r}")
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
 import inspect
@@ -10,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from flink_agents.api.durable.type_texts import UnreadableTypeError, parameters_of, read_type, write_type
 from flink_agents.api.errors import FunctionReferenceError
 from flink_agents.api.errors.base import suggest
 
@@ -25,7 +25,7 @@ class FunctionRef(Frozen):
 
     Attributes:
         module: Its module.
-        qualname: Its name in the module, with dots.
+        qualname: Its name in the module, with dots; of a parametrized model, with its arguments in brackets.
     """
 
     module: str
@@ -45,6 +45,8 @@ class FunctionRef(Frozen):
         if not hasattr(target, "__qualname__"):
             kind = type(target)
             return cls(module=kind.__module__, qualname=f"<instance>.{kind.__qualname__}")
+        if parameters_of(target) is not None and (text := write_type(target)) is not None:
+            return cls.parse(text)
         return cls(module=target.__module__ or "builtins", qualname=target.__qualname__)
 
     @classmethod
@@ -55,7 +57,7 @@ class FunctionRef(Frozen):
             FunctionReferenceError: It does not have that form.
         """
         module, separator, qualname = text.partition(":")
-        if not (separator and module and qualname):
+        if not (separator and module and qualname) or "[" in module:
             raise FunctionReferenceError(
                 f"{text!r} does not name a function",
                 expected="module:qualname, for example shop.agents:OrderAgent",
@@ -83,6 +85,8 @@ class FunctionRef(Frozen):
                 fix="define it with a name at the top of a module; lambdas, local functions and partials "
                 "work only if you pass the agent itself, not its plan",
             )
+        if "[" in self.qualname:
+            return type_from_text(str(self))
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
@@ -93,45 +97,42 @@ class FunctionRef(Frozen):
                 found=f"{type(error).__name__}: {error}",
                 fix="install the module or put it on PYTHONPATH, here and on the workers",
             ) from error
-        found: Any = module
+        target: Any = module
         for name in self.qualname.split("."):
-            if not hasattr(found, name):
+            if not hasattr(target, name):
                 raise FunctionReferenceError(
                     f"{self} does not exist",
                     expected=f"{self.qualname!r} in {getattr(module, '__file__', None) or self.module}",
-                    found=f"no {name!r} in {found.__name__}",
-                    fix=suggest(name, dir(found), "restore the name, or compile again"),
+                    found=f"no {name!r} in {target.__name__}",
+                    fix=suggest(name, dir(target), "restore the name, or compile again"),
                 )
-            found = getattr(found, name)
-        return found
+            target = getattr(target, name)
+        return target
 
 
 def type_text(declared: Any) -> str:
     """Return ``declared`` as a string: ``module:qualname`` of a class, a built-in's name, else its repr."""
-    if declared is None or declared is type(None):
-        return "None"
-    if inspect.isclass(declared) and not getattr(declared, "__args__", None):
-        if declared.__module__ == "builtins":
-            return declared.__qualname__
-        return str(FunctionRef.of(declared))
-    return repr(declared)
+    return write_type(declared) or repr(declared)
 
 
 def type_from_text(text: str) -> Any:
     """Return the type for a string that :func:`type_text` made.
 
     Raises:
-        FunctionReferenceError: The class cannot be imported, or the string is not a plain class.
+        FunctionReferenceError: A class cannot be imported, or the string is not a type.
     """
-    if text == "None":
-        return None
-    if isinstance(getattr(builtins, text, None), type):
-        return getattr(builtins, text)
-    if ":" in text:
-        return FunctionRef.parse(text).resolve()
-    raise FunctionReferenceError(
-        f"the type {text!r} cannot be read from a plan",
-        expected="a built-in type or module:Class",
-        found=text,
-        fix="use a class, for example a pydantic model with such a field",
-    )
+    try:
+        return read_type(text, _resolve)
+    except UnreadableTypeError as error:
+        raise FunctionReferenceError(
+            f"the type {text!r} cannot be read from a plan",
+            expected="a built-in type or module:Class, also with arguments: module:Page[module:Order]",
+            found=str(error),
+            fix="use a class, for example a pydantic model with such a field",
+        ) from None
+
+
+def _resolve(name: str) -> Any:
+    if ":" not in name:
+        raise UnreadableTypeError(f"there is no built-in type {name!r}")
+    return FunctionRef.parse(name).resolve()

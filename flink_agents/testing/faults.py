@@ -62,17 +62,17 @@ Choose = Callable[[int, JournalKey, Sequence[Record]], "Fault | None"]
 
 def at_append(number: int, fault: Fault) -> Choose:
     """Return a chooser that fails the append with that number over all attempts, from 0."""
-    return lambda asked, journal, records: fault if asked == number else None
+    return lambda append_number, journal, records: fault if append_number == number else None
 
 
 def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
     """Return a chooser that fails an append with a record of that kind: the first, or that ``number``."""
     seen: list[int] = []
 
-    def choose(asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+    def choose(append_number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         if all(record.kind is not kind for record in records):
             return None
-        seen.append(asked)
+        seen.append(append_number)
         return fault if len(seen) == number + 1 else None
 
     return choose

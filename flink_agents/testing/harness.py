@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import pickle
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agents.agent import Agent
@@ -23,6 +24,8 @@ from flink_agents.api.common.policies import DEAD_LETTER_TAG, DeadLetter
 from flink_agents.api.events.event_time import LATE_TAG, EventTime
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.plan.binding.bind import bind
+from flink_agents.plan.binding.resource_options import ResourceOptions
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.literal_secrets import check_options
@@ -33,6 +36,7 @@ from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import KeyState, Snapshot as Snapshot
 from flink_agents.testing.fakes.waits import KeyedSignal, unkeyed
+from flink_agents.testing.models.blocking import use_test_kit
 from flink_agents.testing.recovery.everywhere import Crashes
 from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.recovery.restarts import Reorder, Restarts, reordered
@@ -50,7 +54,8 @@ class OperatorHarness(Restarts):
     Args:
         agent: An instance, or a class without required arguments.
         key_selector: Returns the key of a record. Default: all records have the key 0.
-        config: Options by key.
+        config: Options by key. Variables of the environment do not apply, so that a test does the same
+            everywhere; ``Configuration.load()`` reads them.
         name: Name of the agent. Default: its own.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
@@ -122,10 +127,14 @@ class OperatorHarness(Restarts):
         checkpoints: bool = False,
     ) -> None:
         self._subtasks: list[HarnessSubtask] = []
+        use_test_kit()
         instance = instance_of(agent)
         self.plan, self._code = compile_with_code(instance, name)
-        self._config = Configuration.load(config)
+        self._config = Configuration(cast("Mapping[Any, Any]", config or {}))
         check_options(self._config)
+        options = ResourceOptions(self._config)
+        options.add(bind(self.plan, self._code), instance)
+        options.check(all_agents=False)
         self._key = KeyEncoder(given_selector(key_selector))
         self._max_parallelism = max_parallelism
         conditions = forced_conditions()
@@ -140,14 +149,18 @@ class OperatorHarness(Restarts):
         self._hang_after = hang_after
         self._flink = FakeFlink() if checkpoints else None
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
-        own = store is not None or self._config.get(AgentOptions.STORE) is not None
-        self._crashes = crash_points(self.codec, crash, own, CRASH in conditions and auto_run)
+        has_own_store = store is not None or self._config.get(AgentOptions.STORE) is not None
+        # The default store lives with its harness, and another harness may continue a state without records.
+        self._names_store = has_own_store
+        self._crashes = crash_points(self.codec, crash, has_own_store, CRASH in conditions and auto_run)
         if self._crashes is not None:
             # Each crash is a replay and a restart; discarded executions in between are not crashes.
             self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
         self._job_id = job_id
+        # Another harness may continue with other code.
+        self._submission = uuid.uuid4().hex
         self._observers = check_observers(observers)
         self._inputs: list[tuple[Any, int | None]] | None = None
         self._clock = Clock()
@@ -159,7 +172,7 @@ class OperatorHarness(Restarts):
         self._side: dict[str, list[Any]] = {}
         self._side_times: dict[str, list[tuple[int | None, int]]] = {}
         self._meters = MetricSums()
-        self._start({}, parallelism)
+        self._start(parallelism)
 
     # -- driving ----------------------------------------------------------------------
 
@@ -176,7 +189,7 @@ class OperatorHarness(Restarts):
         """
         start = len(self.outputs)
         deliver = self._delivery(record, timestamp)
-        self._do(deliver, lambda taken: None)
+        self._do(deliver, lambda input_count: None)
         return self.outputs[start:]
 
     def signal(
@@ -193,7 +206,7 @@ class OperatorHarness(Restarts):
         """
         start = len(self.outputs)
         signal = TaggedSignal(Signal(name, value, key, id, wait))
-        self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
+        self._do(self._delivery(signal, None, encode_key(key)), lambda input_count: None)
         return self.outputs[start:]
 
     def run_until_idle(self, seconds: float | None = None) -> list[Any]:
@@ -221,7 +234,8 @@ class OperatorHarness(Restarts):
     def advance_time(self, time: int | timedelta) -> list[Any]:
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
         check_open(bool(self._subtasks))
-        start, until = len(self.outputs), self.current_time + milliseconds(time, "advance_time")
+        start = len(self.outputs)
+        until = self.current_time + milliseconds(time, "advance_time")
         self._fire_all("processing_timers", until)
         self._clock.time = until
         self._pauses.end_due(until)
@@ -240,7 +254,8 @@ class OperatorHarness(Restarts):
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
         # Running until idle fires timers, and the timers of the end wait for runs in flight.
-        runs_at_once, self._runs_at_once = self._runs_at_once, False
+        runs_at_once = self._runs_at_once
+        self._runs_at_once = False
         try:
             if self._next_due() is None and not any(task.shared.settings.may_wait for task in self._subtasks):
                 with self._pauses.ended_at_once():
@@ -292,7 +307,7 @@ class OperatorHarness(Restarts):
             del self.side_times(tag)[snapshot.side_outputs.get(tag, 0) :]
         if self._inputs is not None:
             del self._inputs[snapshot.inputs :]
-        self._start(snapshot.keys, count)
+        self._start(count, snapshot)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
         """Restore, and push the inputs after ``snapshot`` again, like sources after a restore.
@@ -394,7 +409,9 @@ class OperatorHarness(Restarts):
             whole = partial(self._to_the_end, act)
             Crashes(self, self._crashes).explore(
                 whole,
-                (lambda taken: self._to_the_end(partial(resume, taken))) if resume else lambda taken: whole(),
+                (lambda input_count: self._to_the_end(partial(resume, input_count)))
+                if resume
+                else lambda input_count: whole(),
                 partial(self._to_the_end, again) if again else whole,
                 ordered=again is None,
             )
@@ -410,12 +427,14 @@ class OperatorHarness(Restarts):
 
     def _do_twice(self, act: Callable[[], None]) -> None:
         """Do ``act``, discard the operator, and do it again; metrics count once."""
-        before, time, counted = self.checkpoint(), self.current_time, self._meters.read(self._subtasks)
+        checkpoint = self.checkpoint()
+        time = self.current_time
+        counted = self._meters.read(self._subtasks)
         self._to_the_end(act)
         if self._runs_at_once:
             # The first execution's metrics: the second one reads records and would measure less.
             counted = self._meters.read(self._subtasks)
-        self.restore(before)
+        self.restore(checkpoint)
         self._clock.time = time
         self._meters = MetricSums(counted)
         self._to_the_end(act)
@@ -440,14 +459,22 @@ class OperatorHarness(Restarts):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Push records with their timestamps before waiting for any of them."""
         start = len(self.outputs)
-        given = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
-        in_order = partial(self._deliver_all, given)
-        self._do(partial(in_order, 0, False), lambda taken: in_order(taken, True), partial(in_order, 0, True))
+        deliveries = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
+        in_order = partial(self._deliver_all, deliveries)
+        self._do(
+            partial(in_order, 0, False),
+            lambda input_count: in_order(input_count, True),
+            partial(in_order, 0, True),
+        )
         return self.outputs[start:]
 
-    def _deliver_all(self, given: Sequence[tuple[Any, Callable[[], None]]], taken: int, again: bool) -> None:
-        """Push inputs after the first ``taken``; with ``again``, in the order after a crash."""
-        for _, deliver in reordered(given[taken:], self.reorder if again else None, itemgetter(0)):
+    def _deliver_all(
+        self, deliveries: Sequence[tuple[Any, Callable[[], None]]], delivered_count: int, again: bool
+    ) -> None:
+        """Push inputs after the first ``delivered_count``; with ``again``, in the order after a crash."""
+        for _, deliver in reordered(
+            deliveries[delivered_count:], self.reorder if again else None, itemgetter(0)
+        ):
             deliver()
 
     def _fire_forced(self, fired: set[tuple[str, str, int]], *timer: *tuple[str, str, int]) -> None:

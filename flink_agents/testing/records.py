@@ -52,16 +52,16 @@ def calls_of(codec: ValueCodec, records: list[Record]) -> list[RecordedCall]:
     runs: dict[int, list[Record]] = {}
     for record in records:
         runs.setdefault(record.seq, []).append(record)
-    found: list[RecordedCall] = []
+    calls: list[RecordedCall] = []
     for number, of_run in sorted(runs.items()):
         for path, step in steps_of(codec, of_run).items():
             action = path.rpartition("/")[2]
-            found += [
+            calls += [
                 _call_of(codec, number, action, outcome)
                 for _, outcome in step.in_order()
                 if isinstance(outcome, CallRecord)
             ]
-    return found
+    return calls
 
 
 def _call_of(codec: ValueCodec, number: int, action: str, ended: CallRecord) -> RecordedCall:
@@ -79,17 +79,19 @@ async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any)
         agent: Name of the agent.
         key: The key.
     """
-    store, text, found = make(), encode_key(key), list[Record]()
+    store = make()
+    text = encode_key(key)
+    records = list[Record]()
     await store.open(None)
     try:
         await store.rebuild()
         for info in await store.journals():
             journal = info.journal
             if journal.key == text and split_journal_name(journal.journal_id)[1] == agent:
-                found += await store.scan(journal)
+                records += await store.scan(journal)
     finally:
         await store.close()
-    return found
+    return records
 
 
 def answer_of(question: Callable[[], Awaitable[T]]) -> T:

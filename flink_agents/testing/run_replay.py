@@ -29,6 +29,7 @@ from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import pack_input
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.fakes.waits import PendingWait
 from flink_agents.testing.harness import OperatorHarness
 
 
@@ -41,13 +42,15 @@ class RunReplay:
         outputs: Outputs of the run.
         memory: Short-term memory of the key afterwards, by dotted path; as before the run if it
             did not complete.
-        ended: Why it ended early; None if it completed.
+        ended: Why it ended early; None if it completed or waits.
+        waits: What the run waits for; empty if it completed.
     """
 
     calls: list[tuple[str, int, str, str]] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
+    waits: list[PendingWait] = field(default_factory=list[PendingWait])
 
 
 class EndOfReplay(ControlFlow):
@@ -71,12 +74,12 @@ def replay_run(
     """
     codec = ValueCodec()
     header = _header(codec, records)
-    found = RunReplay()
+    replay = RunReplay()
 
     def look(step: ActionRun, call: Call) -> None:
         name = call.identity.function
-        found.calls.append((step.action.name, call.index, name, call.identity.request or ""))
-        if until_call is not None and len(found.calls) > until_call:
+        replay.calls.append((step.action.name, call.index, name, call.identity.request or ""))
+        if until_call is not None and len(replay.calls) > until_call:
             raise EndOfReplay(f"before call {call.index} of action {step.action.name}: {name}")
         if call.recorded is None:
             raise EndOfReplay(f"call {call.index} of action {step.action.name}, {name}, has no record")
@@ -99,10 +102,12 @@ def replay_run(
                 harness.push(record, timestamp)
             harness.run_until_idle()
         except EndOfReplay as end:
-            found.ended = str(end)
-        found.outputs = list(harness.outputs)
-        found.memory = harness.memory(key)
-    return found
+            replay.ended = str(end)
+        else:
+            replay.waits = harness.waits(key)
+        replay.outputs = list(harness.outputs)
+        replay.memory = harness.memory(key)
+    return replay
 
 
 class _ReplayHarness(OperatorHarness):
@@ -131,13 +136,13 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
         raise RunNotReplayableError(
             "this run has no records", fix="choose a run that 'flink-agents journal show' lists"
         )
-    found = RunHeader.unpack(codec, header.data)
-    if found.input is None:
+    run_header = RunHeader.unpack(codec, header.data)
+    if run_header.input is None:
         raise RunNotReplayableError(
             "the input of this run was too large to be recorded, or this is a further part of a run",
             fix="replay it in a test: push the input to an OperatorHarness",
         )
-    return found
+    return run_header
 
 
 def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:

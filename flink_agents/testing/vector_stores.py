@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents.api.errors import EmbeddingMismatchError
+from flink_agents.api.errors import DocumentError, EmbeddingMismatchError, RetrievalError, VectorFilterError
 from flink_agents.api.models.vector_filters import matches, parse_filter
 from flink_agents.api.vector_store import Document, DocumentUpdate, Metadata, VectorSpace, VectorStore
 
@@ -80,6 +80,26 @@ FILTERS: list[dict[str, Any]] = [
 """Filters; ``matches`` decides which documents they match."""
 
 
+NO_VECTORS: list[Any] = [
+    (),
+    [],
+    [[1.0, 0.0]],
+    [[]],
+    [None, 1.0],
+    ["1", "0"],
+    "10",
+    5.0,
+    {0: 1.0, 1: 0.0},
+    (float("nan"), 1.0),
+    (float("inf"), 1.0),
+    (1e300, 1.0),
+]
+"""Embeddings that are no vectors."""
+
+NO_NUMBERS: list[Any] = [-1, -(2**63), 2**63, 10**30, True, False, 1.0, "1", None]
+"""Values that are no number of documents; as a limit, 0 is none either, and None means all."""
+
+
 def document(id: str, vector: Sequence[float] = (1.0, 0.0), text: str = "text", **metadata: Any) -> Document:
     """Return a document with an embedding."""
     return Document(text, id, metadata, vector)
@@ -87,7 +107,7 @@ def document(id: str, vector: Sequence[float] = (1.0, 0.0), text: str = "text", 
 
 def ids(documents: Sequence[Document]) -> list[str]:
     """Return the ids of documents."""
-    return [one.id for one in documents]
+    return [stored_document.id for stored_document in documents]
 
 
 class VectorStoreSuite:
@@ -101,14 +121,14 @@ class VectorStoreSuite:
     @pytest.fixture
     def make(self, make_store: Callable[[], VectorStore]) -> Iterator[Callable[[], VectorStore]]:
         """Return the same function; all its stores are closed at the end."""
-        made: list[VectorStore] = []
+        stores: list[VectorStore] = []
 
         def make() -> VectorStore:
-            made.append(make_store())
-            return made[-1]
+            stores.append(make_store())
+            return stores[-1]
 
         yield make
-        for store in made:
+        for store in stores:
             store.close()
 
     @pytest.fixture
@@ -120,18 +140,23 @@ class VectorStoreSuite:
 
     def test_documents_come_back_as_they_were(self, store: VectorStore) -> None:
         texts = ["", " ", "x" * 100_000, "é\u0301", "日本\U0001f600", "'\"\\%\n\t"]
-        given = [document(f"d{n}", (0.25, -1.5), text, n=n, s=text[:20]) for n, text in enumerate(texts)]
-        store.add("c", SPACE, given)
-        found = store.get("c", embeddings=True)
-        assert found == given
-        assert [type(one.metadata["n"]) for one in found] == [int] * len(texts)
-        assert store.get("c") == [Document(one.text, one.id, one.metadata) for one in given]
+        documents = [document(f"d{n}", (0.25, -1.5), text, n=n, s=text[:20]) for n, text in enumerate(texts)]
+        store.add("c", SPACE, documents)
+        stored_documents = store.get("c", embeddings=True)
+        assert stored_documents == documents
+        assert [type(stored_document.metadata["n"]) for stored_document in stored_documents] == [int] * len(
+            texts
+        )
+        assert store.get("c") == [
+            Document(added_document.text, added_document.id, added_document.metadata)
+            for added_document in documents
+        ]
 
     def test_metadata_keeps_its_types(self, store: VectorStore) -> None:
         fields = {"i": 2**62 + 1, "f": 0.1, "b": True, "s": "1", "no": False, "zero": 0}
         store.add("c", SPACE, [document("a", **fields)])
-        found = store.get("c")[0].metadata
-        assert {name: (type(value), value) for name, value in found.items()} == {
+        metadata = store.get("c")[0].metadata
+        assert {name: (type(value), value) for name, value in metadata.items()} == {
             name: (type(value), value) for name, value in fields.items()
         }
 
@@ -147,10 +172,11 @@ class VectorStoreSuite:
         store.add("c", SPACE, [document(name, text=f"text {name}") for name in names])
         assert ids(store.get("c")) == sorted(names)
         for name in names:
-            assert [one.text for one in store.get("c", [name])] == [f"text {name}"]
+            assert [stored_document.text for stored_document in store.get("c", [name])] == [f"text {name}"]
 
     def test_stores_share_their_documents(self, make: Callable[[], VectorStore]) -> None:
-        first, second = make(), make()
+        first = make()
+        second = make()
         first.add("c", SPACE, [document("a")])
         assert ids(second.query("c", SPACE, (1.0, 0.0), 5)) == ["a"]
         second.add("c", SPACE, [document("b")])
@@ -171,10 +197,10 @@ class VectorStoreSuite:
     # -- writing ----------------------------------------------------------------------
 
     def test_adding_again_changes_nothing(self, store: VectorStore) -> None:
-        given = [document("a", x=1), document("b", (0.0, 1.0), y="z")]
+        documents = [document("a", x=1), document("b", (0.0, 1.0), y="z")]
         for _ in range(2):
-            store.add("c", SPACE, given)
-            assert store.get("c", embeddings=True) == given
+            store.add("c", SPACE, documents)
+            assert store.get("c", embeddings=True) == documents
             assert store.count("c") == 2
             assert ids(store.query("c", SPACE, (0.0, 1.0), 2)) == ["b", "a"]
 
@@ -190,6 +216,35 @@ class VectorStoreSuite:
         store.add("c", SPACE, [document("a", text="first", x=1), document("a", text="last", y=1)])
         assert store.get("c") == [Document("last", "a", {"y": 1})]
         assert store.count("c", {"x": 1}) == 0
+
+    @pytest.mark.parametrize("vector", NO_VECTORS, ids=repr)
+    def test_what_is_no_vector_is_refused(self, store: VectorStore, vector: Any) -> None:
+        space = VectorSpace(len(vector) if isinstance(vector, list | tuple) else 2, "test:a")
+        with pytest.raises(DocumentError):
+            store.add("c", space, [document("a", vector)])
+        # The collection can still be filled.
+        store.add("c", SPACE, [document("a")])
+        with pytest.raises(DocumentError):
+            store.add("c", SPACE, [document("b"), document("c", vector)])
+        with pytest.raises(DocumentError):
+            store.update("c", SPACE, [DocumentUpdate("a", embedding=vector)])
+        with pytest.raises(RetrievalError):
+            store.query("c", SPACE, vector, 1)
+        assert store.get("c", embeddings=True) == [document("a")]
+        assert (store.space("c"), ids(store.query("c", SPACE, (1.0, 0.0), 5))) == (SPACE, ["a"])
+
+    @pytest.mark.parametrize("vector", [(1.0,), (1.0, 0.0, 0.0)], ids=repr)
+    def test_a_vector_has_the_length_of_its_space(self, store: VectorStore, vector: Sequence[float]) -> None:
+        with pytest.raises(EmbeddingMismatchError):
+            store.add("c", SPACE, [document("a", vector)])
+        store.add("c", SPACE, [document("a")])
+        with pytest.raises(EmbeddingMismatchError):
+            store.add("c", SPACE, [document("b"), document("c", vector)])
+        with pytest.raises(EmbeddingMismatchError):
+            store.update("c", SPACE, [DocumentUpdate("a", embedding=vector)])
+        with pytest.raises(EmbeddingMismatchError):
+            store.query("c", SPACE, vector, 1)
+        assert store.get("c", embeddings=True) == [document("a")]
 
     def test_updates_change_what_they_name(self, store: VectorStore) -> None:
         store.add("c", SPACE, [document("a", x=1), document("b", x=1)])
@@ -228,9 +283,9 @@ class VectorStoreSuite:
         store.delete("c")
         store.delete("c")
         assert (store.space("c"), store.count("c"), store.collections()) == (None, 0, ["d"])
-        other = VectorSpace(3, "test:b")
-        store.add("c", other, [document("a", (1.0, 0.0, 0.0))])
-        assert (store.space("c"), store.count("c", {"x": 1})) == (other, 0)
+        other_space = VectorSpace(3, "test:b")
+        store.add("c", other_space, [document("a", (1.0, 0.0, 0.0))])
+        assert (store.space("c"), store.count("c", {"x": 1})) == (other_space, 0)
 
     # -- reading ----------------------------------------------------------------------
 
@@ -248,6 +303,28 @@ class VectorStoreSuite:
         assert ids(store.get("c", limit=2, offset=1)) == ["b", "c"]
         assert ids(store.get("c", offset=5, limit=9)) == ["f"]
         assert ids(store.get("c", ["a", "f"], {"n": 0})) == ["f"]
+
+    @pytest.mark.parametrize("limit", [0, *(limit for limit in NO_NUMBERS if limit is not None)], ids=repr)
+    def test_a_limit_is_a_number_of_documents(self, store: VectorStore, limit: Any) -> None:
+        store.add("c", SPACE, [document(id) for id in "abc"])
+        for collection, names in (("c", None), ("c", ["a", "b"]), ("nobody", None)):
+            with pytest.raises(VectorFilterError, match="limit"):
+                store.get(collection, names, limit=limit)
+        assert ids(store.get("c", limit=1)) == ["a"]
+        assert ids(store.get("c", limit=2**63 - 1)) == list("abc")
+
+    @pytest.mark.parametrize("offset", NO_NUMBERS, ids=repr)
+    def test_an_offset_is_a_number_of_documents(self, store: VectorStore, offset: Any) -> None:
+        store.add("c", SPACE, [document(id) for id in "abc"])
+        with pytest.raises(VectorFilterError, match="offset"):
+            store.get("c", offset=offset)
+        assert store.get("c", offset=2**63 - 1) == []
+
+    @pytest.mark.parametrize("k", [0, *NO_NUMBERS], ids=repr)
+    def test_a_query_is_for_a_number_of_documents(self, store: VectorStore, k: Any) -> None:
+        store.add("c", SPACE, [document(id) for id in "abc"])
+        with pytest.raises(VectorFilterError, match="k is no"):
+            store.query("c", SPACE, (1.0, 0.0), k)
 
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
     def test_filters(self, store: VectorStore, filter: dict[str, Any]) -> None:
@@ -276,10 +353,10 @@ class VectorStoreSuite:
     def test_the_nearest_come_first(self, store: VectorStore) -> None:
         vectors = {"a": (1.0, 0.0), "b": (3.0, 3.0), "c": (0.0, 0.5), "d": (-2.0, 0.0)}
         store.add("c", SPACE, [document(id, vector) for id, vector in vectors.items()])
-        found = store.query("c", SPACE, (5.0, 0.0), 4)
-        assert ids(found) == ["a", "b", "c", "d"]
-        assert [one.score for one in found] == pytest.approx([1.0, 0.5**0.5, 0.0, -1.0], abs=1e-5)
-        assert [(one.text, one.embedding) for one in found] == [("text", None)] * 4
+        results = store.query("c", SPACE, (5.0, 0.0), 4)
+        assert ids(results) == ["a", "b", "c", "d"]
+        assert [result.score for result in results] == pytest.approx([1.0, 0.5**0.5, 0.0, -1.0], abs=1e-5)
+        assert [(result.text, result.embedding) for result in results] == [("text", None)] * 4
         assert ids(store.query("c", SPACE, (5.0, 0.0), 2)) == ["a", "b"]
 
     def test_equal_scores_are_in_the_order_of_ids(self, store: VectorStore) -> None:
@@ -288,14 +365,14 @@ class VectorStoreSuite:
 
     def test_many_documents(self, store: VectorStore) -> None:
         count = 3000
-        given = [document(f"{n:05}", (1.0, n / count), n=n, even=n % 2 == 0) for n in range(count)]
-        store.add("c", SPACE, given)
+        documents = [document(f"{n:05}", (1.0, n / count), n=n, even=n % 2 == 0) for n in range(count)]
+        store.add("c", SPACE, documents)
         assert store.count("c") == count
         assert ids(store.get("c", offset=count - 2)) == ["02998", "02999"]
         filter = {"n": {"$gte": 1500}}
         assert store.count("c", filter) == 1500
         assert ids(store.query("c", SPACE, (1.0, 0.0), 1, filter)) == ["01500"]
-        assert len(store.get("c", [one.id for one in given])) == count
+        assert len(store.get("c", [added_document.id for added_document in documents])) == count
         store.delete("c", filter={"even": True})
         assert store.count("c") == count // 2
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flink_agents.api.resources.sendable_text import with_number_texts
 from flink_agents.trace.rendering import took, wait_text, when
 
 _LONG = ("memory", "signals", "released", "delayed", "waits")
@@ -14,6 +15,7 @@ _LONG = ("memory", "signals", "released", "delayed", "waits")
 
 def answer_line(answer: Mapping[str, Any], most: int) -> str:
     """Return an answer as a line of JSON. Parts are omitted if it has more than ``most`` characters."""
+    answer = with_number_texts(answer)
     line = json.dumps(answer, separators=(",", ":"), default=str)
     for name in _LONG:
         if len(line) <= most:
@@ -39,8 +41,8 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
     run = answer.get("run")
     if isinstance(run, Mapping):
         yield from _run(run)
-    for one in _suspended(answer):
-        yield from _waits(one)
+    for suspended_run in _suspended(answer):
+        yield from _waits(suspended_run)
     if answer.get("replays"):
         yield f"The key is replayed after a restart: {answer['replays']}."
     if answer.get("without_input"):
@@ -48,7 +50,8 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
     yield from _behind(answer)
     if not (run or answer.get("suspended") or answer.get("released") or answer.get("inputs")):
-        yield f"Nothing of the key is unfinished. {answer.get('sequence', 0)} runs have ended."
+        runs = answer.get("runs", answer.get("sequence", 0))
+        yield f"Nothing of the key is unfinished. {runs} runs have ended."
     memory = answer.get("memory")
     if isinstance(memory, Mapping) and memory:
         shown = ", ".join(f"{name} ({size} bytes)" for name, size in memory.items())
@@ -69,15 +72,18 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _suspended(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     released = answer.get("released")
-    for one in (answer.get("suspended"), *(released if isinstance(released, list) else ())):
-        if isinstance(one, Mapping):
-            yield one
+    for suspended_run in (answer.get("suspended"), *(released if isinstance(released, list) else ())):
+        if isinstance(suspended_run, Mapping):
+            yield suspended_run
 
 
-def _waits(one: Mapping[str, Any]) -> Iterator[str]:
-    begun = f", which began at {when(one['begun'] / 1000)}," if one.get("begun") else ""
-    yield f"Run {one.get('run')} (sequence {one.get('sequence')}){begun} is suspended."
-    waits = [f"{wait_text(wait)} [{wait.get('id')}]" for wait in one.get("waits", ())]
+def _waits(suspended_run: Mapping[str, Any]) -> Iterator[str]:
+    start_text = (
+        f", which began at {when(suspended_run['begun'] / 1000)}," if suspended_run.get("begun") else ""
+    )
+    run_text = f"Run {suspended_run.get('run')} (sequence {suspended_run.get('sequence')})"
+    yield f"{run_text}{start_text} is suspended."
+    waits = [f"{wait_text(wait)} [{wait.get('id')}]" for wait in suspended_run.get("waits", ())]
     if waits:
         yield "It resumes at: " + "; or ".join(waits) + "."
 

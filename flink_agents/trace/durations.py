@@ -86,6 +86,9 @@ def take_times(times: Timed, record: TraceRecord) -> None:
         resumed = begin if record.is_end else since or record.time
         times.suspended += max(0.0, resumed - times.decided)
     if record.is_end:
+        if times.doing == QUEUED_FOR or times.open_queued:
+            # Its input waited in state before the segment began.
+            times.queued += max(0.0, begin - times.begun)
         phases = record.attributes.get("phases")
         times.queued += number(phases.get("queued")) if isinstance(phases, Mapping) else 0.0
         times.open_queued = times.since = 0.0
@@ -93,8 +96,8 @@ def take_times(times: Timed, record: TraceRecord) -> None:
     elif record.outcome in (WAITING, RUNNING):
         if times.doing == QUEUED_FOR and times.since:
             times.open_queued += max(0.0, (since or record.time) - times.since)
-        times.since = since
         times.doing = str(record.attributes.get("for") or "")
+        times.since = since or (record.time if times.doing == QUEUED_FOR else 0.0)
 
 
 def spent(times: Timed, now: float) -> Spent:

@@ -58,7 +58,8 @@ def _erase(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]
     status = file.stat()
     lines = file.read_bytes().split(b"\n")
     of_key = [_is_of(line, keys) for line in lines]
-    removed, is_open = sum(of_key), status.st_mtime >= recent > 0
+    removed = sum(of_key)
+    is_open = status.st_mtime >= recent > 0
     if not removed:
         return 0, is_open
     if is_open or status.st_nlink > 1:
@@ -92,10 +93,14 @@ def _is_of(line: bytes, keys: Collection[str]) -> bool:
         return json.loads(line)["key"] in keys
     except (ValueError, RecursionError, LookupError, TypeError):
         # It is cut: what names the key goes, whatever it is, also a part of the name.
-        _, found, rest = line.rpartition(b'"key":')
+        _, separator, key_prefix = line.rpartition(b'"key":')
         escaped = [json.dumps(key).encode() for key in keys]
         return (
-            any(one[1:-1] in line for one in escaped)
+            any(escaped_key[1:-1] in line for escaped_key in escaped)
             or any(key.encode("utf-8", "surrogatepass") in line for key in keys)
-            or (bool(found) and len(rest) > 1 and any(one.startswith(rest) for one in escaped))
+            or (
+                bool(separator)
+                and len(key_prefix) > 1
+                and any(escaped_key.startswith(key_prefix) for escaped_key in escaped)
+            )
         )

@@ -54,19 +54,21 @@ def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
 
 
 def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
-    actions, nth = Counter[str](), 0
-    at = begun = run.time - (run.seconds or 0.0)
-    for one in steps:
+    actions = Counter[str]()
+    nth = 0
+    at = start_time = run.time - (run.seconds or 0.0)
+    for raw_step in steps:
         # The line may come from anywhere.
-        step: Mapping[str, Any] = cast("Mapping[str, Any]", one) if isinstance(one, Mapping) else {}
-        function, action = step.get("call"), step.get("name")
+        step: Mapping[str, Any] = cast("Mapping[str, Any]", raw_step) if isinstance(raw_step, Mapping) else {}
+        function = step.get("call")
+        action = step.get("name")
         seconds: Any = step.get("seconds")
         end: Any = step.get("at")
         if function is not None:
             action = step.get("action")
         if not (isinstance(action, str) and is_number(seconds) and (end is None or is_number(end))):
             continue
-        at = min(at + seconds if end is None else begun + end, run.time)
+        at = min(at + seconds if end is None else start_time + end, run.time)
         more = {name: value for name, value in step.items() if name not in _OWN}
         if function is None:
             more["inline"] = end is None
@@ -76,11 +78,12 @@ def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
             yield _step(run, "action", action, path, run.span_id, at, seconds, more)
         elif isinstance(function, str):
             parent = span_id(run.run_id, "action", action, actions[action])
-            task, nth = str(step.get("task", "")), whole(step.get("nth"), nth)
+            task = str(step.get("task", ""))
+            nth = whole(step.get("nth"), nth)
             path = call_path(action, actions[action], function, task, nth)
             nth += 1
-            told = attributes_of_call(action, function, more)
-            yield _step(run, "call", function, path, parent, at, seconds, told)
+            attributes = attributes_of_call(action, function, more)
+            yield _step(run, "call", function, path, parent, at, seconds, attributes)
 
 
 def whole(value: Any, default: int) -> int:

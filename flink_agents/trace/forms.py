@@ -25,6 +25,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_SECONDS
 
 
+def is_count(value: Any) -> bool:
+    """Return True for a whole number from 0 that databases and exporters take.
+
+    Numbers of runs are this large: with ``state.idle-key-ttl``, they begin at about 2**50.
+    """
+    return type(value) is int and 0 <= value < 2**63
+
+
 def is_time(value: Any) -> bool:
     """Return True for seconds since the epoch that a calendar has."""
     return is_number(value) and 0 <= value <= LAST_SECOND
@@ -38,14 +46,14 @@ def _is_wait(value: Any) -> bool:
     return (
         (wait.get("name") is None or is_text(wait["name"]))
         and (deadline is None or (is_number(deadline) and is_time(deadline / 1000)))
-        and all(is_text(wait[one]) for one in ("id", "kind") if one in wait)
+        and all(is_text(wait[field]) for field in ("id", "kind") if field in wait)
     )
 
 
 def _is_error(value: Any) -> bool:
     if isinstance(value, Mapping):
         error = cast("Mapping[str, Any]", value)
-        return is_text(error.get("error")) and all(is_text(one) for one in error.values())
+        return is_text(error.get("error")) and all(is_text(part) for part in error.values())
     return is_text(value)
 
 
@@ -54,7 +62,7 @@ def _is_numbered(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     named = cast("Mapping[Any, Any]", value)
-    return all(is_text(one) for one in named) and all(map(is_number, named.values()))
+    return all(is_text(name) for name in named) and all(map(is_number, named.values()))
 
 
 def error_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,14 +106,14 @@ FORMS: dict[str, Callable[[Any], bool]] = {
 
 def well_formed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes without those of an unexpected form."""
-    found: dict[str, Any] = {}
+    valid_attributes: dict[str, Any] = {}
     for name, value in attributes.items():
         form = FORMS.get(name)
         if form is None or form(value):
-            found[name] = value
-    if "waits" in found:
-        found["waits"] = [one for one in found["waits"] if _is_wait(one)]
-    return found
+            valid_attributes[name] = value
+    if "waits" in valid_attributes:
+        valid_attributes["waits"] = [wait for wait in valid_attributes["waits"] if _is_wait(wait)]
+    return valid_attributes
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
@@ -117,9 +125,11 @@ def check_fields(values: Mapping[str, Any]) -> None:
     for name in ("kind", "name", "outcome", "job", "agent", "key", "run_id", "span_id"):
         if not is_text(values[name]):
             raise TypeError(f"the field {name} is not a string")
-    for name in ("time", "sequence_number", "subtask", "attempt"):
-        if not is_number(values[name]):
-            raise TypeError(f"the field {name} is not a number")
+    if not is_number(values["time"]):
+        raise TypeError("the field time is not a number")
+    for name in ("sequence_number", "subtask", "attempt"):
+        if not is_count(values[name]):
+            raise TypeError(f"the field {name} is not a number from 0")
     for name in ("parent_id", "trace"):
         if not (values.get(name) is None or is_text(values[name])):
             raise TypeError(f"the field {name} is not a string")

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-CHAT, TOOL, MCP, EMBEDDING, RETRIEVAL, MEMORY = (
-    "chat",
-    "tool",
-    "mcp",
-    "embedding",
-    "retrieval",
-    "vector-store",
-)
+CHAT = "chat"
+TOOL = "tool"
+MCP = "mcp"
+EMBEDDING = "embedding"
+RETRIEVAL = "retrieval"
+MEMORY = "vector-store"
 
 _KINDS = {"chat": CHAT, "tool": TOOL, "mcp": MCP, "embed": EMBEDDING, "vector_store": MEMORY}
 _READS = ("query", "search", "get", "find", "count")
@@ -38,14 +36,14 @@ class Operation(NamedTuple):
 
 def operation_of(function: str) -> Operation:
     """Return the operation of a call, by the name of its function."""
-    prefix, colon, rest = function.partition(":")
+    prefix, colon, target = function.partition(":")
     kind = _KINDS.get(prefix) if colon else None
     if kind is None:
         return Operation("", function)
     if kind == MCP:
-        server, _, request = rest.partition(":")
+        server, _, request = target.partition(":")
         return Operation(MCP, server, request)
     if kind == MEMORY:
-        store, _, method = rest.rpartition(".")
-        return Operation(RETRIEVAL if method.startswith(_READS) else MEMORY, store or rest, method)
-    return Operation(kind, rest)
+        store, _, method = target.rpartition(".")
+        return Operation(RETRIEVAL if method.startswith(_READS) else MEMORY, store or target, method)
+    return Operation(kind, target)

@@ -31,14 +31,14 @@ class RunTrace:
     @property
     def last(self) -> TraceRecord:
         """The latest record about the run itself; if there is none, the latest record."""
-        about = [one for one in self.records if one.kind == "run"]
+        about = [record for record in self.records if record.kind == "run"]
         # What ends a run is the last word, whatever a clock of another machine says.
-        ends = [one for one in about if one.outcome in FINAL]
+        ends = [record for record in about if record.outcome in FINAL]
         last = (ends or about or self.records)[-1]
         if not last.is_end:
             # A replay may have come to the same suspension.
-            ends = [one for one in self.repeats if one.kind == "run" and one.is_end]
-            later = [one for one in ends if one.time >= last.time]
+            ends = [repeat for repeat in self.repeats if repeat.kind == "run" and repeat.is_end]
+            later = [end for end in ends if end.time >= last.time]
             return [last, *later][-1]
         return last
 
@@ -50,12 +50,12 @@ class RunTrace:
     @property
     def begun(self) -> float:
         """Start of its first record, in seconds since the epoch."""
-        return min(one.time - (one.seconds or 0.0) for one in (*self.records, *self.repeats))
+        return min(record.time - (record.seconds or 0.0) for record in (*self.records, *self.repeats))
 
     @property
     def ended(self) -> float:
         """Time of its last record, in seconds since the epoch."""
-        return max(one.time for one in self.records)
+        return max(record.time for record in self.records)
 
     @property
     def seconds(self) -> float:
@@ -65,15 +65,16 @@ class RunTrace:
     @property
     def times(self) -> RunTimes:
         """The times of its phases."""
-        times = RunTimes()
+        times = RunTimes(begun=self.begun, ended=self.ended)
         repeated = set(map(id, self.repeats))
         for record in sorted([*self.records, *self.repeats], key=_place) if repeated else self.records:
             if id(record) not in repeated:
                 take_times(times, record)
             if record.kind == "run":
-                times.status, times.decided = status_of(record), record.time
-        times.status, times.decided = self.status, self.last.time
-        times.begun, times.ended = self.begun, self.ended
+                times.status = status_of(record)
+                times.decided = record.time
+        times.status = self.status
+        times.decided = self.last.time
         return times
 
     def spent(self, now: float | None = None) -> Spent:
@@ -82,17 +83,19 @@ class RunTrace:
 
     def children(self) -> dict[str, list[TraceRecord]]:
         """Return the records of each span's children by the id of the span, in the order of their start."""
-        found: dict[str, list[TraceRecord]] = {}
-        for one in sorted(self.records, key=lambda one: one.time - (one.seconds or 0.0)):
-            if one.is_end and one.parent_id is not None:
-                found.setdefault(one.parent_id, []).append(one)
-        return found
+        children: dict[str, list[TraceRecord]] = {}
+        for record in sorted(
+            self.records, key=lambda span_record: span_record.time - (span_record.seconds or 0.0)
+        ):
+            if record.is_end and record.parent_id is not None:
+                children.setdefault(record.parent_id, []).append(record)
+        return children
 
     def roots(self) -> list[TraceRecord]:
         """Return records whose parent has no record, without the records of starts."""
-        spans = {one.span_id for one in self.records if one.is_end}
-        found = [one for one in self.records if one.is_end]
-        return [one for one in found if one.parent_id is None or one.parent_id not in spans]
+        spans = {record.span_id for record in self.records if record.is_end}
+        ends = [record for record in self.records if record.is_end]
+        return [record for record in ends if record.parent_id is None or record.parent_id not in spans]
 
 
 def read_files(place: Path, skipped: Callable[[TraceError], None] | None = None) -> Iterator[TraceRecord]:
@@ -125,8 +128,8 @@ def trace_files(place: Path) -> list[Path]:
     """
     files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
     # Others, such as pipes, can block for ever.
-    if found := [one for one in files if one.is_file()]:
-        return found
+    if regular_files := [file for file in files if file.is_file()]:
+        return regular_files
     raise TraceNotFoundError(
         f"there is no trace at {place}",
         expected=f"a file of records, or a directory with files *{SUFFIX}",
@@ -171,32 +174,34 @@ def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
     A span that a replay repeats has the end that was recorded when it was executed. If it was executed again,
     it has the last one.
     """
-    found: dict[str, dict[object, TraceRecord]] = {}
+    records_by_run: dict[str, dict[object, TraceRecord]] = {}
     repeats: dict[str, list[TraceRecord]] = {}
     for record in records:
-        known = found.setdefault(record.run_id, {})
+        run_records = records_by_run.setdefault(record.run_id, {})
         # Each segment of a run has a start, with the same id. A span has one end.
         name = record.span_id if record.is_end else record.id
         name = (name, record.time) if record.outcome == STARTED else name
-        other = known.get(name)
-        if other is not None:
-            repeat, record = sorted((record, other), key=_rank)
+        other_record = run_records.get(name)
+        if other_record is not None:
+            repeat, record = sorted((record, other_record), key=_rank)
             repeats.setdefault(record.run_id, []).append(repeat)
-        known[name] = record
-    runs = [_run_of(run, known, repeats.get(run, [])) for run, known in found.items()]
-    return {run.run_id: run for run in sorted(runs, key=lambda one: (one.begun, one.run_id))}
+        run_records[name] = record
+    runs = [
+        _run_of(run, unique_records, repeats.get(run, [])) for run, unique_records in records_by_run.items()
+    ]
+    return {run.run_id: run for run in sorted(runs, key=lambda run: (run.begun, run.run_id))}
 
 
-def _run_of(run_id: str, known: dict[object, TraceRecord], repeats: list[TraceRecord]) -> RunTrace:
-    repeats.sort(key=lambda one: (_place(one), one.to_json()))
-    spans = {one.span_id for one in known.values() if one.is_end}
-    parents = {one.span_id: one.parent_id for one in repeats if one.parent_id in spans}
+def _run_of(run_id: str, unique_records: dict[object, TraceRecord], repeats: list[TraceRecord]) -> RunTrace:
+    repeats.sort(key=lambda repeat: (_place(repeat), repeat.to_json()))
+    spans = {record.span_id for record in unique_records.values() if record.is_end}
+    parents = {repeat.span_id: repeat.parent_id for repeat in repeats if repeat.parent_id in spans}
     records = [
         # The record of the agent that made the call was lost, and the journal does not name it.
-        replace(one, parent_id=parents[one.span_id])
-        if one.parent_id not in spans and one.span_id in parents
-        else one
-        for one in known.values()
+        replace(record, parent_id=parents[record.span_id])
+        if record.parent_id not in spans and record.span_id in parents
+        else record
+        for record in unique_records.values()
     ]
     return RunTrace(run_id, sorted(records, key=_place), repeats)
 

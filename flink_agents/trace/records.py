@@ -19,13 +19,16 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from flink_agents.api.errors.trace import TraceFormatError
+from flink_agents.api.resources.sendable_text import with_number_texts
 from flink_agents.trace.forms import check_fields, well_formed
 
 SCHEMA_VERSION = 2
 
 RUN_ID_BYTES = 12
 
-STARTED, RUNNING, WAITING = "started", "running", "waiting"
+STARTED = "started"
+RUNNING = "running"
+WAITING = "waiting"
 """Outcomes of records about runs that have not ended."""
 
 STATUSES = (RUNNING, WAITING, "suspended", "failed", "dead-lettered", "completed")
@@ -106,7 +109,11 @@ class TraceRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
-        return json.dumps(as_dict(self), separators=(",", ":"), ensure_ascii=True, default=str)
+        values = as_dict(self)
+        try:
+            return _dumped(values, allow_nan=False)
+        except ValueError:
+            return _dumped({**values, "attributes": with_number_texts(values["attributes"])})
 
     def to_bytes(self) -> bytes:
         """Return the record as one line of JSON in UTF-8, without a line break."""
@@ -120,7 +127,8 @@ class TraceRecord:
         if not (isfinite(self.time) and isfinite(self.seconds or 0.0)):
             return to_json(as_dict(self), inf_nan_mode="constants", fallback=str)
         # Written by hand, in the order of the fields: a dict takes twice as long.
-        parent, trace = self.parent_id, self.trace
+        parent = self.parent_id
+        trace = self.trace
         text = (
             f'{{"kind":{_quoted(self.kind)},"name":{_quoted(self.name)},"outcome":{_quoted(self.outcome)},'
             f"{_same(self.job, self.agent, self.subtask, self.attempt)},"
@@ -130,9 +138,9 @@ class TraceRecord:
             f'"time":{self.time!r},"seconds":{"null" if self.seconds is None else repr(self.seconds)},'
             f'"replayed":{"true" if self.replayed else "false"},"attributes":'
         )
-        attributes = to_json(self.attributes, inf_nan_mode="constants", fallback=str)
-        rest = f',"version":{self.version},"trace":{"null" if trace is None else _quoted(trace)}}}'
-        return b"%b%b%b" % (text.encode(), attributes, rest.encode())
+        attributes = to_json(self.attributes, inf_nan_mode="strings", fallback=str)
+        suffix = f',"version":{self.version},"trace":{"null" if trace is None else _quoted(trace)}}}'
+        return b"%b%b%b" % (text.encode(), attributes, suffix.encode())
 
     @classmethod
     def from_json(cls, line: str | bytes) -> TraceRecord:
@@ -165,9 +173,9 @@ class TraceRecord:
                 # The line of a short, successful run omits the values that follow from the id of the run.
                 values = {**values, "span_id": span_id(values["run_id"]), "parent_id": None}
             check_fields(values)
-            known: dict[str, Any] = {name: values[name] for name in _NAMES if name in values}
-            known["attributes"] = well_formed(values["attributes"])
-            return cls(**known)
+            field_values: dict[str, Any] = {name: values[name] for name in _NAMES if name in values}
+            field_values["attributes"] = well_formed(values["attributes"])
+            return cls(**field_values)
         except (KeyError, TypeError, AttributeError) as error:
             raise _no_record(str(values)) from error
 
@@ -182,8 +190,12 @@ def _no_record(line: str | bytes) -> TraceFormatError:
     )
 
 
-_NAMES = tuple(one.name for one in fields(TraceRecord))
+_NAMES = tuple(field_.name for field_ in fields(TraceRecord))
 _values_of = attrgetter(*_NAMES)
+
+
+def _dumped(values: Mapping[str, Any], allow_nan: bool = True) -> str:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=True, default=str, allow_nan=allow_nan)
 
 
 def as_dict(record: TraceRecord) -> dict[str, Any]:
@@ -214,14 +226,14 @@ def trace_id(run_id: str) -> str:
     return _digest("trace", run_id, size=16)
 
 
-def traceparent(run_id: str, given: str | None = None) -> str:
+def traceparent(run_id: str, input_traceparent: str | None = None) -> str:
     """Return the trace context of a run, for its outputs.
 
     Args:
         run_id: Id of the run.
-        given: The trace context of its input, whose trace the run continues.
+        input_traceparent: The trace context of its input, whose trace the run continues.
     """
-    return f"00-{trace_of(given) or trace_id(run_id)}-{span_id(run_id)}-01"
+    return f"00-{trace_of(input_traceparent) or trace_id(run_id)}-{span_id(run_id)}-01"
 
 
 def trace_of(context: str | None) -> str | None:

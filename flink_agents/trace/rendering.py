@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL
-from flink_agents.trace.durations import Spent, number
+from flink_agents.trace.durations import Spent
 from flink_agents.trace.forms import error_of, is_time
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
-from flink_agents.trace.records import RUNNING, STARTED, UNFINISHED, WAITING, TraceRecord
+from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, UNFINISHED, WAITING, TraceRecord
+
+RESTARTS = "Flink restarts the task if its restart strategy allows it, and repeats the run."
+"""The consequence of a failure, if the job runs."""
 
 MOST_INDENT = 300
 """Maximum indentation of a tree."""
@@ -38,7 +41,7 @@ def took(seconds: float | None) -> str:
 
 def safe(text: str) -> str:
     """Escape the control characters of a text, which would move the cursor of a terminal."""
-    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
 
 
 def run_row(run: RunTrace) -> dict[str, Any]:
@@ -53,10 +56,52 @@ def run_row(run: RunTrace) -> dict[str, Any]:
         "status": run.status,
         "begun": when(run.begun),
         **times_row(run.spent()),
-        "calls": sum(one.kind == "call" for one in run.records),
+        "calls": sum(record.kind == "call" for record in run.records),
         "error": _error_line(error) if error else "",
         "now": doing(run),
     }
+
+
+def run_object(run: RunTrace) -> dict[str, Any]:
+    """Return a run as an object for JSON. None: there is none, or it is unknown."""
+    last = run.last
+    spent = run.spent()
+    error = error_of(last.attributes)
+    unfinished = run.status in UNFINISHED
+    since = last.time if run.status == "suspended" else run.times.since
+    return {
+        "run": run.run_id,
+        "job": last.job,
+        "agent": last.agent,
+        "key": last.key,
+        "sequence": last.sequence_number,
+        "status": run.status,
+        "begun_at_ms": _milliseconds(run.begun),
+        "last_record_at_ms": _milliseconds(run.ended),
+        "running_seconds": round(spent.running, 6),
+        "queued_seconds": round(spent.queued, 6),
+        "suspended_seconds": round(spent.suspended, 6),
+        "calls": sum(record.kind == "call" for record in run.records),
+        "error": {name: error.get(name) for name in ("error", "message", "where")} if error else None,
+        "waits_for": waits_for(last.attributes) or None if unfinished else None,
+        "waits": [_wait_object(wait) for wait in last.attributes.get("waits", ())] if unfinished else [],
+        "since_at_ms": _milliseconds(since) if unfinished and since else None,
+    }
+
+
+def _wait_object(wait: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event or time that ends a wait as an object for JSON."""
+    kind = "approval" if wait.get("name") == APPROVAL_SIGNAL else "signal" if wait.get("name") else "timer"
+    return {
+        "kind": kind,
+        "name": wait.get("name"),
+        "id": wait.get("id"),
+        "deadline_at_ms": wait.get("deadline"),
+    }
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)
 
 
 def _error_line(error: Mapping[str, Any]) -> str:
@@ -79,11 +124,11 @@ def doing(run: RunTrace) -> str:
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
-        ends = "; or ".join(wait_text(one) for one in waits or () if isinstance(one, dict))
+        ends = "; or ".join(wait_text(wait) for wait in waits or () if isinstance(wait, dict))
         return f"until {ends or 'an event that the trace lacks'}, since {when(last.time)}"
     if last.kind != "run" or last.outcome not in (RUNNING, WAITING):
         return ""
-    since = number(last.attributes.get("since"))
+    since = run.times.since
     what = waits_for(last.attributes)
     return (f"waits for {what}" if what else "executes your code") + (
         f", since {when(since)}" if since else ""
@@ -98,8 +143,8 @@ def waits_for(attributes: Mapping[str, Any]) -> str:
 def short(text: str) -> str:
     """Return a text whose last word, if it is a function of the author, is the name of that alone."""
     start, space, name = text.rpartition(" ")
-    own = space and re.fullmatch(r"[\w.]+:(?:[\w.<>]+\.)?(\w+)", name)
-    return f"{start} {own[1]}" if own and not operation_of(name).kind else text
+    match = space and re.fullmatch(r"[\w.]+:(?:[\w.<>]+\.)?(\w+)", name)
+    return f"{start} {match[1]}" if match and not operation_of(name).kind else text
 
 
 def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
@@ -119,9 +164,9 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     )
     children = run.children()
     tops: list[TraceRecord] = []
-    for one in run.roots():
-        tops += children.pop(one.span_id, ()) if one.kind == "run" and one.parent_id is None else (one,)
-    tops.sort(key=lambda one: one.time - (one.seconds or 0.0))
+    for root in run.roots():
+        tops += children.pop(root.span_id, ()) if root.kind == "run" and root.parent_id is None else (root,)
+    tops.sort(key=lambda record: record.time - (record.seconds or 0.0))
     yield from _branches(children, tops)
     if run.status in UNFINISHED:
         yield from map(safe, list(_unfinished(run))[1:])
@@ -129,16 +174,17 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
 
 def _branches(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
     # Not recursive, and each span once: a trace may come from anywhere.
-    left = [(tops, 0, "")]
-    while left:
-        records, place, indent = left.pop()
+    stack = [(tops, 0, "")]
+    while stack:
+        records, place, indent = stack.pop()
         if place == len(records):
             continue
-        record, is_last = records[place], place + 1 == len(records)
-        left.append((records, place + 1, indent))
+        record = records[place]
+        is_last = place + 1 == len(records)
+        stack.append((records, place + 1, indent))
         yield safe(f"{indent}{'└─' if is_last else '├─'} {line_of(record)}")
         below = children.pop(record.span_id, ())
-        left.append((below, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
+        stack.append((below, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
 
 
 def line_of(record: TraceRecord) -> str:
@@ -147,7 +193,7 @@ def line_of(record: TraceRecord) -> str:
     what = "segment" if record.kind == "run" else kind or record.kind
     name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
     parts = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
-    return "  ".join(one for one in parts if one)
+    return "  ".join(part for part in parts if part)
 
 
 def _details(record: TraceRecord) -> Iterator[str]:
@@ -156,6 +202,8 @@ def _details(record: TraceRecord) -> Iterator[str]:
     if error:
         yield f"{error['error']}: {error.get('message', '')}".split("\n")[0]
         yield f"at {error['where']}" if "where" in error else ""
+    if record.kind == "approval":
+        yield decision_text(attributes)
     if "model" in attributes:
         yield model_text(attributes)
     if "results" in attributes:
@@ -171,6 +219,12 @@ def _details(record: TraceRecord) -> Iterator[str]:
     for name in ("request", "result"):
         if name in attributes:
             yield f"{name} {attributes[name]}"
+
+
+def decision_text(facts: Mapping[str, Any]) -> str:
+    """Format who decided on an approval, and how."""
+    parts = (("by", "by"), ("changed", "with other values of"), ("reason", "because:"))
+    return " ".join(f"{word} {facts[name]}" for name, word in parts if facts.get(name))
 
 
 def model_text(facts: Mapping[str, Any]) -> str:
@@ -196,29 +250,34 @@ def wait_text(wait: dict[str, Any]) -> str:
 
 def why(runs: Iterable[RunTrace], key: str) -> list[str]:
     """Explain the state of a key, by its runs."""
-    found = list(runs)
-    if not found:
+    all_runs = list(runs)
+    if not all_runs:
         return [
             f"The trace has no run of the key {key}.",
             "Perhaps it had no input yet, is not sampled, or its files were removed.",
         ]
-    unfinished = [one for one in found if one.status in UNFINISHED]
+    unfinished = [run for run in all_runs if run.status in UNFINISHED]
     if not unfinished:
-        return ["Nothing of the key is unfinished.", *_ended(found[-1]), *_dead(found)]
-    unfinished.sort(key=lambda one: one.last.sequence_number)
-    lines = [line for one in unfinished[:1] for line in _unfinished(one)]
-    if len(unfinished) > 1:
-        lines.append(f"{len(unfinished) - 1} further run(s) of the key have not ended, and may wait for it.")
-    return lines + _dead(found)
+        return ["Nothing of the key is unfinished.", *_ended(all_runs[-1]), *_dead(all_runs, all_runs[-1])]
+    unfinished.sort(key=lambda run: run.last.sequence_number)
+    lines = [line for run in unfinished[:1] for line in _unfinished(run)]
+    queued = sum(run.last.attributes.get("for") == QUEUED_FOR for run in unfinished[1:])
+    if queued:
+        lines.append(f"{queued} input(s) of the key wait behind it.")
+    if other_count := len(unfinished) - 1 - queued:
+        lines.append(f"{other_count} further run(s) of the key have not ended, and may wait for it.")
+    return lines + _dead(all_runs)
 
 
-def _dead(runs: Sequence[RunTrace]) -> list[str]:
-    """Count the dead letters among runs that are not the last one."""
-    dead = [one for one in runs if one.status == "dead-lettered"]
+def _dead(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[str]:
+    """Count the dead letters, and explain the last one unless that was done."""
+    dead = [run for run in runs if run.status == "dead-lettered"]
     if not dead:
         return []
-    last = max(dead, key=lambda one: one.ended)
+    last = max(dead, key=lambda run: run.ended)
     count = f"{len(dead)} of its {len(runs)} recorded runs"
+    if last is explained:
+        return [f"{count} became dead letters."] if len(dead) > 1 else []
     return [
         f"{count} became dead letters, the last at {when(last.ended)}: run {last.run_id}.",
         *_error(last.last),
@@ -235,7 +294,7 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
     last = run.last
     name = f"Run {run.run_id} (sequence {last.sequence_number}) of agent {last.agent}"
     if run.status == "suspended":
-        waits = [wait_text(one) for one in last.attributes.get("waits", ())] or [
+        waits = [wait_text(wait) for wait in last.attributes.get("waits", ())] or [
             "an event that the trace lacks"
         ]
         yield f"{name} is suspended since {when(last.time)}."
@@ -244,11 +303,11 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
     if run.status == "failed":
         yield f"{name} failed at {when(last.time)}, and the task attempt {last.attempt} with it."
         yield from _error(last)
-        yield "Flink restarts the task if its restart strategy allows it, and repeats the run."
+        yield RESTARTS
         return
     yield f"{name} has not ended. It began at {when(run.begun)}; its last record is from {when(run.ended)}."
     yield from activity(run)
-    failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
+    failed = [record for record in run.records if record.outcome == "failed" and record.kind != "run"]
     if failed:
         kind = "Durable call" if failed[-1].kind in ("call", "attempt") else failed[-1].kind.capitalize()
         yield f"{kind} {failed[-1].name} failed {len(failed)} time(s)."
@@ -274,11 +333,16 @@ def activity(run: RunTrace) -> Iterator[str]:
 
 
 def _error(record: TraceRecord) -> list[str]:
+    """Return an error as lines; those after the first are indented."""
     error = error_of(record.attributes)
     if not error:
         return []
+    first, *remaining_lines = str(error.get("message", "")).strip().splitlines() or [""]
     where = f" at {error['where']}" if "where" in error else ""
-    return [f"The error was {error['error']}: {error.get('message', '')}{where}."]
+    return [
+        f"The error was {error['error']}: {first}{where}.",
+        *(f"  {line.strip()}" for line in remaining_lines),
+    ]
 
 
 _STYLE = (
@@ -299,18 +363,19 @@ def page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
     ]
     for run in runs:
         parts.append(f"<h2>{html.escape(next(tree(run, shown)))}</h2>")
-        begun, whole = run.begun, max(run.seconds, 1e-9)
-        ends = [one for one in run.records if one.is_end]
-        for record in sorted(ends, key=lambda one: one.time - (one.seconds or 0.0)):
-            parts.append(_bar(record, begun, whole))
+        start = run.begun
+        whole = max(run.seconds, 1e-9)
+        ends = [run_record for run_record in run.records if run_record.is_end]
+        for record in sorted(ends, key=lambda end: end.time - (end.seconds or 0.0)):
+            parts.append(_bar(record, start, whole))
     return "".join([*parts, "</body></html>\n"])
 
 
-def _bar(record: TraceRecord, begun: float, whole: float) -> str:
-    left = 100 * (record.time - (record.seconds or 0.0) - begun) / whole
+def _bar(record: TraceRecord, start_seconds: float, whole: float) -> str:
+    offset_percent = 100 * (record.time - (record.seconds or 0.0) - start_seconds) / whole
     width = 100 * (record.seconds or 0.0) / whole
     bad = " bad" if record.outcome in ("failed", "dead-lettered") else ""
     return (
         f"<div class='r{bad}'><span>{html.escape(safe(line_of(record)))}</span><span class='t'>"
-        f"<span class='b' style='left:{left:.3f}%;width:{width:.3f}%'></span></span></div>"
+        f"<span class='b' style='left:{offset_percent:.3f}%;width:{width:.3f}%'></span></span></div>"
     )

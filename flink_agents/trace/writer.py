@@ -150,22 +150,22 @@ class TraceWriter:
 
     def _batch(self) -> list[Item]:
         self._busy = True
-        found: list[Item] = []
-        made = 0
-        while self._queue and len(found) < BATCH:
+        batch: list[Item] = []
+        record_count = 0
+        while self._queue and len(batch) < BATCH:
             pending = self._queue.popleft()
             if isinstance(pending, tuple):
-                found.append(pending)
+                batch.append(pending)
                 continue
             try:
-                found.append(pending())
+                batch.append(pending())
             except Exception as error:
                 self.drop(error)
-            made += 1
-            if not made % _AT_ONCE:
+            record_count += 1
+            if not record_count % _AT_ONCE:
                 # Flink's thread would else wait for the interpreter until its switch interval has passed.
                 time.sleep(0)
-        return found
+        return batch
 
     def _write(self, records: list[Item]) -> None:
         for name, sink in self._sinks.items():
@@ -209,7 +209,9 @@ class _Lines:
         self.close = sink.close
 
     def write(self, records: Sequence[Item]) -> None:
-        self._sink.write_lines([one if isinstance(one, tuple) else line_of(one) for one in records])
+        self._sink.write_lines(
+            [record if isinstance(record, tuple) else line_of(record) for record in records]
+        )
 
 
 class _Records:
@@ -234,5 +236,5 @@ def line_of(record: TraceRecord) -> TraceLine:
 
 
 def _parsed(records: Sequence[Item]) -> Iterator[TraceRecord]:
-    for one in records:
-        yield TraceRecord.from_json(one[1]) if isinstance(one, tuple) else one
+    for record in records:
+        yield TraceRecord.from_json(record[1]) if isinstance(record, tuple) else record

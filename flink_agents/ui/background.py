@@ -77,17 +77,18 @@ class Background(Generic[T]):
     def renew(self, patience: float = 10.0) -> Reading[T]:
         """Read the value now, and return it. After a timeout, return the last known state."""
         with self._changed:
-            asked = time.monotonic()
+            start_seconds = time.monotonic()
             # One that is being read may be from before.
             self._changed.wait_for(lambda: self._thread is None, patience)
             self._tried = 0.0
         self.read(0)
         with self._changed:
-            self._changed.wait_for(lambda: self._tried >= asked, patience)
+            self._changed.wait_for(lambda: self._tried >= start_seconds, patience)
         return self.read(0)
 
     def _run(self) -> None:
-        value, problem = None, ""
+        value = None
+        problem = ""
         try:
             value = self._make()
         except Exception as error:  # whatever a service that is away leads to
@@ -96,6 +97,7 @@ class Background(Generic[T]):
             self._tried = time.monotonic()
             self._problem = problem
             if not problem:
-                self._value, self._made = value, self._tried
+                self._value = value
+                self._made = self._tried
             self._thread = None
             self._changed.notify_all()

@@ -92,13 +92,15 @@ def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
     """Return the drawing of a graph."""
     layers = _layers(flow)
     places: dict[str, tuple[float, float]] = {}
-    tallest = max((len(one) for one in layers), default=1)
+    tallest = max((len(nodes) for nodes in layers), default=1)
     for column, layer in enumerate(layers):
         top = MARGIN + (tallest - len(layer)) * ROW / 2
         for row, node in enumerate(layer):
             places[node] = MARGIN + column * LAYER, top + row * ROW
     boxes = [_box(node, *places[node.id], counts, runs) for node in flow.nodes.values()]
-    arrows = [_arrow(places[one], places[other], said) for one, other, said in _said(flow, counts, runs)]
+    arrows = [
+        _arrow(places[source], places[target], label) for source, target, label in _said(flow, counts, runs)
+    ]
     width = 2 * MARGIN + (len(layers) - 1) * LAYER + NODE_WIDTH
     return Drawing(name, boxes, arrows, width, 2 * MARGIN + (tallest - 1) * ROW + NODE_HEIGHT)
 
@@ -117,8 +119,8 @@ def seen_flow(counts: Counts) -> Flow:
 def _layers(flow: Flow) -> list[list[str]]:
     """Return the nodes by the length of the longest path to them. Edges that close a cycle are ignored."""
     after: dict[str, list[str]] = {node: [] for node in flow.nodes}
-    for one, other in flow.edges:
-        after[one].append(other)
+    for source, target in flow.edges:
+        after[source].append(target)
     order: list[str] = []
     state: dict[str, int] = {}
     back: set[tuple[str, str]] = set()
@@ -126,8 +128,8 @@ def _layers(flow: Flow) -> list[list[str]]:
         stack = [(start, iter(after[start]))] if start not in state else []
         state.setdefault(start, 1)
         while stack:
-            node, rest = stack[-1]
-            following = next(rest, None)
+            node, successors = stack[-1]
+            following = next(successors, None)
             if following is None:
                 stack.pop()
                 state[node] = 2
@@ -142,56 +144,62 @@ def _layers(flow: Flow) -> list[list[str]]:
         for following in after[node]:
             if (node, following) not in back:
                 depth[following] = max(depth[following], depth[node] + 1)
-    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for node in flow.nodes:
-        found[depth[node]].append(node)
-    return found
+        layers[depth[node]].append(node)
+    return layers
 
 
 def _said(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
     """Return the edges with their counts. If an action has several triggers, the trigger is unknown."""
     triggers: dict[str, int] = {}
-    for _, other in flow.edges:
-        triggers[other] = triggers.get(other, 0) + 1
-    found: list[tuple[str, str, str]] = []
-    for one, other in flow.edges:
+    for _, target in flow.edges:
+        triggers[target] = triggers.get(target, 0) + 1
+    labelled_edges: list[tuple[str, str, str]] = []
+    for source, target in flow.edges:
         number = 0
-        if other.startswith("action:") and triggers[other] == 1:
-            number = sum(counts.get(("action", other.partition(":")[2]), {}).values())
-        elif other == DEAD_LETTERS and one.startswith("event:"):
-            number = counts.get(("event", one.partition(":")[2]), {}).get("dead-lettered", 0)
-        elif one.startswith("action:") and other.startswith("event:"):
-            number = counts.get(("event", other.partition(":")[2]), {}).get("sent", 0)
-        found.append((one, other, f"{number:,}" if number else ""))
-    return found
+        if target.startswith("action:") and triggers[target] == 1:
+            number = sum(counts.get(("action", target.partition(":")[2]), {}).values())
+        elif target == DEAD_LETTERS and source.startswith("event:"):
+            number = counts.get(("event", source.partition(":")[2]), {}).get("dead-lettered", 0)
+        elif source.startswith("action:") and target.startswith("event:"):
+            number = counts.get(("event", target.partition(":")[2]), {}).get("sent", 0)
+        labelled_edges.append((source, target, f"{number:,}" if number else ""))
+    return labelled_edges
 
 
 def _box(node: Node, x: float, y: float, counts: Counts, runs: int) -> Box:
     kind, _, name = node.id.partition(":")
-    said, failed = "", 0
+    label = ""
+    failed = 0
     if kind == "action":
         outcomes = counts.get(("action", name), {})
         failed = outcomes.get("failed", 0)
         total = sum(outcomes.values())
-        said = f"{total:,} executed" if total else ""
+        label = f"{total:,} executed" if total else ""
     elif node.id == INPUT:
-        said = f"{runs:,} runs" if runs else ""
+        label = f"{runs:,} runs" if runs else ""
     elif node.id == DEAD_LETTERS:
         number = sum(
-            one.get("dead-lettered", 0) for (what, _), one in counts.items() if what in ("run", "event")
+            outcome_counts.get("dead-lettered", 0)
+            for (what, _), outcome_counts in counts.items()
+            if what in ("run", "event")
         )
-        said = f"{number:,}" if number else ""
-    return Box(node.kind, node.title, x, y, said, failed, "; ".join(node.notes))
+        label = f"{number:,}" if number else ""
+    return Box(node.kind, node.title, x, y, label, failed, "; ".join(node.notes))
 
 
-def _arrow(begin: tuple[float, float], end: tuple[float, float], said: str) -> Arrow:
+def _arrow(begin: tuple[float, float], end: tuple[float, float], label: str) -> Arrow:
     middle = NODE_HEIGHT / 2
-    x1, y1, x2, y2 = begin[0] + NODE_WIDTH, begin[1] + middle, end[0] - 6, end[1] + middle
+    x1 = begin[0] + NODE_WIDTH
+    y1 = begin[1] + middle
+    x2 = end[0] - 6
+    y2 = end[1] + middle
     if x2 > x1:
         bend = max((x2 - x1) / 2, 30)
         path = f"M{x1:g},{y1:g} C{x1 + bend:g},{y1:g} {x2 - bend:g},{y2:g} {x2:g},{y2:g}"
-        return Arrow(path, (x1 + x2) / 2, (y1 + y2) / 2 - 6, said)
+        return Arrow(path, (x1 + x2) / 2, (y1 + y2) / 2 - 6, label)
     # Back to an earlier layer: below the nodes.
     low = max(y1, y2) + ROW * 0.55
     path = f"M{x1:g},{y1:g} C{x1 + 60:g},{low:g} {x2 - 60:g},{low:g} {x2:g},{y2:g}"
-    return Arrow(path, (x1 + x2) / 2, low - 8, said)
+    return Arrow(path, (x1 + x2) / 2, low - 8, label)

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -112,19 +111,22 @@ class Guard:
 
     def _admit(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
         """Return the response to a visitor without access; None if the request may pass."""
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
+        method = scope["method"]
         session = self._session(headers)
         if path == "/login" and method == "POST":
             return self._login(_first(form, "token"))
         if path.startswith("/static/") and method in READING:
             return None
         if self._access.token and not session:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            asked = _first(parse_qs(scope["query_string"].decode("latin-1")), "token")
-            if asked and method in READING:
+            header_token = headers.get("authorization", "").removeprefix("Bearer ")
+            query_token = _first(parse_qs(scope["query_string"].decode("latin-1")), "token")
+            if query_token and method in READING:
                 # The token leaves the address: histories and screenshots keep addresses.
-                return self._login(asked, path)
-            if not self._is_token(given):
+                return self._login(query_token, path)
+            # Servers read headers as Latin-1; programs such as curl send UTF-8.
+            as_utf8 = header_token.encode("latin-1").decode("utf-8", "replace")
+            if not self._is_token(header_token) and not self._is_token(as_utf8):
                 return HTMLResponse(_LOGIN.format(said="This console needs its token."), 401)
         fresh = not session
         session = session or self._new_session()
@@ -156,23 +158,27 @@ class Guard:
         answer.headers.append("set-cookie", self._cookie(self._new_session()))
         return answer
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._access.token or "").encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.strip().encode(), (self._access.token or "").encode())
 
     def _new_session(self) -> str:
         name = secrets.token_urlsafe(24)
         return f"{name}.{self._signed('session', name)}"
 
     def _session(self, headers: Headers) -> str:
-        """Return the session of a request; empty if it has no session of this process."""
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self._name)
-        except CookieError:
-            return ""
-        value = "" if cookie is None else cookie.value
-        name, _, signature = value.rpartition(".")
-        good = hmac.compare_digest(signature.encode(), self._signed("session", name).encode())
-        return value if good else ""
+        """Return the session of a request; empty if it has no session of this process.
+
+        The header also has the cookies of other programs on this host, in any form: only ours is read.
+        """
+        for cookie in ";".join(headers.getlist("cookie")).split(";"):
+            cookie_name, _, value = cookie.strip().partition("=")
+            if cookie_name == self._name and self._is_signed(value):
+                return value
+        return ""
+
+    def _is_signed(self, session: str) -> bool:
+        name, _, signature = session.rpartition(".")
+        return hmac.compare_digest(signature.encode(), self._signed("session", name).encode())
 
     def _signed(self, what: str, text: str) -> str:
         return hmac.new(self._secret, f"{what}\0{text}".encode(), hashlib.sha256).hexdigest()

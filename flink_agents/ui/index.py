@@ -94,23 +94,26 @@ class TraceIndex:
 
     def ask(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a query, of the job that is chosen. Thread-safe."""
+        job = CHOSEN_JOB.get()
+        return self.ask_all(f"{_OF_JOB} {sql}", (job, job, *values)) if job else self.ask_all(sql, values)
+
+    def ask_all(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of a query, of all jobs. Thread-safe."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
             connection.execute("PRAGMA query_only=ON")
             connection.row_factory = sqlite3.Row
-        job = CHOSEN_JOB.get()
-        chosen = (f"{_OF_JOB} {sql}", (job, job, *values)) if job else (sql, tuple(values))
-        return connection.execute(*chosen).fetchall()
+        return connection.execute(sql, tuple(values)).fetchall()
 
     def jobs(self) -> list[str]:
         """Return the jobs that have runs."""
         # Each one is looked up in the index of SQLite: a scan of all runs would take long.
-        found: list[str] = []
+        jobs: list[str] = []
         sql = "SELECT job FROM main.runs WHERE job > ? ORDER BY job LIMIT 1"
-        while rows := self.ask(sql, [found[-1] if found else ""]):
-            found.append(rows[0]["job"])
-        return found
+        while rows := self.ask(sql, [jobs[-1] if jobs else ""]):
+            jobs.append(rows[0]["job"])
+        return jobs
 
     def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
         """Return the records of runs."""
@@ -163,11 +166,11 @@ class TraceIndex:
     # -- writing ----------------------------------------------------------------------
 
     def _take(self, portion: Lines) -> None:
-        lines = [one for one in portion.lines if one]
+        lines = [line for line in portion.lines if line]
         for start in range(0, len(lines), BATCH):
-            found = list(self._parsed(lines[start : start + BATCH]))
+            parsed_lines = list(self._parsed(lines[start : start + BATCH]))
             with self._writing, self._writer:
-                self._add(found, storable(portion.place))
+                self._add(parsed_lines, storable(portion.place))
             # At once: a source may have more records than fit.
             self._bound()
 
@@ -178,32 +181,36 @@ class TraceIndex:
             except TraceFormatError:
                 self.invalid += 1
 
-    def _add(self, found: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
-        names = [_number(record.id) for record, _ in found]
-        known = self._known(names)
-        known |= self._known(
-            [_number(_repeat(one[0])) for name, one in zip(names, found, strict=True) if name in known]
+    def _add(self, parsed_lines: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
+        names = [_number(record.id) for record, _ in parsed_lines]
+        stored_names = self._known(names)
+        stored_names |= self._known(
+            [
+                _number(_repeat(pair[0]))
+                for name, pair in zip(names, parsed_lines, strict=True)
+                if name in stored_names
+            ]
         )
-        rows = self._rows({storable(record.run_id) for record, _ in found})
+        rows = self._rows({storable(record.run_id) for record, _ in parsed_lines})
         counts = Counts()
         new: list[tuple[int, str, str, bytes]] = []
-        for name, (record, line) in zip(names, found, strict=True):
+        for name, (record, line) in zip(names, parsed_lines, strict=True):
             run_id = storable(record.run_id)
             row = rows.get(run_id)
             if row is None:
                 row = rows[run_id] = _first_row(run_id, record)
-            row.repeats |= record.replayed or name in known
-            if name in known:
+            row.repeats |= record.replayed or name in stored_names
+            if name in stored_names:
                 # Readers choose one of the two.
-                if (name := _number(_repeat(record))) not in known:
-                    known.add(name)
+                if (name := _number(_repeat(record))) not in stored_names:
+                    stored_names.add(name)
                     new.append((name, run_id, place + REPEATS, line))
                 continue
-            known.add(name)
+            stored_names.add(name)
             new.append((name, run_id, place, line))
-            for one in unfolded([record]):
-                row.add(one)
-                counts.add(row, one)
+            for unfolded_record in unfolded([record]):
+                row.add(unfolded_record)
+                counts.add(row, unfolded_record)
         write = self._writer.executemany
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
         self._write(rows.values(), counts)
@@ -223,14 +230,15 @@ class TraceIndex:
     def _remove(self, place: str) -> None:
         """Remove the records of a file that was removed or rewritten: they may come again."""
         with self._writing, self._writer:
-            counts, runs = Counts(-1), dict[str, RunRow]()
+            counts = Counts(-1)
+            runs = dict[str, RunRow]()
             for run_id, body in self._writer.execute(
                 "SELECT run_id, body FROM records WHERE place = ?", (place,)
             ):
                 record = TraceRecord.from_json(body)
                 row = runs.setdefault(run_id, _first_row(run_id, record))
-                for one in unfolded([record]):
-                    counts.add(row, one)
+                for unfolded_record in unfolded([record]):
+                    counts.add(row, unfolded_record)
             places = place, place + REPEATS
             for (run_id,) in self._writer.execute("SELECT run_id FROM records WHERE place = ?", places[1:]):
                 runs.setdefault(run_id, RunRow(run_id))
@@ -244,8 +252,8 @@ class TraceIndex:
     def _make_again(self, run_ids: list[str]) -> None:
         """Make the rows of runs from all of their records."""
         self._several("DELETE FROM runs WHERE run_id IN", run_ids)
-        left = self._several("SELECT body FROM records WHERE run_id IN", run_ids)
-        runs = by_run(unfolded(TraceRecord.from_json(body) for (body,) in left))
+        rows = self._several("SELECT body FROM records WHERE run_id IN", run_ids)
+        runs = by_run(unfolded(TraceRecord.from_json(body) for (body,) in rows))
         self._write([RunRow.of(run) for run in runs.values()], Counts())
 
     def _known(self, names: list[int]) -> set[int]:

@@ -82,23 +82,25 @@ class KeyRequests:
 def _wait(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    until, complete_since = time.monotonic() + seconds, 0.0
+    until = time.monotonic() + seconds
+    complete_since = 0.0
     while True:
-        found, now = last_answers(read(), request), time.monotonic()
-        outcomes = {str(one.get("outcome")) for one in found}
+        answers = last_answers(read(), request)
+        now = time.monotonic()
+        outcomes = {str(answer.get("outcome")) for answer in answers}
         if (ends and ends[0] in outcomes) or now >= until:
-            return found
-        if found and (ends is None or outcomes <= set(ends)):
+            return answers
+        if answers and (ends is None or outcomes <= set(ends)):
             complete_since = complete_since or now
             if now - complete_since >= GRACE_SECONDS:
-                return found
+                return answers
 
 
 def last_answers(answers: list[dict[str, Any]], request: str | None) -> list[dict[str, Any]]:
     """Return the last answer of each agent to a request."""
-    own = [one for one in answers if one.get("request") == request]
-    own.sort(key=lambda one: _number(one.get("time")))
-    return list({str(one.get("agent")): one for one in own}.values())
+    request_answers = [answer for answer in answers if answer.get("request") == request]
+    request_answers.sort(key=lambda answer: _number(answer.get("time")))
+    return list({str(answer.get("agent")): answer for answer in request_answers}.values())
 
 
 def _number(value: Any) -> float:
@@ -106,7 +108,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def log_reader(rest: ClusterRest) -> Read:
+def log_reader(rest_client: ClusterRest) -> Read:
     """Return a reader of the answers in the logs of TaskManagers."""
     looked = False
 
@@ -115,7 +117,7 @@ def log_reader(rest: ClusterRest) -> Read:
         if looked:
             time.sleep(PAUSE_SECONDS)
         looked = True
-        return [one for log in rest.task_logs() for one in marked(log, REPLY_MARK)]
+        return [answer for log in rest_client.task_logs() for answer in marked(log, REPLY_MARK)]
 
     return read
 
@@ -124,15 +126,15 @@ def log_reader(rest: ClusterRest) -> Read:
 def _topic_reader(topic: str, client: Mapping[str, Any]) -> Iterator[Read]:
     with reader_of(topic, client, ANSWERS) as (consumer, partitions):
         consumer.seek_to_end(*partitions)
-        for one in partitions:
+        for partition in partitions:
             # The seek is lazy: without this, it could be after the answer.
-            consumer.position(one)
-        found: list[dict[str, Any]] = []
+            consumer.position(partition)
+        answers: list[dict[str, Any]] = []
 
         def read() -> list[dict[str, Any]]:
             for records in consumer.poll(timeout_ms=int(PAUSE_SECONDS * 1000)).values():
-                found.extend(one for record in records if (one := _parsed(record.value)) is not None)
-            return list(found)
+                answers.extend(answer for record in records if (answer := _parsed(record.value)) is not None)
+            return list(answers)
 
         yield read
 

@@ -15,7 +15,7 @@ from flink_agents.trace.records import FINAL, TraceRecord
 
 MOST_TEXT = 500
 
-_TIMES = tuple(one.name for one in fields(RunTimes))
+_TIMES = tuple(field.name for field in fields(RunTimes))
 
 
 @dataclass
@@ -81,7 +81,7 @@ class RunRow:
         row.doing = storable(row.doing)[:MOST_TEXT]
         row.seconds = run.seconds
         row.waits = json.dumps(list(run.last.attributes.get("waits", ())), default=str)
-        row.repeats = bool(run.repeats) or any(one.replayed for one in run.records)
+        row.repeats = bool(run.repeats) or any(run_record.replayed for run_record in run.records)
         return row
 
     @classmethod
@@ -106,7 +106,8 @@ class RunRow:
                 if new or not record.is_end:
                     take_times(self, record)
                 self.doing = storable(self.doing)[:MOST_TEXT]
-                was, self.status = self.status, status_of(record)
+                was = self.status
+                self.status = status_of(record)
                 self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
                 # A replay repeats the record of a suspension: the run waits since the first one.
                 if new or self.status != was:
@@ -130,7 +131,7 @@ class RunRow:
         return _fields_of(self)
 
 
-COLUMNS = tuple(one.name for one in fields(RunRow))
+COLUMNS = tuple(field.name for field in fields(RunRow))
 # Not by astuple, which copies each value.
 _fields_of = attrgetter(*COLUMNS)
 

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
-from flink_agents.api.events.key_requests import inspect_request
+from flink_agents.api.events.key_requests import for_key_text, inspect_request
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals, request_with
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, last_failure
-from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState, jobs_of
 from flink_agents.trace.answers import inputs_behind, inspected
 from flink_agents.ui.background import Background, Reading
 from flink_agents.ui.key_requests import KeyRequests
@@ -31,6 +31,8 @@ MOST_ANSWERS = 1000
 MOST_LETTERS = 500
 INSPECT_SECONDS = 15.0
 MOST_VALUE = 4000
+LOCAL_SECONDS = 1.0
+"""Maximum age of the states of local jobs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class DeadLetterRow:
         key: The key of the run, or of the Kafka message.
         value: Its value, truncated.
         time: Time of the dead letter, in seconds since the epoch.
-        headers: Its headers.
+        headers: Its headers; a name can be repeated.
     """
 
     place: str
@@ -84,7 +86,7 @@ class DeadLetterRow:
     key: str
     value: str
     time: float
-    headers: dict[str, str] = field(default_factory=dict[str, str])
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,9 @@ class Outside:
         self._answering = threading.Lock()
         self.sent: dict[str, ApprovalResponse] = {}
         self._answers: dict[str, KeyAnswer] = {}
+        self._looking = threading.Lock()
+        self._looked = -LOCAL_SECONDS
+        self._local: list[LocalJobState] = []
 
     def close(self) -> None:
         """Close the connections that stay open between two pages."""
@@ -131,6 +136,16 @@ class Outside:
         """Return the jobs of the cluster; None if no cluster is named."""
         return None if self._jobs is None else self._jobs.read()
 
+    def local_jobs(self) -> list[LocalJobState]:
+        """Return the local jobs near the trace; nothing with a cluster, which knows its jobs."""
+        if self._settings.cluster is not None:
+            return []
+        with self._looking:
+            if time.monotonic() - self._looked >= LOCAL_SECONDS:
+                self._local = jobs_of(self._settings.state_dirs, self._settings.trace)
+                self._looked = time.monotonic()
+            return self._local
+
     def requests(self) -> Reading[list[ApprovalRequest]] | None:
         """Return the pending requests; None if no topic is named."""
         return None if self._requests is None else self._requests.read()
@@ -139,38 +154,38 @@ class Outside:
         """Return a pending request by its id; None if there is none."""
         for read in (self.requests, self.renew_requests):
             # One that was just asked may not have been read yet.
-            known = read()
-            for one in (known.value if known else None) or ():
-                if one.id == name:
-                    return one
+            reading = read()
+            for request in (reading.value if reading else None) or ():
+                if request.id == name:
+                    return request
         return None
 
     def requests_of(self, key: str, sequence: int | None = None) -> dict[str, ApprovalRequest]:
         """Return the pending requests of a key, or of one of its runs, by the id of the wait in the run."""
-        known = self.requests()
-        found: dict[str, ApprovalRequest] = {}
-        for one in (known.value if known else None) or ():
-            of, number, wait = _parts(one.id)
+        reading = self.requests()
+        requests: dict[str, ApprovalRequest] = {}
+        for request in (reading.value if reading else None) or ():
+            of, number, wait = _parts(request.id)
             if of == key and (sequence is None or number == str(sequence)):
-                found[wait] = one
-        return found
+                requests[wait] = request
+        return requests
 
     def letters(self) -> dict[str, Reading[list[DeadLetterRow]]]:
         """Return the dead letters that were not sent back, by topic."""
-        return {name: one.read() for name, one in self._letters.items()}
+        return {name: background.read() for name, background in self._letters.items()}
 
     def _read(self, topic: str) -> list[DeadLetterRow]:
-        found: list[DeadLetterRow] = []
+        rows: list[DeadLetterRow] = []
         redrive(
             topic,
             # Nothing is written: any name does, for letters that came from nowhere that is known.
             topic,
             limit=MOST_LETTERS,
             dry_run=True,
-            told=lambda letter, _: found.append(_shown(topic, letter)),
+            on_letter=lambda letter, _: rows.append(_shown(topic, letter)),
             **self._settings.client,
         )
-        return sorted(found, key=lambda one: -one.time)
+        return sorted(rows, key=lambda row: -row.time)
 
     # -- sending ----------------------------------------------------------------------
 
@@ -188,15 +203,20 @@ class Outside:
         with self._answering:
             request = request_with(response.id, self._pending.read())
             if request is None:
-                raise _rejected("this request is no longer pending", found=response.id)
+                raise _rejected(
+                    "this request is no longer pending: it was answered, has expired, or its run has ended",
+                    found=response.id,
+                )
             unknown = [name for name in response.arguments or () if name not in request.arguments]
             if unknown and not new_arguments:
                 raise _rejected(f"{request.what} has no argument {unknown[0]!r}", found=unknown[0])
             earlier = next(iter(self._desk.answered(request)), None) or self.sent.get(request.id)
             if earlier is not None:
-                said = "approved" if earlier.approved else "denied"
+                decision = "approved" if earlier.approved else "denied"
                 by = f" by {earlier.by}" if earlier.by else ""
-                raise _rejected(f"this request was {said}{by} already; the first answer counts", found=said)
+                raise _rejected(
+                    f"this request was {decision}{by} already; the first answer counts", found=decision
+                )
             self._desk.answer(response)
             self.sent[request.id] = response
         return request
@@ -217,8 +237,8 @@ class Outside:
         """Return the last answer about a key, by its canonical text; None if no request was sent."""
         return self._answers.get(key)
 
-    def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
-        """Ask the job about a key, and keep its answer.
+    def inspect(self, key: str, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
+        """Ask the job about the key of a canonical text, and keep its answer.
 
         Raises:
             RejectedAnswerError: No topic of signals is named, or neither a topic of answers nor a cluster.
@@ -228,17 +248,18 @@ class Outside:
         settings = self._settings
         if settings.signals is None or not settings.can_ask:
             raise _not_set_up("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
-        rest = None if settings.cluster is None else ClusterRest(settings.cluster)
-        requests = KeyRequests(settings.signals, settings.client, rest, settings.answers)
-        answers = requests.ask(inspect_request(key), seconds)
-        asked, known = time.time(), [one for one in answers if one.get("known", True)]
-        lines = [line for one in known or answers for line in inspected(one)]
-        behind = {str(one.get("agent")): inputs_behind(one) for one in known}
-        said = lines or [f"The job has not answered within {seconds:g} s."]
+        cluster = None if settings.cluster is None else ClusterRest(settings.cluster)
+        requests = KeyRequests(settings.signals, settings.client, cluster, settings.answers)
+        answers = requests.ask(for_key_text(inspect_request(None), key), seconds)
+        answer_time = time.time()
+        known_answers = [answer for answer in answers if answer.get("known", True)]
+        lines = [line for answer in known_answers or answers for line in inspected(answer)]
+        behind = {str(answer.get("agent")): inputs_behind(answer) for answer in known_answers}
+        shown_lines = lines or [f"The job has not answered within {seconds:g} s."]
         if len(self._answers) >= MOST_ANSWERS:
             self._answers.clear()
-        self._answers[encode_key(key)] = found = KeyAnswer(said, behind, asked)
-        return found
+        self._answers[key] = key_answer = KeyAnswer(shown_lines, behind, answer_time)
+        return key_answer
 
     def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
         """Send dead letters back, and return their number by topic.
@@ -279,7 +300,7 @@ def _shown(topic: str, letter: Letter) -> DeadLetterRow:
         letter.failed_key or _text(letter.key),
         _text(letter.value),
         letter.timestamp / 1000,
-        {name: _text(value) for name, value in letter.headers.items()},
+        tuple((name, _text(value)) for name, value in letter.headers.pairs),
     )
 
 
@@ -291,40 +312,41 @@ def _text(value: bytes | None) -> str:
 
 
 def _jobs(cluster: ClusterRest) -> list[ConsoleJob]:
-    found = jobs_in(cluster.get)
-    found.sort(key=lambda one: (one["state"] != "RUNNING", -one["start-time"]))
-    return [_job(cluster, one) for one in found[:50]]
+    jobs = jobs_in(cluster.get)
+    jobs.sort(key=lambda job: (job["state"] != "RUNNING", -job["start-time"]))
+    return [_job(cluster, job) for job in jobs[:50]]
 
 
-def _job(cluster: ClusterRest, said: dict[str, Any]) -> ConsoleJob:
-    checkpoints, problem = (0, 0), ""
-    if said["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
-        counts = cluster.get(f"/jobs/{said['jid']}/checkpoints").get("counts", {})
+def _job(cluster: ClusterRest, job: dict[str, Any]) -> ConsoleJob:
+    checkpoints = (0, 0)
+    problem = ""
+    if job["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
+        counts = cluster.get(f"/jobs/{job['jid']}/checkpoints").get("counts", {})
         checkpoints = counts.get("completed", 0), counts.get("failed", 0)
-        if failure := last_failure(cluster.get, said["jid"]):
+        if failure := last_failure(cluster.get, job["jid"]):
             problem = f"{datetime.fromtimestamp(failure.time, UTC):%H:%M:%S}Z {failure.cause}"
-    tasks = {name: number for name, number in said.get("tasks", {}).items() if number and name != "total"}
+    tasks = {name: number for name, number in job.get("tasks", {}).items() if number and name != "total"}
     return ConsoleJob(
-        said["jid"],
-        said["name"],
-        said["state"],
-        said["start-time"] / 1000,
+        job["jid"],
+        job["name"],
+        job["state"],
+        job["start-time"] / 1000,
         tasks,
         checkpoints,
         problem,
-        _backpressure(cluster, said),
+        _backpressure(cluster, job),
     )
 
 
-def _backpressure(cluster: ClusterRest, said: dict[str, Any]) -> tuple[str, ...]:
-    if said["state"] != "RUNNING":
+def _backpressure(cluster: ClusterRest, job: dict[str, Any]) -> tuple[str, ...]:
+    if job["state"] != "RUNNING":
         return ()
     try:
-        found = read_flow(cluster.get, said["jid"]).bottlenecks()
+        bottlenecks = read_flow(cluster.get, job["jid"]).bottlenecks()
     except UNKNOWN:
         # The job ended meanwhile, or another version of Flink answers.
         return ()
-    return tuple(f"{one} {one.meaning}" for one in found)
+    return tuple(f"{bottleneck} {bottleneck.meaning}" for bottleneck in bottlenecks)
 
 
 def json_of(text: str, what: str) -> Any:

@@ -12,10 +12,10 @@ from flink_agents.trace.records import STATUSES, UNFINISHED
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.merging import storable
 
-OPEN = ", ".join(f"'{one}'" for one in UNFINISHED)
+OPEN = ", ".join(f"'{status}'" for status in UNFINISHED)
 """The statuses of runs that have not ended, for SQL."""
 
-GROWING = ", ".join(f"'{one}'" for one in UNFINISHED if one != "failed")
+GROWING = ", ".join(f"'{status}'" for status in UNFINISHED if status != "failed")
 """The statuses of runs whose duration grows, for SQL."""
 
 SINCE = "CASE WHEN since > 0 THEN since WHEN decided > 0 THEN decided ELSE begun END"
@@ -67,36 +67,39 @@ class RunFilter:
         if self.text:
             like = storable(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             columns = ("shown_key", "error", "error_class")
-            either = [f"{one} LIKE ? ESCAPE '\\'" for one in columns] + ["run_id LIKE ? ESCAPE '\\'"]
+            either = [f"{text_column} LIKE ? ESCAPE '\\'" for text_column in columns] + [
+                "run_id LIKE ? ESCAPE '\\'"
+            ]
             parts.append(f"({' OR '.join(either)})")
             values += [f"%{like}%"] * len(columns) + [f"{like}%"]
         return " AND ".join(parts) or "1", values
 
 
-def runs(index: TraceIndex, asked: RunFilter) -> tuple[list[Any], int]:
+def runs(index: TraceIndex, run_filter: RunFilter) -> tuple[list[Any], int]:
     """Return one page of runs, and the total number of runs."""
-    where, values = asked.where()
-    rows = (_longest if asked.slow else _latest)(index, asked, where, values)
-    if len(rows) < PAGE and (rows or not asked.page):
+    where, values = run_filter.where()
+    rows = (_longest if run_filter.slow else _latest)(index, run_filter, where, values)
+    if len(rows) < PAGE and (rows or not run_filter.page):
         # The last page: a search reads all rows, and need not do it again to count them.
-        return rows, asked.page * PAGE + len(rows)
+        return rows, run_filter.page * PAGE + len(rows)
     return rows, index.ask(f"SELECT count(*) FROM runs WHERE {where}", values)[0][0]
 
 
-def _latest(index: TraceIndex, asked: RunFilter, where: str, values: list[Any]) -> list[Any]:
+def _latest(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
     # A search reads the table from its start to its end: by an index, each row would be looked up.
-    read = "+ended" if asked.text else "ended"
+    read = "+ended" if run_filter.text else "ended"
     # The subquery passes the rows of earlier pages by an index alone.
     return index.ask(
         f"SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE {where} "
         f"ORDER BY {read} DESC LIMIT ? OFFSET ?) ORDER BY ended DESC",
-        [*values, PAGE, asked.page * PAGE],
+        [*values, PAGE, run_filter.page * PAGE],
     )
 
 
-def _longest(index: TraceIndex, asked: RunFilter, where: str, values: list[Any]) -> list[Any]:
+def _longest(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
     """Return runs by their duration. That of a run that has not ended grows until now, as all pages show."""
-    now, most = time.time(), (asked.page + 1) * PAGE
+    now = time.time()
+    most = (run_filter.page + 1) * PAGE
     parts = {
         f"status IN ({GROWING})": ("max(ended, ?) - begun", "begun"),
         f"status NOT IN ({GROWING})": ("seconds + 0 * ?", "seconds DESC"),
@@ -110,7 +113,7 @@ def _longest(index: TraceIndex, asked: RunFilter, where: str, values: list[Any])
     return index.ask(
         f"SELECT runs.*, total FROM ({either} ORDER BY total DESC LIMIT ? OFFSET ?) "
         "JOIN runs USING (run_id) ORDER BY total DESC",
-        [now, *values, most, now, *values, most, PAGE, asked.page * PAGE],
+        [now, *values, most, now, *values, most, PAGE, run_filter.page * PAGE],
     )
 
 
@@ -120,8 +123,8 @@ def run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
     rows = index.ask("SELECT * FROM runs WHERE run_id = ?", [name])
     if not rows:
         return None
-    found = by_run(index.records([name]))
-    return rows[0], next(iter(found.values()))
+    traces = by_run(index.records([name]))
+    return rows[0], next(iter(traces.values()))
 
 
 def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrace]:
@@ -139,20 +142,20 @@ def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrac
 def agents(index: TraceIndex) -> list[str]:
     """Return the names of the agents."""
     # Each name is looked up in the index of SQLite: a scan of all runs would take long.
-    found: list[str] = []
+    names: list[str] = []
     last = ""
     while rows := index.ask("SELECT agent FROM runs WHERE agent > ? ORDER BY agent LIMIT 1", [last]):
         last = rows[0]["agent"]
-        found.append(last)
-    return found
+        names.append(last)
+    return names
 
 
 def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
     """Return the number of runs of each agent by status."""
-    found: dict[str, dict[str, int]] = {}
+    status_counts: dict[str, dict[str, int]] = {}
     for row in index.ask("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
-        found.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
-    return dict(sorted(found.items()))
+        status_counts.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
+    return dict(sorted(status_counts.items()))
 
 
 def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
@@ -160,7 +163,8 @@ def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]
     # Without the present minute, which looks as if everything had stopped.
     first = int(now // 60) - minutes
     times = [float(60 * (first + number)) for number in range(minutes)]
-    ended, bad = [0.0] * minutes, [0.0] * minutes
+    ended = [0.0] * minutes
+    bad = [0.0] * minutes
     for status in ("completed", "failed", "dead-lettered"):
         # One status at a time: SQLite then reads its index alone.
         rows = index.ask(
@@ -197,13 +201,13 @@ def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[st
 
 def waits_of(row: Any) -> list[dict[str, Any]]:
     """Return the waits of a suspended run."""
-    return [one for one in json.loads(row["waits"]) if isinstance(one, dict)]
+    return [wait for wait in json.loads(row["waits"]) if isinstance(wait, dict)]
 
 
 def counts(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
     """Return the number of records of an agent by kind, name and outcome."""
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    record_counts: dict[tuple[str, str], dict[str, int]] = {}
     for row in index.ask("SELECT * FROM counts WHERE agent = ?", [storable(agent)]):
-        outcomes = found.setdefault((row["kind"], row["name"]), {})
+        outcomes = record_counts.setdefault((row["kind"], row["name"]), {})
         outcomes[row["outcome"]] = outcomes.get(row["outcome"], 0) + row["number"]
-    return found
+    return record_counts

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flink_agents.trace.durations import spent
-from flink_agents.trace.rendering import short, times_row, took, wait_text, when
+from flink_agents.trace.rendering import decision_text, short, times_row, took, wait_text, when
 from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable
 from flink_agents.ui.settings import CHOSEN_JOB
 
@@ -25,11 +25,14 @@ def visible(value: Any) -> Any:
         return value
     if value.isprintable():
         return value
-    return "".join(one if one.isprintable() or one in "\n\t" else _escape(one) for one in value)
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else _escape(character)
+        for character in value
+    )
 
 
-def _escape(one: str) -> str:
-    return f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}"
+def _escape(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
 def ago(seconds: float, now: float | None = None) -> str:
@@ -105,7 +108,7 @@ def times_of(row: Any, now: float) -> dict[str, str]:
 
 def environment() -> Environment:
     """Return the environment of the templates."""
-    made = Environment(
+    jinja_environment = Environment(
         loader=PackageLoader(PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -114,7 +117,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(
+    jinja_environment.filters.update(
         ago=ago,
         took=took,
         when=time_of,
@@ -125,7 +128,8 @@ def environment() -> Environment:
         short=short,
         shell=lambda text: shlex.quote(str(text)),
         wait=wait_said,
+        decision=decision_text,
         tojson_text=as_json,
     )
-    made.globals.update(link=link)
-    return made
+    jinja_environment.globals.update(link=link)
+    return jinja_environment

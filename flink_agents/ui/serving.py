@@ -95,9 +95,9 @@ class PatientProtocol(H11Protocol):
     def _make_room(self) -> None:
         """Close the connection whose request has been arriving for the longest time."""
         asking = {
-            one: (one._asking_since, one._number)
-            for one in self.connections
-            if isinstance(one, PatientProtocol) and one._asking_since is not None
+            connection: (connection._asking_since, connection._number)
+            for connection in self.connections
+            if isinstance(connection, PatientProtocol) and connection._asking_since is not None
         }
         if asking:
             longest = min(asking, key=asking.__getitem__)
@@ -109,7 +109,8 @@ class PatientProtocol(H11Protocol):
         """Close the connection if its client is too slow; otherwise look again later."""
         if self not in self.connections:
             return
-        now, unread = self.loop.time(), self.transport.get_write_buffer_size()
+        now = self.loop.time()
+        unread = self.transport.get_write_buffer_size()
         if not unread:
             self._reading_since = None
         elif self._reading_since is None:

@@ -35,6 +35,7 @@ class ConsoleSettings:
         cluster: Address of Flink's REST interface.
         plans: Plans of agents, for the graph.
         journals: Reads journals.
+        state_dirs: Directories of folders of local jobs, besides those near the trace.
     """
 
     trace: Path | None = None
@@ -47,6 +48,7 @@ class ConsoleSettings:
     cluster: str | None = None
     plans: tuple[AgentPlan, ...] = ()
     journals: JournalReader | None = None
+    state_dirs: tuple[Path, ...] = ()
 
     @property
     def can_ask(self) -> bool:
@@ -61,11 +63,11 @@ class Access:
     Attributes:
         host: The address to listen at.
         port: Its port.
-        token: Token that visitors need. None: all users of this machine have access.
+        token: Token that visitors need, stripped. None: all users of this machine have access.
         names: Further host names in the browser's address, such as the name of a proxy.
 
     Raises:
-        UnsafeAddressError: Other machines reach the address, and there is no token.
+        UnsafeAddressError: Other machines reach the address, and there is no token. Or it cannot be typed.
     """
 
     host: str = "127.0.0.1"
@@ -74,7 +76,10 @@ class Access:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.token and not is_loopback(self.host):
+        if self.token is not None:
+            object.__setattr__(self, "token", self.token.strip())
+            _check_token(self.token)
+        if self.token is None and not is_loopback(self.host):
             raise UnsafeAddressError(
                 f"the console would listen at {self.host} without a token",
                 expected="a token, or an address of this machine such as 127.0.0.1",
@@ -86,7 +91,7 @@ class Access:
         """True if a Host header names this console. Others can point their names to it (DNS rebinding)."""
         name, _, port = header.rpartition(":") if header.rpartition(":")[2].isdecimal() else (header, "", "")
         name = name.strip("[]").lower().rstrip(".")
-        if name in {one.lower() for one in self.names}:
+        if name in {console_name.lower() for console_name in self.names}:
             return True
         if port != str(self.port) and not (port == "" and self.port in (80, 443)):
             return False
@@ -94,6 +99,18 @@ class Access:
             return name in ("localhost", "127.0.0.1", "::1", self.host)
         # A number cannot be made to point elsewhere, as a name can.
         return _is_number(name) or name in (self.host, socket.gethostname().lower())
+
+
+def _check_token(token: str) -> None:
+    """Reject a token that cannot be typed into the form."""
+    if token and token.isprintable():
+        return
+    raise UnsafeAddressError(
+        "the token is blank" if not token else "the token has characters that cannot be typed",
+        expected="one line of printable characters",
+        found="nothing but space" if not token else "a line break or another control character inside it",
+        fix="set FLINK_AGENTS_UI_TOKEN to a long random text, or unset it",
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -70,9 +70,9 @@ class TraceFiles:
     def read(self) -> Iterator[Lines | Removed]:
         """Yield appended lines. An incomplete last line waits for its end."""
         files = sorted(self.place.rglob(f"*{SUFFIX}")) if self.place.is_dir() else [self.place]
-        for gone in self._positions.keys() - set(files):
-            del self._positions[gone]
-            yield Removed(str(gone))
+        for removed_file in self._positions.keys() - set(files):
+            del self._positions[removed_file]
+            yield Removed(str(removed_file))
         for file in files:
             try:
                 yield from self._file(file)
@@ -102,16 +102,16 @@ class TraceFiles:
             if position is None:
                 position = self._positions[file] = _Position(status.st_ino)
             opened.seek(position.offset)
-            rest: list[bytes] = []
+            line_parts: list[bytes] = []
             while chunk := opened.read(CHUNK):
                 complete, newline, after = chunk.rpartition(b"\n")
                 if newline:
-                    complete = b"".join([*rest, complete])
+                    complete = b"".join([*line_parts, complete])
                     position.offset += len(complete) + 1
                     yield Lines(str(file), complete.split(b"\n"))
-                    rest = []
-                rest.append(after)
-            position.size = position.offset + sum(map(len, rest))
+                    line_parts = []
+                line_parts.append(after)
+            position.size = position.offset + sum(map(len, line_parts))
             # If it grew meanwhile, the time of the change is not known.
             position.changed = status.st_mtime_ns if position.size == status.st_size else 0
 
@@ -134,10 +134,16 @@ class TraceTopic:
 
     def read(self) -> Iterator[Lines | Removed]:
         """Yield the records that were appended."""
+        from flink_agents.connectors.kafka.client import reaching
+
         consumer = self._consumer or self._open()
-        while polled := consumer.poll(timeout_ms=100):
+        while True:
+            with reaching():
+                polled = consumer.poll(timeout_ms=100)
+            if not polled:
+                return
             for partition, records in polled.items():
-                lines = [one.value for one in records if one.value is not None]
+                lines = [record.value for record in records if record.value is not None]
                 yield Lines(f"{self._topic}/{partition.partition}", lines)
 
     def close(self) -> None:
@@ -147,14 +153,13 @@ class TraceTopic:
             self._consumer = None
 
     def _open(self) -> Any:
-        from kafka import KafkaConsumer
         from kafka.structs import TopicPartition
 
-        from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
+        from flink_agents.connectors.kafka.client import check_topic, made_consumer, reaching
 
         with reaching():
             check_topic(self._topic, self._client, "the topic that the sink kafka of the trace writes")
-            consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **self._client)
+            consumer = made_consumer(group_id=None, enable_auto_commit=False, **self._client)
             numbers = consumer.partitions_for_topic(self._topic) or ()
             partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
             consumer.assign(partitions)

@@ -79,15 +79,15 @@ class _Axis:
         whole = end - begin
         # The longest first: what is left is the time that the others are measured by.
         long: list[tuple[float, float]] = []
-        for pause in sorted(pauses, key=lambda one: one[0] - one[1])[:4]:
-            rest = whole - sum(stop - start for start, stop in [*long, pause])
-            if pause[1] - pause[0] > LONG * max(rest, 1e-6):
+        for pause in sorted(pauses, key=lambda interval: interval[0] - interval[1])[:4]:
+            remaining_seconds = whole - sum(stop - start for start, stop in [*long, pause])
+            if pause[1] - pause[0] > LONG * max(remaining_seconds, 1e-6):
                 long.append(pause)
         self._long = sorted(long)
-        rest = whole - sum(stop - start for start, stop in long)
+        remaining_seconds = whole - sum(stop - start for start, stop in long)
         self._squeezed = SQUEEZED * WIDTH if long else 0.0
         room = WIDTH - self._squeezed * len(long)
-        self._scale = room / rest if rest > 1e-9 else 0.0
+        self._scale = room / remaining_seconds if remaining_seconds > 1e-9 else 0.0
         self._begin = begin
 
     @property
@@ -97,7 +97,8 @@ class _Axis:
 
     def x(self, time: float) -> float:
         """Return the position of a time."""
-        place, reached = 0.0, self._begin
+        place = 0.0
+        reached = self._begin
         for start, stop in self._long:
             if time <= start:
                 break
@@ -112,29 +113,29 @@ class _Axis:
 
 def timeline(run: RunTrace, now: float) -> Timeline:
     """Return the timeline of a run, until now if it has not ended."""
-    shown = [one for one in run.records if one.is_end]
-    segments = sorted((one for one in shown if one.kind == "run"), key=_begun)
+    shown = [record for record in run.records if record.is_end]
+    segments = sorted((record for record in shown if record.kind == "run"), key=_begun)
     # A segment of a replay repeats what an earlier one did.
-    others = [one for one in shown if one.kind != "run"]
-    spans = [(_begun(one), one.time) for one in [*segments, *others]]
+    other_records = [record for record in shown if record.kind != "run"]
+    spans = [(_begun(record), record.time) for record in [*segments, *other_records]]
     open_ = _open(run)
     axis = _Axis(spans, run.begun, max(run.ended, now) if open_ else run.ended)
-    bars = [_bar(axis, one, 0) for one in segments]
-    for before, after in zip(segments, segments[1:], strict=False):
-        if before.outcome == "suspended" and _begun(after) > before.time:
-            bars.append(_pause(axis, before, _begun(after)))
+    bars = [_bar(axis, segment, 0) for segment in segments]
+    for previous_segment, after in zip(segments, segments[1:], strict=False):
+        if previous_segment.outcome == "suspended" and _begun(after) > previous_segment.time:
+            bars.append(_pause(axis, previous_segment, _begun(after)))
     if open_:
         label, begin = open_
         x = axis.x(begin)
         width = max(axis.x(now) - x, 2.0)
-        said = {name: value for name, value in run.last.attributes.items() if name != "phases"}
-        bars.append(Bar(label, "waiting", run.status, 0, x, width, max(0.0, now - begin), False, said))
-    bars.sort(key=lambda one: (one.x, one.kind == "waiting"))
-    below = _ordered(run, others)
-    bars += [_bar(axis, one, depth) for one, depth in below]
+        attributes = {name: value for name, value in run.last.attributes.items() if name != "phases"}
+        bars.append(Bar(label, "waiting", run.status, 0, x, width, max(0.0, now - begin), False, attributes))
+    bars.sort(key=lambda bar: (bar.x, bar.kind == "waiting"))
+    below = _ordered(run, other_records)
+    bars += [_bar(axis, record, depth) for record, depth in below]
     phases: dict[str, float] = {}
-    for one in segments:
-        for name, seconds in _mapping(one.attributes.get("phases")).items():
+    for run_segment in segments:
+        for name, seconds in _mapping(run_segment.attributes.get("phases")).items():
             if isinstance(seconds, int | float):
                 phases[str(name)] = phases.get(str(name), 0.0) + seconds
     return Timeline(bars[:MOST_BARS], axis.breaks, max(0, len(bars) - MOST_BARS), phases)
@@ -153,51 +154,51 @@ def _open(run: RunTrace) -> tuple[str, float] | None:
 
 def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
     """Return records in the order of their tree, each with its depth."""
-    spans = {one.span_id for one in records}
+    spans = {span_record.span_id for span_record in records}
     children: dict[str, list[TraceRecord]] = {}
     roots: list[TraceRecord] = []
-    for one in sorted(records, key=_begun):
-        inside = one.parent_id in spans and one.parent_id != one.span_id
-        (children.setdefault(one.parent_id or "", []) if inside else roots).append(one)
-    found: list[tuple[TraceRecord, int]] = []
+    for record in sorted(records, key=_begun):
+        inside = record.parent_id in spans and record.parent_id != record.span_id
+        (children.setdefault(record.parent_id or "", []) if inside else roots).append(record)
+    ordered_records: list[tuple[TraceRecord, int]] = []
     seen: set[str] = set()
-    stack = [(one, 1) for one in reversed(roots)]
+    stack = [(root, 1) for root in reversed(roots)]
     while stack:
-        one, depth = stack.pop()
-        found.append((one, depth))
-        if one.span_id not in seen:
+        record, depth = stack.pop()
+        ordered_records.append((record, depth))
+        if record.span_id not in seen:
             # Once: a record from anywhere may name itself as its part.
-            seen.add(one.span_id)
-            stack += [(child, min(depth + 1, 8)) for child in reversed(children.get(one.span_id, []))]
-    return found
+            seen.add(record.span_id)
+            stack += [(child, min(depth + 1, 8)) for child in reversed(children.get(record.span_id, []))]
+    return ordered_records
 
 
-def _bar(axis: _Axis, one: TraceRecord, depth: int) -> Bar:
-    x = axis.x(_begun(one))
-    label = "run" if one.kind == "run" else one.name
-    width = max(axis.x(one.time) - x, 2.0)
+def _bar(axis: _Axis, record: TraceRecord, depth: int) -> Bar:
+    x = axis.x(_begun(record))
+    label = "run" if record.kind == "run" else record.name
+    width = max(axis.x(record.time) - x, 2.0)
     return Bar(
         label,
-        one.kind,
-        one.outcome,
+        record.kind,
+        record.outcome,
         depth,
         min(x, WIDTH - 2),
         width,
-        one.seconds,
-        one.replayed,
-        {name: value for name, value in one.attributes.items() if name != "phases"},
+        record.seconds,
+        record.replayed,
+        {name: value for name, value in record.attributes.items() if name != "phases"},
     )
 
 
-def _pause(axis: _Axis, before: TraceRecord, until: float) -> Bar:
-    x = axis.x(before.time)
-    waits = {"waits": before.attributes.get("waits", [])}
+def _pause(axis: _Axis, previous_segment: TraceRecord, until: float) -> Bar:
+    x = axis.x(previous_segment.time)
+    waits = {"waits": previous_segment.attributes.get("waits", [])}
     width = max(axis.x(until) - x, 2.0)
-    return Bar("suspended", "waiting", "suspended", 0, x, width, until - before.time, False, waits)
+    return Bar("suspended", "waiting", "suspended", 0, x, width, until - previous_segment.time, False, waits)
 
 
-def _begun(one: TraceRecord) -> float:
-    return one.time - (one.seconds or 0.0)
+def _begun(record: TraceRecord) -> float:
+    return record.time - (record.seconds or 0.0)
 
 
 def _mapping(value: Any) -> dict[Any, Any]:

@@ -31,7 +31,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings import ActionSettings
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def out(value: Any) -> OutputEvent:
@@ -266,7 +266,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
 }
 
 
-@each(("make", "error", "text"), WRONG_ACTIONS.values(), ids=WRONG_ACTIONS.keys())
+@each_case(("make", "error", "text"), WRONG_ACTIONS.values(), ids=WRONG_ACTIONS.keys())
 def test_wrong_action_is_a_named_error_that_names_the_place(make: Any, error: Any, text: str) -> None:
     with pytest.raises(error) as caught:
         make()
@@ -275,7 +275,7 @@ def test_wrong_action_is_a_named_error_that_names_the_place(make: Any, error: An
     assert "test_api_agent.py" in (caught.value.where or "")
 
 
-@each("emits", [Placed, [Placed], "Placed"])
+@each_case("emits", [Placed, [Placed], "Placed"])
 def test_emits_may_be_one_event_alone(emits: Any) -> None:
     mark = getattr(action(InputEvent, emits=emits)(lambda event, ctx: None), ACTION_MARK)
     assert mark.emits in ((Placed,), ("Placed",))
@@ -306,7 +306,7 @@ class TooMuch(Agent):
     def act(self, event: InputEvent, ctx: Any, more: int) -> None: ...
 
 
-@each("agent", [ClassMethod, NoContext, TooMuch])
+@each_case("agent", [ClassMethod, NoContext, TooMuch])
 def test_method_that_cannot_be_called_is_a_named_error(agent: type[Agent]) -> None:
     with pytest.raises(ActionSignatureError) as caught:
         OperatorHarness(agent)
@@ -328,7 +328,7 @@ def upper(text: str) -> str:
     return text.upper()
 
 
-@each("resource", [upper, Tool(upper), Tool(upper, name="other")], ids=["function", "Tool", "named"])
+@each_case("resource", [upper, Tool(upper), Tool(upper, name="other")], ids=["function", "Tool", "named"])
 def test_builder(resource: Any) -> None:
     agent = (
         Agent(name="greeter")
@@ -341,7 +341,7 @@ def test_builder(resource: Any) -> None:
     assert harness.push("ada") == ["Hello ADA"]
 
 
-@each("triggers", [InputEvent, [InputEvent], (InputEvent, "_input_event"), "_input_event"])
+@each_case("triggers", [InputEvent, [InputEvent], (InputEvent, "_input_event"), "_input_event"])
 def test_builder_takes_one_trigger_or_several(triggers: Any) -> None:
     agent = Agent(name="a").add_action("a", triggers, lambda event, ctx: out(1))
     assert OperatorHarness(agent).push(1) == [1]
@@ -362,7 +362,7 @@ def test_resource_names_are_unique_within_their_type() -> None:
 # -- resources by decorator ----------------------------------------------------------
 
 
-@each("kind", list(ResourceType))
+@each_case("kind", list(ResourceType))
 def test_each_resource_type_has_its_decorator(kind: ResourceType) -> None:
     decorator = getattr(flink_agents, kind.value)
     bare = decorator(lambda self: None)

@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
     AgentDefinitionError,
 )
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def out(value: Any) -> OutputEvent:
@@ -81,10 +81,10 @@ class Shared(Agent):
 
 
 def test_each_subtask_has_its_own_copy_of_a_mutable_argument() -> None:
-    given = ["given"]
+    tags = ["given"]
     for _ in range(2):
-        assert OperatorHarness(Shared(given)).push("a") == [["given", "a"]]
-    assert given == ["given"]
+        assert OperatorHarness(Shared(tags)).push("a") == [["given", "a"]]
+    assert tags == ["given"]
 
 
 class Mutating(Agent):
@@ -151,12 +151,12 @@ class Untyped(Agent):
         return out(self.value)
 
 
-@each("value", [None, 1, 0.5, "a", True, [1, {"a": None}], {"a": [1]}])
+@each_case("value", [None, 1, 0.5, "a", True, [1, {"a": None}], {"a": [1]}])
 def test_plain_json_needs_no_annotation(value: Any) -> None:
     assert OperatorHarness(Untyped(value)).push(1) == [value]
 
 
-@each("value", [object(), {1: 2}, (1,), {1}, b"a", lambda: 1, Limits(low=1), float("nan"), print])
+@each_case("value", [object(), {1: 2}, (1,), {1}, b"a", lambda: 1, Limits(low=1), float("nan"), print])
 def test_argument_that_the_plan_cannot_hold_is_a_named_error(value: Any) -> None:
     with pytest.raises(AgentConfigurationError) as caught:
         OperatorHarness(Untyped(value))
@@ -184,7 +184,7 @@ def test_name_of_an_agent() -> None:
     assert OperatorHarness(OwnName, name="job's").push(1) == [("job's", "job's")]
 
 
-@each("name", ["", " ", 5])
+@each_case("name", ["", " ", 5])
 def test_name_that_is_no_text_is_a_named_error(name: Any) -> None:
     with pytest.raises(AgentDefinitionError, match="name of the agent"):
         OperatorHarness(ClassName(name))

@@ -15,7 +15,7 @@ from flink_agents.api.common.policies import RetryTimes
 from flink_agents.api.errors import WrongArgumentError
 from flink_agents.api.models.chat import Router, Secret, UsageLimits
 from flink_agents.api.models.history import ConversationHistory
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (RetryPolicy, {"attempts": 3}, "did you mean 'max_attempts'?"),
@@ -33,7 +33,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 ]
 
 
-@each(("kind", "given", "fix"), WRONG)
+@each_case(("kind", "given", "fix"), WRONG)
 def test_a_slip_has_the_authors_line(kind: Callable[..., Any], given: dict[str, Any], fix: str) -> None:
     with pytest.raises(WrongArgumentError) as caught:
         kind(**given)
@@ -53,9 +53,9 @@ def test_arguments_stand_by_name() -> None:
 
 
 def test_no_value_is_shown() -> None:
-    given: Any = {"env": ["hush"]}
+    arguments: Any = {"env": ["hush"]}
     with pytest.raises(WrongArgumentError) as caught:
-        Secret(**given)
+        Secret(**arguments)
     assert "hush" not in str(caught.value)
 
 
@@ -66,7 +66,7 @@ def test_inside_of_another_model_it_is_an_error_of_that() -> None:
 
     with pytest.raises(ValidationError) as caught:
         Holder.model_validate({"retry": {"attempts": 3}, "rate": {"calls": 0}})
-    assert [one["loc"] for one in caught.value.errors()] == [("retry", "attempts"), ("rate", "calls")]
+    assert [error["loc"] for error in caught.value.errors()] == [("retry", "attempts"), ("rate", "calls")]
 
 
 def test_they_travel_and_are_copied_as_before() -> None:

@@ -19,7 +19,7 @@ from flink_agents.api.tables import TableChange
 from flink_agents.connectors.envelopes import EnvelopeReader, Message, write_envelope
 from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Price(BaseModel):
@@ -37,7 +37,7 @@ class Pair:
 LINEAGE = OutputLineage("r-0", "r", "Pricing", "sada", 3, "orders/0/7")
 
 
-@each(
+@each_case(
     ("kind", "value"),
     [
         (Price, Price(item="tea \N{GRINNING FACE}", amount=2.5, at=datetime(2024, 2, 29, 1, 2, 3))),
@@ -62,17 +62,18 @@ class Passes(Agent):
 
 
 def test_the_way_of_an_output_is_followed_over_jobs() -> None:
-    read, lines = EnvelopeReader(Price), [write_envelope(Price(item="tea", amount=1))]
+    read = EnvelopeReader(Price)
+    lines = [write_envelope(Price(item="tea", amount=1))]
     ids: list[Any] = []
     for job in ("first", "second", "third"):
         with OperatorHarness(Passes, name=job, lineage=True, job_id=job) as harness:
-            lines = [write_envelope(one) for one in harness.push_all([read(line) for line in lines])]
+            lines = [write_envelope(output) for output in harness.push_all([read(line) for line in lines])]
         ids.append(read(lines[0]).lineage)
-    assert [one.agent for one in ids] == ["first", "second", "third"]
-    assert [one.parent for one in ids] == [None, ids[0].id, ids[1].id]
+    assert [lineage.agent for lineage in ids] == ["first", "second", "third"]
+    assert [lineage.parent for lineage in ids] == [None, ids[0].id, ids[1].id]
 
 
-@each(
+@each_case(
     ("line", "found"),
     [
         ("{", "JSONDecodeError"),
@@ -96,7 +97,7 @@ def test_what_is_no_json_is_named() -> None:
         write_envelope(object())
 
 
-@each("record", [TableChange, KafkaRecord, Message])
+@each_case("record", [TableChange, KafkaRecord, Message])
 def test_a_generic_record_is_made_with_its_type(record: Any) -> None:
     """Python 3.11 cannot set the type of a frozen object with slots."""
     values = {field.name: None for field in dataclasses.fields(record)}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Address(BaseModel):
@@ -60,7 +60,7 @@ SAMPLES: dict[str, Event] = {
 }
 
 
-@each(
+@each_case(
     ("cls", "name"),
     [
         (Event, "Event"),
@@ -81,7 +81,7 @@ def test_type_string_of_an_event() -> None:
     assert NamedEvent(type="circle").event_type == "circle"
 
 
-@each("event", SAMPLES.values(), ids=SAMPLES.keys())
+@each_case("event", SAMPLES.values(), ids=SAMPLES.keys())
 def test_events_are_frozen(event: Event) -> None:
     for name in [*type(event).model_fields, "other"]:
         with pytest.raises(ValidationError):
@@ -131,7 +131,7 @@ def declares_by_call() -> None:
     create_model("Mine", __base__=Event, id=(str, "x"))
 
 
-@each("name", RESERVED)
+@each_case("name", RESERVED)
 def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str) -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         declares(name)
@@ -140,7 +140,7 @@ def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str
     assert "test_api_events.py" in (caught.value.where or "")
 
 
-@each(
+@each_case(
     "declare",
     [
         declares_with_default,
@@ -187,8 +187,8 @@ def test_fields_are_checked_and_converted() -> None:
             OrderPlaced.model_validate(wrong)
 
 
-@each("event", SAMPLES.values(), ids=SAMPLES.keys())
-@each(
+@each_case("event", SAMPLES.values(), ids=SAMPLES.keys())
+@each_case(
     "duplicate",
     [
         copy.copy,
@@ -206,7 +206,7 @@ def test_copies_are_equal(event: Event, duplicate: Any) -> None:
     assert again.id is None
 
 
-@each("name", ["output", "named", "own", "subclass", "base"])
+@each_case("name", ["output", "named", "own", "subclass", "base"])
 def test_json_round_trip(name: str) -> None:
     event = SAMPLES[name]
     assert type(event).model_validate_json(event.model_dump_json()) == event
@@ -227,9 +227,10 @@ def test_unsent_event_has_no_id_and_no_lineage() -> None:
 
 
 def test_attributes_of_named_events_are_not_shared() -> None:
-    one, other = NamedEvent(type="a"), NamedEvent(type="a")
-    one.attributes["x"] = 1
-    assert other.attributes == {}
+    first_event = NamedEvent(type="a")
+    second_event = NamedEvent(type="a")
+    first_event.attributes["x"] = 1
+    assert second_event.attributes == {}
 
 
 # -- events in a run -----------------------------------------------------------------
@@ -263,13 +264,13 @@ def sent() -> list[Event]:
 
 @pytest.mark.executes_once
 def test_lineage_tells_where_an_event_came_from(sent: list[Event]) -> None:
-    start, one, other, after_one, after_other = sent
+    start, first_event, second_event, after_one, after_other = sent
     assert (start.upstream_event_id, start.upstream_action_name) == (None, None)
     assert [(event.upstream_event_id, event.upstream_action_name) for event in sent[1:]] == [
         (start.id, "first"),
         (start.id, "first"),
-        (one.id, "second"),
-        (other.id, "second"),
+        (first_event.id, "second"),
+        (second_event.id, "second"),
     ]
     assert after_one.id != after_other.id
     assert len({event.id for event in sent}) == 5
@@ -292,18 +293,19 @@ def test_ids_are_computed_only_when_asked(sent: list[Event], monkeypatch: pytest
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("an id was computed")
 
+    harness = OperatorHarness(Chain)
     monkeypatch.setattr(events.hashlib, "blake2b", refuse)
-    OperatorHarness(Chain).push_all(range(10))
+    harness.push_all(range(10))
     with pytest.raises(AssertionError):
         _ = seen[-1].id
 
 
 def test_lineage_is_no_part_of_equality_or_serialisation(sent: list[Event]) -> None:
-    _, one, other, *_ = sent
-    assert one == other == OrderPlaced(order_id="a")
-    assert hash(one) == hash(other)
-    assert one.model_dump() == OrderPlaced(order_id="a").model_dump()
-    assert pickle.loads(pickle.dumps(one)).id is None
+    _, first_event, second_event, *_ = sent
+    assert first_event == second_event == OrderPlaced(order_id="a")
+    assert hash(first_event) == hash(second_event)
+    assert first_event.model_dump() == OrderPlaced(order_id="a").model_dump()
+    assert pickle.loads(pickle.dumps(first_event)).id is None
 
 
 class Twice(Agent):
@@ -318,5 +320,5 @@ class Twice(Agent):
 
 
 def test_an_event_sent_twice_is_two_events() -> None:
-    one, other = OperatorHarness(Twice).push(1)
-    assert one != other
+    first_id, second_id = OperatorHarness(Twice).push(1)
+    assert first_id != second_id

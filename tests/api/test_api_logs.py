@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
+import pickle
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 
 import flink_agents
 from flink_agents.api.common.logs import MAX_CHARACTERS, MAX_TRACEBACK, bounded, bounded_logger
+from flink_agents.api.common.policies import OnError
+from tests.suite.tables import each_case
 
 LONG = "x" * 1_000_000
 LOG = bounded_logger("flink_agents.test_logs")
@@ -68,12 +72,14 @@ VALUES: dict[str, Any] = {
 def test_values_are_bounded(value: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
     LOG.warning(text, *[value] * text.count("%"))
     # Threads of other tests may log, too.
-    (record,) = (one for one in caplog.records if one.name == LOG.name)
+    (record,) = (log_record for log_record in caplog.records if log_record.name == LOG.name)
     assert len(record.getMessage()) < 4 * MAX_CHARACTERS
     assert len(caplog.text) < 4 * MAX_CHARACTERS
 
 
-@pytest.mark.parametrize("value", [one for one in VALUES.values() if isinstance(one, Exception)], ids=type)
+@pytest.mark.parametrize(
+    "value", [value for value in VALUES.values() if isinstance(value, Exception)], ids=type
+)
 def test_tracebacks_are_bounded(value: Exception, caplog: pytest.LogCaptureFixture) -> None:
     for log in (LOG.exception, lambda text: LOG.error(text, exc_info=value)):
         try:
@@ -94,6 +100,30 @@ def test_what_is_short_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     assert texts == ["no: 'key' after 3 of 1.50 s (None)", "100 %", "{'a': 1}"]
 
 
+@each_case("text", ["it was %s", "it was %r"])
+@each_case("name", [*VALUES, "none", "float", "integer", "bool", "enum", "path", "place"])
+def test_handlers_may_write_arguments_as_they_are(
+    name: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain_values = {
+        "float": 0.5,
+        "integer": 7,
+        "bool": True,
+        "enum": OnError.FAIL,
+        "path": Path("a"),
+        "none": None,
+    }
+    value = (VALUES | plain_values).get(name, object())
+    caplog.clear()
+    LOG.warning(text, value)
+    [record] = caplog.records
+    assert isinstance(record.args, tuple)
+    written = json.loads(json.dumps(record.args))
+    assert pickle.loads(pickle.dumps(record.args)) == tuple(written)
+    if text.endswith("%s"):
+        assert record.getMessage() == text % tuple(written)
+
+
 def test_both_ends_of_a_text_are_kept() -> None:
     text = bounded("<" + LONG + ">", 100)
     assert text.startswith("<x") and text.endswith("x>") and "characters" in text and len(text) < 150
@@ -108,14 +138,14 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 def calls(tree: ast.Module, name: str) -> list[str]:
     """The first arguments of calls of a method or function."""
-    found: list[str] = []
+    arguments: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name in (
             getattr(node.func, "attr", ""),
             getattr(node.func, "id", ""),
         ):
-            found.append(ast.unparse(node.args[0]) if node.args else "")
-    return found
+            arguments.append(ast.unparse(node.args[0]) if node.args else "")
+    return arguments
 
 
 def test_each_logger_of_the_package_is_bounded() -> None:

@@ -15,11 +15,15 @@ from flink_agents.api.durable import OnJobChange, OnMismatch, OnPlanChange, Prun
 from flink_agents.api.errors import OptionError
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import all_options, environment_name
-from tests.suite.tables import each
+from flink_agents.api.settings.tracing import TraceLevel
+from flink_agents.trace.recording.assembly import check_trace_options
+from tests.suite.tables import each_case
 
 DEFAULTS = {
     "job-identifier": None,
     "memory.short-term.ttl": None,
+    "local.log-size-mb": 16,
+    "local.log-files": 4,
     "actions.on-error": OnError.FAIL,
     "events.on-unhandled": OnError.FAIL,
     "run.max-events": 10_000,
@@ -117,7 +121,7 @@ def test_defaults() -> None:
     assert dict(empty) == {}
 
 
-@each("option", all_options().values(), ids=lambda option: option.key)
+@each_case("option", all_options().values(), ids=lambda option: option.key)
 def test_options_are_documented_and_named_alike(option: ConfigOption[Any]) -> None:
     assert option.doc.endswith(".")
     assert option.key == option.key.lower().replace("_", "-")
@@ -156,11 +160,11 @@ PARSED: list[tuple[str, object, object]] = [
 ]
 
 
-@each(("key", "value", "expected"), PARSED)
+@each_case(("key", "value", "expected"), PARSED)
 def test_values_are_parsed(key: str, value: object, expected: object) -> None:
-    found = Configuration({key: value}).get(key)
-    assert found == expected
-    assert type(found) is type(expected)
+    parsed_value = Configuration({key: value}).get(key)
+    assert parsed_value == expected
+    assert type(parsed_value) is type(expected)
 
 
 REFUSED: list[tuple[str, object, str]] = [
@@ -198,7 +202,7 @@ REFUSED: list[tuple[str, object, str]] = [
 ]
 
 
-@each(("key", "value", "expected"), REFUSED)
+@each_case(("key", "value", "expected"), REFUSED)
 def test_value_that_does_not_fit_is_a_named_error(key: str, value: object, expected: str) -> None:
     with pytest.raises(OptionError) as caught:
         Configuration({key: value})
@@ -220,7 +224,7 @@ def test_a_value_that_is_nearly_right_is_named() -> None:
     assert (caught.value.fix or "").startswith("write a value such as '5 min', or omit the option: ")
 
 
-@each(
+@each_case(
     ("key", "near"),
     [("run.max-event", "run.max-events"), ("runs.inline", "run.inline"), ("on-error", "actions.on-error")],
 )
@@ -254,7 +258,7 @@ def test_reading() -> None:
 # -- sources -------------------------------------------------------------------------
 
 
-@each("key", all_options())
+@each_case("key", all_options())
 def test_name_in_the_environment(key: str) -> None:
     name = environment_name(key)
     assert name == "FLINK_AGENTS_" + key.upper().replace(".", "_").replace("-", "_")
@@ -269,22 +273,22 @@ def test_every_variable_that_the_documentation_names_may_be_set() -> None:
     """Among them those that are no options: of the file of options, and of Kafka's connector."""
     pages = "".join(page.read_text("utf-8") for page in (Path(__file__).parents[2] / "docs").rglob("*.md"))
     named = set(re.findall(r"\bFLINK_AGENTS_[A-Z_]+[A-Z]\b", pages))
-    known = {environment_name(key) for key in all_options()}
-    maps = tuple(environment_name(key) + "_" for key, one in all_options().items() if one.type is dict)
+    option_names = {environment_name(key) for key in all_options()}
+    maps = tuple(environment_name(key) + "_" for key, option in all_options().items() if option.type is dict)
     maps += ("FLINK_AGENTS_ACTION_STATE_NAME_",)  # Stands for the name of another's store.
-    others = {name for name in named - known if not name.startswith(maps)}
+    other_names = {name for name in named - option_names if not name.startswith(maps)}
     no_options = {"CONFIG", "JOB_FILE", "KAFKA_JAR", "TEST_MODE", "UI_TOKEN"}
-    assert others == {f"FLINK_AGENTS_{name}" for name in no_options}
-    assert not Configuration.from_environment(dict.fromkeys(others, "a file"))
+    assert other_names == {f"FLINK_AGENTS_{name}" for name in no_options}
+    assert not Configuration.from_environment(dict.fromkeys(other_names, "a file"))
 
 
-@each("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])
+@each_case("name", ["FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_X"])
 def test_unknown_name_in_the_environment_is_a_named_error(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*the environment"):
         Configuration.from_environment({name: "5"})
 
 
-@each(
+@each_case(
     ("name", "near"),
     [
         ("FLINK_AGENTS_RUN_MAX_EVENT", "FLINK_AGENTS_RUN_MAX_EVENTS"),
@@ -355,6 +359,93 @@ def test_file_that_is_no_yaml_is_a_named_error(tmp_path: Path, text: bytes, line
     assert caught.value.expected and caught.value.found and caught.value.fix
 
 
+REPEATED: dict[str, tuple[str, int]] = {
+    "run.max-events: 5\nrun.max-events: 6\n": ("run.max-events", 2),
+    "run:\n  max-events: 5\n  max-events: 5\n": ("max-events", 3),
+    "run: {max-events: 5}\ntrace: {level: runs}\nrun: {inline: true}\n": ("run", 3),
+    "run:\n  max-events: 5\nrun.max-events: 6\n": ("run.max-events", 3),
+    "run.max-events: 6\nrun:\n  inline: true\n  max-events: 5\n": ("run.max-events", 4),
+    "{run: {max-events: 5}, 'run.max-events': 5}": ("run.max-events", 1),
+    "trace:\n  kafka.topic: a\ntrace.kafka:\n  topic: b\n": ("trace.kafka.topic", 4),
+    "trace.levels.A: runs\ntrace.levels:\n  A: calls\n": ("trace.levels.A", 3),
+    "trace.levels:\n  yes: runs\n  on: calls\n": ("on", 3),
+    "trace.levels: {1: runs, 0x1: calls}\n": ("0x1", 1),
+    "trace.kafka.client:\n  a: {b: 1}\n  a.b: 2\n": ("trace.kafka.client.a.b", 3),
+}
+
+
+@each_case(("text", "repeated"), REPEATED.items())
+def test_an_option_is_set_once_in_a_file(tmp_path: Path, text: str, repeated: tuple[str, int]) -> None:
+    path = yaml_file(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        Configuration.from_yaml(path)
+    key, line = repeated
+    assert repr(key) in caught.value.message and caught.value.where == f"{path}:{line}"
+    assert "line " in (caught.value.found or "") and caught.value.fix == "remove one"
+
+
+def test_values_of_a_merged_section_are_replaced(tmp_path: Path) -> None:
+    text = "trace.levels:\n  A: &base {x: runs, y: runs}\n  B: {<<: *base, y: calls}\n"
+    values = Configuration.from_yaml(yaml_file(tmp_path, text)).below("trace.levels")
+    assert values == {"A.x": "runs", "A.y": "runs", "B.x": "runs", "B.y": "calls"}
+
+
+@each_case(
+    "text",
+    [
+        *("off", "on", "yes", "no", "true", "False", "null", "Null", "~", "0", "010", "0x10", "0o7", "1e3"),
+        *("1.50", "1_000", "+5", "-0", ".inf", ".nan", "12:30", "12:30:45.5", "2024-05-01", "2024-13-45"),
+        *("2024-05-01 10:00:00", "2024-05-01T10:00:00Z", "a", "ünï", "1.2.3"),
+    ],
+)
+@each_case("form", ["{}", "'{}'", '"{}"', "!!str {}"])
+def test_a_text_is_the_one_that_is_written(tmp_path: Path, form: str, text: str) -> None:
+    values = Configuration.from_yaml(yaml_file(tmp_path, f"job-identifier: {form.format(text)}\n"))
+    assert values.get("job-identifier") == text
+
+
+def test_levels_and_numbers_are_those_that_are_written(tmp_path: Path) -> None:
+    text = "trace: {level: off, levels: {on: off, A: runs}}\nrun:\n  max-events: 010\n  inline: yes\n"
+    values = Configuration.from_yaml(yaml_file(tmp_path, text))
+    assert values.get("trace.level") is TraceLevel.OFF
+    assert values.below("trace.levels") == {"on": False, "A": "runs"}
+    check_trace_options(values)
+    assert (values.get("run.max-events"), values.get("run.inline")) == (10, True)
+
+
+@each_case(
+    ("text", "line"),
+    [
+        ("run:\n  inline: true\n  max-events: 12:30", 3),
+        ("trace.level: no", 1),
+        ("run.max-events: 2024-05-01", 1),
+        ("\njob-identifier:", 2),
+        ("job-identifier: !!binary /w==", 1),
+        ("trace.sinks: [jsonl, kafka]", 1),
+        ("trace:\n  level: runs\n  file-age: 12:30", 3),
+        ("trace.kafka.client.a: !!omap [{a: 1}]", 1),
+        ("run: &run\n  max-events: *run", 1),
+        ("trace.kafka.client.a: !!bool x", 1),
+        ("run:\n  max-event: 5", 2),
+    ],
+)
+def test_an_error_in_a_file_names_its_line(tmp_path: Path, text: str, line: int) -> None:
+    path = yaml_file(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        Configuration.from_yaml(path)
+    assert caught.value.where == f"{path}:{line}"
+
+
+def test_entries_of_any_type_are_values_of_json(tmp_path: Path) -> None:
+    text = (
+        "trace.kafka.client: {d: 2024-05-01, t: 12:30, n: 5, b: yes, s: [2024-05-01, 1], e: !!set {x, y}}\n"
+    )
+    values = Configuration.from_yaml(yaml_file(tmp_path, text)).below("trace.kafka.client")
+    assert values["d"] == "2024-05-01" and values["t"] == "12:30"
+    assert (values["n"], values["b"], values["s"]) == (5, True, ["2024-05-01", 1])
+    assert values["e"] == ["x", "y"]
+
+
 def test_file_that_cannot_be_read_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = tmp_path / "missing.yaml"
     monkeypatch.setenv("FLINK_AGENTS_CONFIG", str(missing))
@@ -390,10 +481,8 @@ def test_precedence(strongest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_over_changes_neither_side() -> None:
-    upper, lower = (
-        Configuration({"run.inline": False}),
-        Configuration({"run.inline": True, "run.max-events": 5}),
-    )
+    upper = Configuration({"run.inline": False})
+    lower = Configuration({"run.inline": True, "run.max-events": 5})
     assert dict(upper.over(lower)) == {"run.inline": False, "run.max-events": 5}
     assert dict(upper) == {"run.inline": False}
     assert dict(lower) == {"run.inline": True, "run.max-events": 5}
@@ -448,7 +537,7 @@ def test_options_of_an_installed_store_in_the_environment() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-@each(
+@each_case(
     "key",
     [
         "action-state.sqlite.paht",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from flink_agents import ChatMessage, Prompt, ResourceDescriptor, ResourceRef, ResourceType, Tool
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.resources import references_of
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Customer(BaseModel):
@@ -133,7 +133,7 @@ def anything(**queries: str) -> None: ...
 def by_place(query: str, /) -> None: ...
 
 
-@each(
+@each_case(
     ("func", "parameter"),
     [(no_annotation, "query"), (many, "queries"), (anything, "queries"), (by_place, "query")],
 )
@@ -181,7 +181,7 @@ def test_doubled_braces_are_braces() -> None:
     assert prompt.format_string(n=1) == '{"answer": 1}'
 
 
-@each(
+@each_case(
     ("given", "missing"),
     [
         ({}, "order=..., question=..., shop=..., tags=..."),
@@ -227,7 +227,7 @@ MALFORMED = [
 ]
 
 
-@each("text", MALFORMED)
+@each_case("text", MALFORMED)
 def test_template_that_nothing_can_fill_in_is_a_named_error(text: str) -> None:
     prompt = Prompt.from_text(text)
     for use in (lambda: prompt.variables, prompt.format_messages, lambda: prompt.format_string(x=1, y=1)):
@@ -243,7 +243,7 @@ class Unwilling:
         raise LookupError("not now")
 
 
-@each(
+@each_case(
     ("text", "value", "found"),
     [
         ("{x.y}", "text", "AttributeError: 'str' object has no attribute 'y'"),
@@ -301,6 +301,6 @@ REFERENCES: list[tuple[ResourceType, dict[str, Any], list[ResourceRef]]] = [
 ]
 
 
-@each(("kind", "arguments", "expected"), REFERENCES)
+@each_case(("kind", "arguments", "expected"), REFERENCES)
 def test_references(kind: ResourceType, arguments: dict[str, Any], expected: list[ResourceRef]) -> None:
     assert references_of(kind, arguments) == expected

@@ -45,12 +45,12 @@ def paid(harness: OperatorHarness, *order: Any) -> list[Any]:
 def continues_with_a_copy(make: Store, copy: Callable[[], object], file: Path) -> None:
     """Pay in a file, copy its journals, and restore a checkpoint with the copy."""
     CHARGED.clear()
-    with harness(lambda: SQLiteStore(file)) as before:
-        paid(before, "o-1", 1)
-        before.push(("o-2", 1))  # sleeps
-        checkpoint = before.snapshot()
-        before.advance_time(1000)
-        assert paid(before, "o-1", 2) == ["o-1 paid 2"]
+    with harness(lambda: SQLiteStore(file)) as first_harness:
+        paid(first_harness, "o-1", 1)
+        first_harness.push(("o-2", 1))  # sleeps
+        checkpoint = first_harness.snapshot()
+        first_harness.advance_time(1000)
+        assert paid(first_harness, "o-1", 2) == ["o-1 paid 2"]
     assert CHARGED == ["o-1/1", "o-2/1", "o-1/2"]
     with harness(make) as mistaken, pytest.raises(StoreMismatchError, match="journal copy"):
         mistaken.restore(checkpoint)

@@ -21,19 +21,19 @@ FIRST, SECOND, THIRD = (Record(RecordKind.CALL, seq, "0/pay", 0, b"data") for se
 
 @pytest.mark.own_conditions
 def test_a_job_continues_with_a_copy(file: Path, cli: Cli) -> None:
-    other = file.with_name("copy.db")
-    to = ("--to", "sqlite", "--to-option", f"path={other}")
-    continues_with_a_copy(lambda: SQLiteStore(other), lambda: cli("copy", *to), file)
+    copy_file = file.with_name("copy.db")
+    to = ("--to", "sqlite", "--to-option", f"path={copy_file}")
+    continues_with_a_copy(lambda: SQLiteStore(copy_file), lambda: cli("copy", *to), file)
 
 
 def test_a_copy_has_all_journals_and_what_was_pruned(file: Path, cli: Cli) -> None:
-    other = file.with_name("copy.db")
+    copy_file = file.with_name("copy.db")
     write(file, ("orders/shop", 1, [FIRST, SECOND, THIRD]), ("orders/shop", 2, [FIRST]), prune=0)
     write(file, ("orders/clerk", ("a", 1), [FIRST, SECOND]))
-    to = ("--to", "sqlite", "--to-option", f"path={other}")
+    to = ("--to", "sqlite", "--to-option", f"path={copy_file}")
     assert "copied 3 journals with 4 records; 4 of them were missing" in cli("copy", *to).stdout
     listed = loaded(cli("list", "--json"))
-    assert loaded(cli("list", "--json", "--path", str(other))) == listed
+    assert loaded(cli("list", "--json", "--path", str(copy_file))) == listed
     again = loaded(cli("copy", *to, "--json"))
     assert (again["journals"], again["records"], again["appended"]) == (3, 4, 0)
 
@@ -45,11 +45,11 @@ def test_an_interrupted_copy_is_completed(file: Path, cli: Cli, monkeypatch: pyt
     source = Place("sqlite", {"path": str(file)})
     append = SQLiteStore.append
     for allowed in range(8):
-        other = file.with_name(f"copy-{allowed}.db")
-        target = Place("sqlite", {"path": str(other)})
-        left = [allowed]
+        copy_file = file.with_name(f"copy-{allowed}.db")
+        target = Place("sqlite", {"path": str(copy_file)})
+        remaining_appends = [allowed]
 
-        async def dies(self: SQLiteStore, *arguments: Any, left: list[int] = left) -> None:
+        async def dies(self: SQLiteStore, *arguments: Any, left: list[int] = remaining_appends) -> None:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
@@ -62,10 +62,10 @@ def test_an_interrupted_copy_is_completed(file: Path, cli: Cli, monkeypatch: pyt
         except KeyboardInterrupt:
             died = True
         monkeypatch.setattr(SQLiteStore, "append", append)
-        assert asyncio.run(origins(other)) == (0 if died else 1), allowed
+        assert asyncio.run(origins(copy_file)) == (0 if died else 1), allowed
         asyncio.run(copy_journals(source, target))
-        assert asyncio.run(origins(other)) == 1
-        assert loaded(cli("list", "--json", "--path", str(other))) == loaded(cli("list", "--json"))
+        assert asyncio.run(origins(copy_file)) == 1
+        assert loaded(cli("list", "--json", "--path", str(copy_file))) == loaded(cli("list", "--json"))
 
 
 async def origins(file: Path) -> int:
@@ -78,10 +78,10 @@ async def origins(file: Path) -> int:
 
 
 def test_what_cannot_be_copied(file: Path, cli: Cli) -> None:
-    other = file.with_name("copy.db")
+    target_file = file.with_name("copy.db")
     write(file, ("orders/shop", 1, [FIRST]))
-    write(other, ("orders/shop", 1, [FIRST._replace(data=b"other")]))
-    refused = cli("copy", "--to", "sqlite", "--to-option", f"path={other}", code=2)
+    write(target_file, ("orders/shop", 1, [FIRST._replace(data=b"other")]))
+    refused = cli("copy", "--to", "sqlite", "--to-option", f"path={target_file}", code=2)
     assert "other records of key" in refused.stderr
     into_itself = cli("copy", "--to", "sqlite", "--to-option", f"path={file}", code=2)
     assert "into itself" in into_itself.stderr

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from journal_files import write
+from pydantic import TypeAdapter
 from typer.testing import CliRunner, Result
 from written_journals import header
 
 from flink_agents.api.action_state import JournalKey
+from flink_agents.api.events.signals import Signal
 from flink_agents.cli import erase
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
+from flink_agents.connectors.kafka.requests.desk import read_signal, signal_json
 from flink_agents.runtime.serde.keys import encode_key
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.clusters import cluster
 
 pytestmark = pytest.mark.own_conditions
 
+SIGNAL = TypeAdapter(Signal)
+ASKED: list[Any] = []
 ANSWER: dict[str, Any] = {
     "agent": "Shop",
     "outcome": "erased",
@@ -32,7 +40,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def left(file: Path, job: str, key: Any) -> list[int]:
+def remaining_runs(file: Path, job: str, key: Any) -> list[int]:
     """Return the runs that a journal has."""
 
     async def read() -> list[int]:
@@ -60,6 +68,7 @@ def erased(
         answered = True
 
         def ask(self, request: Any, seconds: float) -> list[dict[str, Any]]:
+            ASKED.append(request)
             return [ANSWER] if answers is None else answers
 
     def requests(*_: Any) -> Requests:
@@ -98,7 +107,7 @@ def filled(file: Path) -> Iterator[Path]:
 OTHERS = [("orders/Shop", "7"), ("bills/Shop", 7), ("orders/Shop", "s7")]
 
 
-@each(
+@each_case(
     "answers, begun, remaining, words",
     [
         (None, 2_000_000, [2], ["removed 2 records", "orders/Shop: keeps 1 runs: they came later"]),
@@ -123,32 +132,59 @@ def test_only_records_that_no_restart_needs_are_removed(
     file.unlink(missing_ok=True)
     runs = [header(0), header(1), header(2)]
     write(file, ("orders/Shop", 7, runs), *((job, key, runs) for job, key in OTHERS))
-    told = erased(file, monkeypatch, answers=answers, begun=begun)
-    assert told.exit_code == 0, told.output
-    assert left(file, "orders/Shop", 7) == remaining
-    assert all(word in told.output for word in words), told.output
+    result = erased(file, monkeypatch, answers=answers, begun=begun)
+    assert result.exit_code == 0, result.output
+    assert remaining_runs(file, "orders/Shop", 7) == remaining
+    assert all(word in result.output for word in words), result.output
     # Another job and other keys, which look alike, keep theirs.
-    assert [left(file, *one) for one in OTHERS] == [[0, 1, 2]] * len(OTHERS)
-    assert "journal of bills/Shop: keeps 3 runs: no answer of the job" in told.output
+    assert [remaining_runs(file, *journal) for journal in OTHERS] == [[0, 1, 2]] * len(OTHERS)
+    assert "journal of bills/Shop: keeps 3 runs: no answer of the job" in result.output
     # It can be repeated.
     assert erased(file, monkeypatch, answers=answers, begun=begun).exit_code == 0
-    assert left(file, "orders/Shop", 7) == remaining
+    assert remaining_runs(file, "orders/Shop", 7) == remaining
 
 
-@each("key, chosen", [('"7"', "7"), ("7", 7), ("s7", "s7")])
+@dataclass(frozen=True)
+class Place:
+    country: str
+
+
+@each_case("key", [Place("eu"), uuid.UUID(int=7)])
+def test_a_key_that_json_does_not_have_is_named_by_its_text(
+    key: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.unlink(missing_ok=True)
+    text = encode_key(key)
+    write(file, *(("orders/Shop", journal_key, [header(0)]) for journal_key in (key, text)))
+    refused = erased(file, monkeypatch, key=text)
+    assert refused.exit_code == 2 and "--raw" in refused.output
+    ASKED.clear()
+    result = erased(file, monkeypatch, "--raw", key=text)
+    assert result.exit_code == 0, result.output
+    assert remaining_runs(file, "orders/Shop", key) == [] and remaining_runs(file, "orders/Shop", text) == [0]
+    assert read_signal(SIGNAL.validate_json(signal_json(ASKED[0]))).key == key
+    # In quotes, the same text is a string.
+    assert erased(file, monkeypatch, key=json.dumps(text)).exit_code == 0
+    assert remaining_runs(file, "orders/Shop", text) == []
+
+
+@each_case("key, chosen", [('"7"', "7"), ("7", 7), ("s7", "s7")])
 def test_the_one_key_is_erased_that_is_named(
     key: str, chosen: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.unlink(missing_ok=True)
     keys: list[Any] = [7, "7", "s7"]
-    write(file, *(("orders/Shop", one, [header(0), header(1)]) for one in keys))
+    write(file, *(("orders/Shop", journal_key, [header(0), header(1)]) for journal_key in keys))
     assert erased(file, monkeypatch, key=key).exit_code == 0
-    assert [left(file, "orders/Shop", one) for one in keys] == [
-        [] if one is chosen or (type(one) is type(chosen) and one == chosen) else [0, 1] for one in keys
+    assert [remaining_runs(file, "orders/Shop", journal_key) for journal_key in keys] == [
+        []
+        if journal_key is chosen or (type(journal_key) is type(chosen) and journal_key == chosen)
+        else [0, 1]
+        for journal_key in keys
     ]
 
 
-@each(
+@each_case(
     "answers, code",
     [([{**ANSWER, "outcome": "rejected", "reason": "unfinished"}], 1), ([], 4)],
 )
@@ -158,7 +194,7 @@ def test_a_key_that_the_job_does_not_erase_keeps_all(
     """The trace names the runs to end first."""
     trace = tmp_path / "a.trace.jsonl"
     trace.write_text('{"key":"i7"}\n')
-    told = erased(filled, monkeypatch, "--path", str(trace), answers=answers)
-    assert told.exit_code == code
-    assert left(filled, "orders/Shop", 7) == [0, 1, 2]
+    result = erased(filled, monkeypatch, "--path", str(trace), answers=answers)
+    assert result.exit_code == code
+    assert remaining_runs(filled, "orders/Shop", 7) == [0, 1, 2]
     assert trace.read_text() == '{"key":"i7"}\n'

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each_case
 
 SHOP = """
 from flink_agents import Agent, InputEvent, OutputEvent, action
@@ -108,3 +109,58 @@ def test_replay_of_a_run_that_was_not_recorded(shop: Path) -> None:
     done = replay(shop, "7")
     assert done.exit_code == 2
     assert "FA6010" in done.stderr
+
+
+WAITING = """
+from flink_agents import Agent, InputEvent, OutputEvent, action
+
+
+def charge(total):
+    return total
+
+
+class Waiting(Agent):
+    @action(InputEvent)
+    async def wait(self, event, ctx):
+        await ctx.durable_execute_async(charge, 1)
+        if event.input == "signal":
+            await ctx.wait_for_signal("paid")
+        if event.input == "timeout":
+            await ctx.wait_for_signal("paid", timeout=60)
+        if event.input == "pause":
+            await ctx.sleep(3600)
+        if event.input == "approval":
+            await ctx.request_approval("refund", {"total": 1})
+        if event.input == "several":
+            await ctx.gather(ctx.wait_for_signal("paid"), ctx.wait_for_signal("sent"))
+        return OutputEvent(output=1)
+"""
+
+
+@each_case(
+    ("kind", "end"),
+    [
+        ("signal", "the run has not ended: it waits for the signal 'paid'"),
+        ("timeout", "the run has not ended: it waits for the signal 'paid'"),
+        ("pause", "the run has not ended: it waits for a timer"),
+        ("approval", "the run has not ended: it waits for an approval"),
+        ("several", "the run has not ended: it waits for the signal 'paid'; or the signal 'sent'"),
+        ("nothing", "completed"),
+    ],
+)
+def test_replay_of_a_run_that_waits(
+    kind: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flink_agents.plan.files.targets import load_agent
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "waiting_agent.py").write_text(WAITING)
+    file = tmp_path / f"{kind}.sqlite"
+    agent = load_agent("waiting_agent:Waiting")
+    with OperatorHarness(agent, lambda record: "a", store=lambda: SQLiteStore(file)) as harness:
+        harness.push(kind)
+    words = ["a", "0", "--agent", "waiting_agent:Waiting", "--path", str(file), "--store", "sqlite"]
+    done = CliRunner().invoke(app, ["journal", "replay", *words])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == end

@@ -74,7 +74,7 @@ def records(value: bytes, failed: str) -> list[Record]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*(f"{module}:Thing" for module in MODULES), *THERE])
 def test_values_of_classes_are_shown_as_data(file: Path, cli: Cli, name: str, kind: str) -> None:
-    before = set(sys.modules)
+    previous_modules = set(sys.modules)
     value = value_of(name, kind)
     write(file, ("orders", 1, records(value, name)))
     (run,) = loaded(cli("show", "1", "--json"))[0]["runs"]
@@ -87,7 +87,7 @@ def test_values_of_classes_are_shown_as_data(file: Path, cli: Cli, name: str, ki
     assert refused["raised"] == name
     assert name in cli("show", "1").stdout
     assert not (file.parent / "sprung").exists()
-    assert not {"setup", "this", "antigravity", "trap_package"} & (set(sys.modules) - before)
+    assert not {"setup", "this", "antigravity", "trap_package"} & (set(sys.modules) - previous_modules)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -107,11 +107,11 @@ def test_keys_of_classes_are_shown_by_their_text(file: Path, cli: Cli, module: s
 
 
 def test_where_the_user_is_is_not_where_modules_are_looked_for(file: Path, cli: Cli) -> None:
-    before = list(sys.path)
+    previous_path = list(sys.path)
     write(file, ("orders", 1, records(CODEC.encode(1), "x:Y")))
     for command in (["list"], ["show", "1"], ["stats"], ["prune", "1", "--through", "0"]):
         cli(*command)
-    assert sys.path == before
+    assert sys.path == previous_path
 
 
 def test_a_corrupt_value_behind_one_of_a_class_is_no_reason_to_make_it(file: Path, cli: Cli) -> None:

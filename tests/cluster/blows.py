@@ -153,18 +153,19 @@ class Blows:
         # Until then it may be given a part of the next attempt, which would be nobody's rival.
         self._watched.wait_for("the end of a TaskManager", lambda: not self._cluster.knows(stale))
         position = self._watched.effect_bytes()
-        others = {process.popen.pid for process in self._cluster.taskmanagers if process is not stale}
-        self._watched.wait_for("calls of all others", lambda: others <= self._callers_behind(position))
+        other_pids = {process.popen.pid for process in self._cluster.taskmanagers if process is not stale}
+        self._watched.wait_for("calls of all others", lambda: other_pids <= self._callers_behind(position))
         self._watched.wait_for_output()
-        logged, position = stale.log.stat().st_size, self._watched.effect_bytes()
+        logged = stale.log.stat().st_size
+        position = self._watched.effect_bytes()
         stale.thaw()
         time.sleep(self._chance.uniform(*OVERLAP_SECONDS))
         self._cluster.kill(stale)
         # Calls that it had begun take effect, as those of any dead process.
-        made = self._watched.effects_behind(position)
-        self.done.late += [line for line in made if _caller(line) == stale.popen.pid]
-        told = stale.log.read_bytes()[logged:].decode(errors="replace")
-        self.done.stale_refused += FencedOwnerError.code in told
+        effects = self._watched.effects_behind(position)
+        self.done.late += [line for line in effects if _caller(line) == stale.popen.pid]
+        log_text = stale.log.read_bytes()[logged:].decode(errors="replace")
+        self.done.stale_refused += FencedOwnerError.code in log_text
         self.done.overlaps += 1
 
     def _callers_behind(self, position: int) -> set[int | None]:

@@ -56,10 +56,10 @@ class BranchingAgent(Agent):
     @action(InputEvent)
     async def branch(self, event: InputEvent, ctx: Any) -> Branched:
         number: int = event.input
-        begun = ctx.short_term_memory.get("begun", 0) + 1
-        ctx.short_term_memory.set("begun", begun)
-        both = await asyncio.gather(*(self._branch(ctx, number, side, begun) for side in BRANCHES))
-        return Branched(number=number, begun=begun, tokens=[token for tokens in both for token in tokens])
+        run_count = ctx.short_term_memory.get("begun", 0) + 1
+        ctx.short_term_memory.set("begun", run_count)
+        both = await asyncio.gather(*(self._branch(ctx, number, side, run_count) for side in BRANCHES))
+        return Branched(number=number, begun=run_count, tokens=[token for tokens in both for token in tokens])
 
     async def _branch(self, ctx: Any, number: int, side: str, begun: int) -> list[str]:
         first = await self._call(ctx, number, f"{side}-0", begun)
@@ -81,10 +81,10 @@ class BranchingAgent(Agent):
                 self._note(ctx, number, step, token)
         racing = {asyncio.ensure_future(self._call(ctx, number, step, event.begun)): step for step in RACE}
         done, pending = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
-        for one in pending:
-            one.cancel()
+        for task in pending:
+            task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        winner = min(done, key=lambda one: racing[one])
+        winner = min(done, key=lambda future: racing[future])
         self._note(ctx, number, racing[winner], winner.result())
         return Raced(number=number, begun=event.begun, tokens=[*event.tokens, winner.result()])
 

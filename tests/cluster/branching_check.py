@@ -69,10 +69,10 @@ class BranchingEffects(Effects):
         if step in RACE or number not in self._order:
             return
         place = self._order[number], int(step == CLOSE)
-        before = self._latest.get(key, place)
-        if place < before:
-            self._verdict.out_of_order.append(f"{call} took effect first behind run {before[0]}")
-        self._latest[key] = max(place, before)
+        previous_place = self._latest.get(key, place)
+        if place < previous_place:
+            self._verdict.out_of_order.append(f"{call} took effect first behind run {previous_place[0]}")
+        self._latest[key] = max(place, previous_place)
 
     def check(self, calls: set[Call]) -> None:
         """Compare what took effect with what should have; of a race, one call was kept."""
@@ -82,19 +82,20 @@ class BranchingEffects(Effects):
             self.taken.pop(loser, None)
         super().check(calls | (raced & self.results.keys()))
         for key, number in sorted(runs):
-            kept = [step for step in RACE if (key, number, step) in self.results]
-            if not kept:
+            winners = [step for step in RACE if (key, number, step) in self.results]
+            if not winners:
                 self._verdict.lost.append(f"winner of the race of {(key, number)}")
-            elif len(kept) > 1:
-                self._verdict.wrong.append(f"the race of {(key, number)} was won by {kept}")
+            elif len(winners) > 1:
+                self._verdict.wrong.append(f"the race of {(key, number)} was won by {winners}")
 
     def tokens_of(self, key: int, number: int) -> str:
         """The tokens that the output of a number should have."""
         steps: tuple[tuple[str, ...], ...] = (*((step,) for step in BRANCHED), RACE, (CLOSE,))
-        found = [
-            {token for step in one for token in self.results.get((key, number, step), ())} for one in steps
+        token_sets = [
+            {token for step in group for token in self.results.get((key, number, step), ())}
+            for group in steps
         ]
-        return ",".join("+".join(sorted(tokens)) for tokens in found)
+        return ",".join("+".join(sorted(tokens)) for tokens in token_sets)
 
 
 def judge(
@@ -108,10 +109,10 @@ def judge(
     for line in outputs:
         runs.take(line)
     verdict.lost += [f"output of {number}" for number in range(workload.events) if number not in runs.order]
-    found = BranchingEffects(effects, verdict, runs.order, *more)
-    found.check(workload.calls())
+    checker = BranchingEffects(effects, verdict, runs.order, *more)
+    checker.check(workload.calls())
     for number, tokens in runs.tokens.items():
-        if tokens != (expected := found.tokens_of(workload.key_of(number), number)):
+        if tokens != (expected := checker.tokens_of(workload.key_of(number), number)):
             verdict.wrong.append(f"output of {number} has {tokens!r} instead of {expected!r}")
     return verdict
 
@@ -136,7 +137,7 @@ class _Runs:
     def take(self, line: str) -> None:
         """Judge the next output."""
         *words, tokens = line.split()
-        key, number, begun, total, digest = map(int, words)
+        key, number, run_count, total, digest = map(int, words)
         if number in self.order:
             self._verdict.duplicated.append(f"output {line}")
             return
@@ -154,7 +155,7 @@ class _Runs:
         was = self._before.get(key, (0, 0, 0))
         goes_on = (was[0] + 1, was[1] + number, extended_digest(was[2], number))
         anew = (1, number, extended_digest(0, number))
-        found = begun, total, digest
-        if any(one not in choice for one, *choice in zip(found, goes_on, anew, strict=True)):
+        counters = run_count, total, digest
+        if any(counter not in choice for counter, *choice in zip(counters, goes_on, anew, strict=True)):
             self._verdict.wrong.append(f"output {line!r} instead of {goes_on} or {anew}")
-        self._before[key] = found
+        self._before[key] = counters

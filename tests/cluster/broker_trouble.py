@@ -112,7 +112,8 @@ class BrokerTrouble:
             while not self._end.wait(self._chance.uniform(*EVERY)):
                 seconds = self._chance.uniform(*SECONDS)
                 if self._outage and (self.done.count >= BEFORE_OUTAGE or not self._often):
-                    seconds, self._outage = self._outage, 0.0
+                    seconds = self._outage
+                    self._outage = 0.0
                     self.done.outages += 1
                 elif not self._often:
                     continue
@@ -170,7 +171,9 @@ class FenceWatch:
         """Whether somebody has taken over; waits a little for it, so that it is known at once."""
         if self._seen:
             return True
-        found = [record for records in self._consumer.poll(timeout_ms=POLL_MS).values() for record in records]
-        claims = [unpack_claim(record.key, record.value) for record in found]
+        claim_records = [
+            record for records in self._consumer.poll(timeout_ms=POLL_MS).values() for record in records
+        ]
+        claims = [unpack_claim(record.key, record.value) for record in claim_records]
         self._seen = any(claim is not None and claim[0] == "fence" for claim in claims)
         return self._seen

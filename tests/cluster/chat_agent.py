@@ -22,8 +22,8 @@ def price_of(number: int) -> int:
 def turn_of(request: ServedRequest) -> tuple[int, int]:
     """The number of the order that a request is about, and how often the model has answered before."""
     messages = request.body["messages"]
-    order = next(one["content"] for one in messages if one["role"] == "user")
-    return int(order.split()[1]), sum(one["role"] == "assistant" for one in messages)
+    order = next(message["content"] for message in messages if message["role"] == "user")
+    return int(order.split()[1]), sum(message["role"] == "assistant" for message in messages)
 
 
 def answer(request: ServedRequest) -> Reply:
@@ -69,5 +69,5 @@ class ChatAgent(Agent):
 
 def expected(number: int) -> str:
     """The output for an order."""
-    told = {"exit_code": 0, "stdout": f"{price_of(number) // 2}\n", "stderr": ""}
-    return f"{number} {json.dumps(told, separators=(',', ':'))}"
+    result = {"exit_code": 0, "stdout": f"{price_of(number) // 2}\n", "stderr": ""}
+    return f"{number} {json.dumps(result, separators=(',', ':'))}"

@@ -18,13 +18,13 @@ def main() -> None:
     for name in ("url", "key", "skills", "output"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--orders", type=int, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     env: Any = AgentsExecutionEnvironment.get_execution_environment()
-    source = NumberSequenceSource(0, given.orders - 1)
+    source = NumberSequenceSource(0, options.orders - 1)
     numbers = env.stream_env.from_source(source, WatermarkStrategy.no_watermarks(), "orders").uid("orders")
-    agent = ChatAgent(given.url, given.key, given.skills)
+    agent = ChatAgent(options.url, options.key, options.skills)
     outputs = env.from_datastream(numbers, lambda number: number).apply(agent).to_datastream()
-    outputs.sink_to(sink(given.output)).uid("outputs")
+    outputs.sink_to(sink(options.output)).uid("outputs")
     env.execute("chat")
 
 

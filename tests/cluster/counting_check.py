@@ -36,8 +36,8 @@ class Verdict:
     def __str__(self) -> str:
         parts = [f"{self.records} records"]
         for name in ("lost", "duplicated", "out_of_order", "wrong"):
-            found = getattr(self, name)
-            parts.append(f"{len(found)} {name}" + (f", such as {list(found[:5])}" if found else ""))
+            problems = getattr(self, name)
+            parts.append(f"{len(problems)} {name}" + (f", such as {list(problems[:5])}" if problems else ""))
         return "; ".join(parts)
 
 

@@ -75,7 +75,8 @@ def main() -> None:
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
     options = parse_arguments()
-    keys, pause = options.keys, 1 / options.per_second
+    keys = options.keys
+    pause = 1 / options.per_second
 
     def slowly(number: int) -> int:
         time.sleep(pause)

@@ -53,10 +53,10 @@ class CountingRun:
 
     def wait_for_end(self, job: ClusterJob) -> None:
         """Wait until the job has read and written all; fail where nothing moves any more."""
-        while (before := self.output.count()) < self._records:
+        while (line_count := self.output.count()) < self._records:
             self._cluster.wait_for(
-                f"more than {before} of {self._records} committed lines, or the end",
-                lambda seen=before: self.output.count() > seen or job.state() == "FINISHED",
+                f"more than {line_count} of {self._records} committed lines, or the end",
+                lambda seen=line_count: self.output.count() > seen or job.state() == "FINISHED",
                 job,
             )
             if job.state() == "FINISHED":
@@ -67,10 +67,12 @@ class CountingRun:
         """Kill a TaskManager and start another; return the seconds until output comes again."""
         self._cluster.kill(chance.choice(self._cluster.taskmanagers))
         killed = time.monotonic()
-        before = self.output.count()
+        line_count = self.output.count()
         self._cluster.start_taskmanager(slots)
         self._cluster.wait_for(
-            f"more than {before} committed lines after a SIGKILL", lambda: self.output.count() > before, job
+            f"more than {line_count} committed lines after a SIGKILL",
+            lambda: self.output.count() > line_count,
+            job,
         )
         return time.monotonic() - killed
 

@@ -64,19 +64,20 @@ class ChainAgent(Agent):
     @action(InputEvent)
     async def reserve(self, event: InputEvent, ctx: Any) -> Reserved:
         number: int = event.input
-        begun = ctx.short_term_memory.get("begun", 0) + 1
-        ctx.short_term_memory.set("begun", begun)
+        run_count = ctx.short_term_memory.get("begun", 0) + 1
+        ctx.short_term_memory.set("begun", run_count)
         calls: list[Awaitable[str]] = []
         for place, step in enumerate(PARALLEL):
             # One of them blocks a thread of the pool.
             effect = blocking_effect if place == 1 else waiting_effect
             calls.append(ctx.durable_execute_async(effect, *self._arguments(ctx, number, step)))
         noted = [self._noted(ctx, number, step, call) for step, call in zip(PARALLEL, calls, strict=True)]
-        return Reserved(number=number, begun=begun, tokens=await asyncio.gather(*noted))
+        return Reserved(number=number, begun=run_count, tokens=await asyncio.gather(*noted))
 
     @action(Reserved)
     async def charge(self, event: Reserved, ctx: Any) -> Charged:
-        number, tokens = event.number, list(event.tokens)
+        number = event.number
+        tokens = list(event.tokens)
         charged = ctx.short_term_memory.get("charged", 0) + number
         try:
             call = ctx.durable_execute_async(charging_effect, *self._arguments(ctx, number, "charge"))

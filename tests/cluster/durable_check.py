@@ -58,20 +58,21 @@ class Workload:
         lines: dict[int, str] = {}
         for key in range(min(self.keys, self.events)):
             charged = digest = 0
-            for begun, number in enumerate(range(key, self.events, self.keys), 1):
-                charged, digest = charged + number, extended_digest(digest, number)
-                lines[number] = f"{key} {number} {begun} {charged} {digest}"
+            for run_count, number in enumerate(range(key, self.events, self.keys), 1):
+                charged = charged + number
+                digest = extended_digest(digest, number)
+                lines[number] = f"{key} {number} {run_count} {charged} {digest}"
         return lines
 
     def windows(self) -> dict[tuple[int, int], str]:
         """The line of each window, by key and start."""
         sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
         for number, line in self.outputs().items():
-            key, _, begun, *_ = line.split()
-            found = sums[int(key), stamp(number) // WINDOW_MS * WINDOW_MS]
-            for place, value in enumerate((1, number, int(begun))):
-                found[place] += value
-        return {place: " ".join(map(str, (*place, *found))) for place, found in sums.items()}
+            key, _, run_count, *_ = line.split()
+            window_sums = sums[int(key), stamp(number) // WINDOW_MS * WINDOW_MS]
+            for place, value in enumerate((1, number, int(run_count))):
+                window_sums[place] += value
+        return {place: " ".join(map(str, (*place, *totals))) for place, totals in sums.items()}
 
     def calls(self) -> set[Call]:
         """All durable calls."""
@@ -140,13 +141,13 @@ class Effects:
         words = [line.split() for line in lines]
         # A process that takes effect behind a repeat was alive then, whatever became of it later.
         self._last = {int(word[6]): place for place, word in enumerate(words) if word[0] == "effect"}
-        for place, (kind, key, number, step, token, *rest) in enumerate(words):
+        for place, (kind, key, number, step, token, *remaining_words) in enumerate(words):
             call = int(key), int(number), step
             if kind == "record":
                 self.results[call].add(token)
             else:
-                self._effect(call, token, rest[0], place)
-                self._process[call] = int(rest[1])
+                self._effect(call, token, remaining_words[0], place)
+                self._process[call] = int(remaining_words[1])
 
     def _effect(self, call: Call, token: str, idempotency_key: str, place: int) -> None:
         verdict = self._verdict
@@ -189,8 +190,8 @@ class Effects:
         for call, tokens in self.results.items():
             # Only the last effect can have been recorded; any other result was not kept, or is not its own.
             if tokens != set(self.taken[call][-1:]):
-                taken = self.taken[call]
-                verdict.wrong.append(f"{call} returned {sorted(tokens)}, and took effect as {taken}")
+                effect_tokens = self.taken[call]
+                verdict.wrong.append(f"{call} returned {sorted(tokens)}, and took effect as {effect_tokens}")
 
     def tokens_of(self, key: int, number: int) -> str:
         """The tokens that the output of a number should have."""
@@ -206,10 +207,10 @@ def judge(
 ) -> Verdict:
     """Compare what was written, each in the order of writing, with the model."""
     verdict = Verdict(events=len(outputs))
-    found = Effects(effects, verdict, killed)
-    found.check(workload.calls())
+    checker = Effects(effects, verdict, killed)
+    checker.check(workload.calls())
     expected: dict[Any, str] = {
-        number: f"{line} {found.tokens_of(number % workload.keys, number)}"
+        number: f"{line} {checker.tokens_of(number % workload.keys, number)}"
         for number, line in workload.outputs().items()
     }
     _compare(verdict, "output", outputs, expected, lambda words: int(words[1]))
@@ -230,15 +231,15 @@ def _compare(
     for line in lines:
         words = line.split()
         place = place_of(words)
-        before = latest.get(words[0], place)
+        latest_place = latest.get(words[0], place)
         if place in seen:
             verdict.duplicated.append(f"{what} {line}")
-        elif place < before:
+        elif place < latest_place:
             verdict.out_of_order.append(f"{what} {line}")
         if expected.get(place) != line:
             verdict.wrong.append(f"{what} {line!r} instead of {expected.get(place)!r}")
         seen.add(place)
-        latest[words[0]] = max(place, before)
+        latest[words[0]] = max(place, latest_place)
     verdict.lost += [f"{what} {place}" for place in sorted(expected.keys() - seen)]
 
 

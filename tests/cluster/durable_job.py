@@ -77,8 +77,8 @@ def sums(outputs: Any) -> Any:
     class Sum(ProcessWindowFunction[Any, Any, Any, Any]):
         def process(self, key: Any, context: Any, elements: Any) -> Any:
             words = [line.split() for line in elements]
-            numbers, begun = (sum(int(each[place]) for each in words) for place in (1, 2))
-            yield f"{key} {context.window().start} {len(words)} {numbers} {begun}"
+            numbers, run_counts = (sum(int(fields[place]) for fields in words) for place in (1, 2))
+            yield f"{key} {context.window().start} {len(words)} {numbers} {run_counts}"
 
     keyed = outputs.key_by(lambda line: int(line.split()[0]), key_type=Types.LONG())
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))

@@ -23,7 +23,8 @@ CLUSTER_OPTIONS = {
 TASKMANAGER_OPTIONS = {"heartbeat.timeout": "10 min"}
 """Those of its TaskManagers: one that stood still goes on, and does not give itself up."""
 
-SLOWLY, FAST = 100, 1000
+SLOWLY = 100
+FAST = 1000
 """Speeds of the source, in events a second: of a job that is to be stopped in mid-work, and of others."""
 
 SLOTS = 3
@@ -111,8 +112,10 @@ class Restores:
         """Cancel the job; returns where its checkpoints lie, the oldest first."""
         job.cancel()
         self._cluster.wait_for("the end of the cancelled job", lambda: job.state() == "CANCELED")
-        found = (self._cluster.directory / "checkpoints" / job.id).glob("chk-*/_metadata")
-        paths = sorted((path.parent for path in found), key=lambda path: int(path.name.partition("-")[2]))
+        metadata_files = (self._cluster.directory / "checkpoints" / job.id).glob("chk-*/_metadata")
+        paths = sorted(
+            (path.parent for path in metadata_files), key=lambda path: int(path.name.partition("-")[2])
+        )
         return [path.as_uri() for path in paths]
 
     def unfinished(self) -> set[int]:
@@ -158,7 +161,7 @@ class Restores:
         effects = [line for line in self.files.effects() if line not in ignored]
         verdict = self.files.verdict(self._workload, effects)
         verdict.repeated_after_record += self._store.recorded_twice()
-        found = {name: count for name, count in verdict.counts().items() if count}
+        problem_counts = {name: count for name, count in verdict.counts().items() if count}
         for name in IN_WINDOW:
-            found.pop(name, None)
-        return found
+            problem_counts.pop(name, None)
+        return problem_counts

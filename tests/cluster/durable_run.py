@@ -157,7 +157,7 @@ class Report:
         spread = {"p50": median(seconds), "max": max(seconds)} if seconds else {}
         done = asdict(self.done)
         done["late_effects"] = len(done.pop("late"))
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "store": self.store,
             "seed": self.chaos.seed,
             "job": self.chaos.workload.job,
@@ -173,12 +173,12 @@ class Report:
         }
         if self.broker is not None:
             longest = round(self.broker.longest_seconds, 1)
-            found["broker"] = {**asdict(self.broker), "longest_seconds": longest}
+            figures["broker"] = {**asdict(self.broker), "longest_seconds": longest}
         if examples := self.verdict.examples():
-            found["examples"] = examples
+            figures["examples"] = examples
         if self.failure is not None:
-            found["failure"] = self.failure.splitlines()[0]
-        return found
+            figures["failure"] = self.failure.splitlines()[0]
+        return figures
 
 
 class DurableRun:
@@ -213,7 +213,8 @@ class DurableRun:
 
     def execute(self) -> Report:
         """Run the job to its end, kill meanwhile, and compare."""
-        chaos, report = self._chaos, Report(self._chaos, self._store.name)
+        chaos = self._chaos
+        report = Report(self._chaos, self._store.name)
         self._cluster.fresh_taskmanagers(chaos.combination.taskmanagers, self._slots)
         options = {**OPTIONS, **chaos.combination.options, **self._store.flink_options}
         options |= chaos.workload.options
@@ -231,7 +232,8 @@ class DurableRun:
         # Whatever is missing after a failure must not hide it.
         with suppress(OSError, AssertionError):
             counts = job.checkpoints()
-            report.checkpoints, report.recoveries = counts["completed"], counts["restored"]
+            report.checkpoints = counts["completed"]
+            report.recoveries = counts["restored"]
             if report.failure is not None:
                 job.cancel()
         report.verdict = self._verdict(report.done)
@@ -277,14 +279,14 @@ class DurableRun:
     def advance(self, job: ClusterJob, what: str, reached: Callable[[], bool]) -> None:
         """Wait as long as there is new output, until ``reached``."""
         while not reached():
-            before = self.progress()
+            progress = self.progress()
 
-            def moved(before: int = before) -> bool:
+            def moved(before: int = progress) -> bool:
                 self._replace_broken(job)
                 return self._has_more_than(before) or reached()
 
             try:
-                awaited = f"{what}, or more than {before} lines of output"
+                awaited = f"{what}, or more than {progress} lines of output"
                 self._cluster.wait_for(awaited, moved, job, self._chaos.stuck_after)
             except AssertionError as error:
                 raise StuckError(f"{error}\n{self._stuck_keys()}") from None
@@ -299,8 +301,8 @@ class DurableRun:
         """The journals of keys that are the farthest behind, from their first run without output."""
         work = self._chaos.workload
         came = {int(line.split()[1]) for line in self.files.outputs.lines()}
-        left = [number for number in reversed(range(work.events)) if number not in came]
-        missing = {work.key_of(number): number // work.keys for number in left}
+        missing_numbers = [number for number in reversed(range(work.events)) if number not in came]
+        missing = {work.key_of(number): number // work.keys for number in missing_numbers}
         behind = sorted(missing.items(), key=itemgetter(1))[:STUCK_KEYS]
         runs = [(key, seq + more) for key, seq in behind for more in range(RUNS_OF_A_STUCK_KEY)]
         return self._store.show(runs)
@@ -334,10 +336,10 @@ class _Watched:
         self._run.advance(self._job, what, reached_in_time)
 
     def wait_for_output(self) -> None:
-        before = self._run.progress()
+        progress = self._run.progress()
 
         def came() -> bool:
-            return self._run.progress() > before or self._run.has_all_output(self._job)
+            return self._run.progress() > progress or self._run.has_all_output(self._job)
 
         self._run.advance(self._job, "new output", came)
 

@@ -50,14 +50,14 @@ class RunStore:
     @classmethod
     def of(cls, name: str, directory: Path, given: Mapping[str, str] | None = None) -> RunStore:
         """A store in ``directory``, or wherever the options that are given say."""
-        own = OPTIONS[name](directory) if name in OPTIONS else {}
-        return cls(name, {**own, **(given or {})})
+        defaults = OPTIONS[name](directory) if name in OPTIONS else {}
+        return cls(name, {**defaults, **(given or {})})
 
     @classmethod
     def in_kafka(cls, bootstrap_servers: str, given: Mapping[str, str] | None = None) -> RunStore:
         """A store in topics of its own, unless the options that are given say otherwise."""
-        own = {"bootstrap-servers": bootstrap_servers, "topic": f"run-{secrets.token_hex(4)}"}
-        return cls("kafka", {**own, **(given or {})})
+        defaults = {"bootstrap-servers": bootstrap_servers, "topic": f"run-{secrets.token_hex(4)}"}
+        return cls("kafka", {**defaults, **(given or {})})
 
     @property
     def flink_options(self) -> dict[str, str]:
@@ -71,18 +71,18 @@ class RunStore:
         """Calls and actions that have more than one record."""
 
         async def find(store: ActionStateStore) -> list[str]:
-            found: list[str] = []
+            duplicates: list[str] = []
             after: JournalKey | None = None
             while page := await store.journals(None, after, PAGE):
                 for info in page:
                     records = await store.scan(info.journal)
-                    found += recorded_twice(
+                    duplicates += recorded_twice(
                         (info.journal, record.seq, record.step, record.kind.name, record.index)
                         for record in records
                         if record.kind in KINDS
                     )
                 after = page[-1].journal
-            return found
+            return duplicates
 
         return Place(self.name, self.options).ask(find)
 
@@ -95,13 +95,13 @@ class RunStore:
         codec = ValueCodec(allow_pickle=False)
 
         async def find(store: ActionStateStore) -> set[str]:
-            found: set[str] = set()
-            for each in await list_journals(store, None, sys.maxsize):
-                for record in await store.scan(JournalKey(each["job"], each["raw"])):
+            values: set[str] = set()
+            for journal in await list_journals(store, None, sys.maxsize):
+                for record in await store.scan(JournalKey(journal["job"], journal["raw"])):
                     if record.kind is RecordKind.CALL:
                         call = CallRecord.unpack(codec, record.data)
-                        found |= set() if call.value is None else {codec.decode(call.value)}
-            return found
+                        values |= set() if call.value is None else {codec.decode(call.value)}
+            return values
 
         return Place(self.name, self.options).ask(find)
 
@@ -124,11 +124,11 @@ class RunStore:
         title = f"--- journal of key {key}, run {seq}"
         try:
             place = Place(self.name, self.options)
-            found = place.ask(lambda store: show_key(store, encode_key(key), None, seq))
+            journals = place.ask(lambda store: show_key(store, encode_key(key), None, seq))
         except Exception as error:
             # A report about a failure must not hide it by another one.
             return f"{title}: {type(error).__name__}: {error}"
-        lines = [json.dumps(line) for journal in found for run in journal["runs"] for line in _lines(run)]
+        lines = [json.dumps(line) for journal in journals for run in journal["runs"] for line in _lines(run)]
         return "\n".join([title, *lines])
 
 

@@ -120,14 +120,14 @@ class FlinkCluster:
         self.killed: set[int] = set()
         self._processes: list[FlinkProcess] = []
         rest_port, rpc_port = free_ports(2)
-        own = {
+        cluster_options = {
             "jobmanager.rpc.port": rpc_port,
             "rest.address": "localhost",
             "rest.port": rest_port,
             "io.tmp.dirs": str(directory / "tmp"),
             "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
         }
-        self._options = {**DEFAULTS, **own, **(options or {})}
+        self._options = {**DEFAULTS, **cluster_options, **(options or {})}
         self._home = FlinkHome.make(directory, self._options)
         # What is left of a killed process stays in here; the quick compiler starts sooner.
         quick = {"JVM_ARGS": f"-Djava.io.tmpdir={directory / 'tmp'} -XX:TieredStopAtLevel=1"}
@@ -147,7 +147,8 @@ class FlinkCluster:
         """Kill all processes, and remove their temporary files. Logs and checkpoints stay."""
         for process in self._processes:
             process.kill()
-        self._processes, self.taskmanagers = [], []
+        self._processes = []
+        self.taskmanagers = []
         shutil.rmtree(self.directory / "tmp", ignore_errors=True)
 
     # -- TaskManagers -----------------------------------------------------------------
@@ -175,8 +176,8 @@ class FlinkCluster:
 
     def knows(self, taskmanager: FlinkProcess) -> bool:
         """Whether the JobManager counts a TaskManager among its own."""
-        known = self.rest.get("/taskmanagers")["taskmanagers"]
-        return any(each["id"] == taskmanager.name for each in known)
+        taskmanagers = self.rest.get("/taskmanagers")["taskmanagers"]
+        return any(manager["id"] == taskmanager.name for manager in taskmanagers)
 
     def replace_broken(self, job: ClusterJob, slots: int) -> int:
         """Replace TaskManagers that can run no Python any more, as a supervisor would; returns how many."""
@@ -218,10 +219,10 @@ class FlinkCluster:
         with log.open("wb") as stream:
             status = self._run(command, stream)
         text = log.read_text(encoding="utf-8", errors="replace")
-        found = re.search(r"submitted with JobID ([0-9a-f]{32})", text)
-        if status != 0 or found is None:
+        match = re.search(r"submitted with JobID ([0-9a-f]{32})", text)
+        if status != 0 or match is None:
             raise AssertionError(f"flink run ended with {status}\n{tail(log)}\n{self.report()}")
-        return ClusterJob(self.rest, found[1])
+        return ClusterJob(self.rest, match[1])
 
     def submit_here(
         self,
@@ -241,13 +242,13 @@ class FlinkCluster:
         from flink_agents.runtime.flink import compat as flink_compat, environment
 
         self.wait_for("the JobManager", self._answers, seconds=START_SECONDS)
-        given = {**self._options, **(options or {}), "parallelism.default": str(parallelism)}
-        given["pipeline.jars"] = self._home.python_jar.as_uri()
+        flink_options = {**self._options, **(options or {}), "parallelism.default": str(parallelism)}
+        flink_options["pipeline.jars"] = self._home.python_jar.as_uri()
         if savepoint is not None:
-            given["execution.state-recovery.path"] = savepoint
+            flink_options["execution.state-recovery.path"] = savepoint
         environment.gateway.install()
         configuration = environment.FlinkConfiguration()
-        for key, value in given.items():
+        for key, value in flink_options.items():
             configuration.set_string(key, str(value))
         flink = environment.StreamExecutionEnvironment.get_execution_environment(configuration)
         # An environment that is made outside of `flink run` is local at first.
@@ -275,10 +276,10 @@ class FlinkCluster:
         """Wait for ``condition``; fail at once where the job or a process of the cluster is dead."""
 
         def checked() -> T | None:
-            found = condition()
-            if not found:
+            result = condition()
+            if not result:
                 self._check_alive(what, job)
-            return found
+            return result
 
         return wait_until(what, checked, seconds, lambda: self.report(job))
 
@@ -352,9 +353,9 @@ def free_ports(count: int) -> list[int]:
     """Ports of this machine that nobody uses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for free_socket in sockets:
+            free_socket.bind(("127.0.0.1", 0))
+        return [bound_socket.getsockname()[1] for bound_socket in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for free_socket in sockets:
+            free_socket.close()

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from flink_agents import Agent, AgentsExecutionEnvironment
+from flink_agents.runtime.flink.following.rest import ClusterRest, vertices_of
 from tests.cluster.waiting import tail, wait_until
 
 T = TypeVar("T")
@@ -46,10 +47,10 @@ class LocalJob:
 
     def cancel(self) -> float:
         """Cancel the job, and return after how many seconds it had ended."""
-        asked = time.monotonic()
+        start_seconds = time.monotonic()
         self._client.cancel()
         self._wait_for_end("of the cancelled job")
-        return time.monotonic() - asked
+        return time.monotonic() - start_seconds
 
     def stop_with_savepoint(self, directory: Path) -> str:
         """Stop the job without draining it, and return where the savepoint lies."""
@@ -63,14 +64,22 @@ class LocalJob:
         self._wait_for_end("of the stopped job")
         return savepoint.get()
 
+    def finished(self) -> list[str]:
+        """Return the names of the tasks that have finished."""
+        from flink_agents.runtime.flink.compat import rest_address
+
+        cluster_rest = ClusterRest(rest_address(self._client._j_job_client))
+        tasks = vertices_of(cluster_rest.get, str(self._client.get_job_id()))
+        return [task["name"] for task in tasks if task["status"] == "FINISHED"]
+
     def wait_for(self, what: str, condition: Callable[[], T | None], alive: bool = True) -> T:
         """Wait for ``condition``; unless ``alive`` is false, fail at once where the job has ended."""
 
         def checked() -> T | None:
-            found = condition()
-            if alive and not found and self.ended():
+            result = condition()
+            if alive and not result and self.ended():
                 raise AssertionError(f"waited for {what}, but the job ended\n{self.report()}")
-            return found
+            return result
 
         return wait_until(what, checked, WAIT_SECONDS, self.report)
 

@@ -88,7 +88,11 @@ class Settings:
         modes = list(product(("hashmap", "rocksdb"), (False, True)))
         all_ = [Combination(*mode, *slots) for mode in modes for slots in ((1, 1), (2, 1), (2, 2))]
         pairs = [(2, 1), (2, 3), (1, 2), (3, 1)]
-        rescales = [(Combination(*mode, before), after) for mode in modes for before, after in pairs]
+        rescales = [
+            (Combination(*mode, initial_parallelism), after)
+            for mode in modes
+            for initial_parallelism, after in pairs
+        ]
         durable = [Combination("hashmap", False, 2, 2), Combination("rocksdb", unaligned=True)]
         # Together, the three tests of the short version have each backend, alignment and parallelism.
         return cls(

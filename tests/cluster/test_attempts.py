@@ -46,9 +46,9 @@ def wait_for_attempts(job: LocalJob, path: Path, attempts: int) -> None:
 
     def busy() -> bool:
         beats = read_beats(path)
-        known = attempts_of(beats)
-        latest = set(known[-2:])
-        return len(known) >= attempts and sum(beat.attempt in latest for beat in beats) >= NEW_BEATS
+        seen_attempts = attempts_of(beats)
+        latest = set(seen_attempts[-2:])
+        return len(seen_attempts) >= attempts and sum(beat.attempt in latest for beat in beats) >= NEW_BEATS
 
     job.wait_for(f"{NEW_BEATS} lines of attempt {attempts}", busy)
 
@@ -87,9 +87,9 @@ def test_exception_with_calls_that_go_on_when_cancelled(
     env = environment(agents_environment, tmp_path)
     with start_agent(env, StubbornAgent(str(beats)), beats, KEYS) as job:
         wait_for_attempts(job, beats, 4)
-        found = read_beats(beats)
-    assert "refused" in {beat.kind for beat in found}
-    assert late_beats(found) == []
+        written_beats = read_beats(beats)
+    assert "refused" in {beat.kind for beat in written_beats}
+    assert late_beats(written_beats) == []
 
 
 def test_cancel_and_a_second_job(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_cancel_with_waiting_calls(
     with start_agent(env, PatientAgent(str(beats)), beats, records, ends) as job:
         job.wait_for(f"{CALLS} waiting calls", lambda: kinds("begin") >= CALLS)
         ended = job.cancel()
-        asked = time.monotonic()
+        start_seconds = time.monotonic()
         job.wait_for("the end of all calls", lambda: kinds("end") == kinds("begin"), alive=False)
-    seconds = ended + time.monotonic() - asked
+    seconds = ended + time.monotonic() - start_seconds
     name = request.node.name
     print(f"\n{name}: {kinds('begin')} calls; job ended in {ended:.2f} s, last call in {seconds:.2f} s")
     assert seconds < WATCHDOG_SECONDS

@@ -28,7 +28,8 @@ class Files:
     """What a run writes: outputs and effects."""
 
     def __init__(self, outputs: list[str], effects: list[str]) -> None:
-        self.outputs, self.effects = outputs, effects
+        self.outputs = outputs
+        self.effects = effects
 
     def judge(self) -> Verdict:
         return judge(self.outputs, [], self.effects, WORK)
@@ -48,14 +49,15 @@ def interleaved(seed: int) -> list[int]:
     chance = random.Random(seed)
     sources = [list(range(place, WORK.events, SOURCES)) for place in range(SOURCES)]
     numbers: list[int] = []
-    while left := [source for source in sources if source]:
-        numbers.append(chance.choice(left).pop(0))
+    while remaining_sources := [source for source in sources if source]:
+        numbers.append(chance.choice(remaining_sources).pop(0))
     return numbers
 
 
 def executed(directory: Path, numbers: list[int], expire: bool = False, crashes: float = 0.0) -> Files:
     """Run the agent in the harness; after a crash, the inputs since the checkpoint come in another order."""
-    effects, chance = directory / "effects", random.Random(7)
+    effects = directory / "effects"
+    chance = random.Random(7)
 
     def choose(asked: int, journal: JournalKey, records: object) -> Fault | None:
         return chance.choice([Fault.REFUSED, Fault.UNACKNOWLEDGED]) if chance.random() < crashes else None
@@ -64,7 +66,8 @@ def executed(directory: Path, numbers: list[int], expire: bool = False, crashes:
     agent = BranchingAgent(3, str(effects))
     with OperatorHarness(agent, WORK.key_of, config=TTL, store=faults.store, auto_run=False) as harness:
         for begin in range(0, len(numbers), BATCH):
-            batch, saved = numbers[begin : begin + BATCH], harness.snapshot()
+            batch = numbers[begin : begin + BATCH]
+            saved = harness.snapshot()
             if expire and begin + BATCH >= len(numbers):
                 # How many crashes there are depends on how many appends come together.
                 harness.advance_time(60_000)
@@ -91,7 +94,11 @@ def gone_through(harness: OperatorHarness, numbers: list[int]) -> bool:
 def again(numbers: list[int], chance: random.Random) -> list[int]:
     """The same numbers as the sources may give them after a restart."""
     sources = [[number for number in numbers if number % SOURCES == place] for place in range(SOURCES)]
-    return [chance.choice(left).pop(0) for _ in numbers if (left := [one for one in sources if one])]
+    return [
+        chance.choice(remaining_sources).pop(0)
+        for _ in numbers
+        if (remaining_sources := [source for source in sources if source])
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -137,14 +144,14 @@ def test_lost_effects_and_records(files: Files, word: str, step: str) -> None:
 
 def test_a_race_without_a_winner_and_one_with_two(files: Files) -> None:
     place = next(place for place, line in enumerate(files.effects) if line.split()[3] in RACE)
-    kept = next(
+    recorded_line = next(
         line for line in files.effects[place:] if line.startswith("record") and line.split()[3] in RACE
     )
-    step = kept.split()[3]
-    other = next(one for one in RACE if one != step)
-    without = Files(files.outputs, [line for line in files.effects if line != kept])
+    step = recorded_line.split()[3]
+    other_step = next(race_step for race_step in RACE if race_step != step)
+    without = Files(files.outputs, [line for line in files.effects if line != recorded_line])
     assert {"lost", "wrong"} <= without.differences()
-    both = Files(files.outputs, [*files.effects, kept.replace(step, other)])
+    both = Files(files.outputs, [*files.effects, recorded_line.replace(step, other_step)])
     assert "wrong" in both.differences()
 
 
@@ -171,8 +178,8 @@ def test_a_wrong_counter_in_an_output(files: Files, word: int) -> None:
 
 def test_tokens_of_branches_that_were_mixed_up(files: Files) -> None:
     *words, tokens = files.outputs[20].split()
-    left0, left1, right0, right1, *rest = tokens.split(",")
-    files.outputs[20] = " ".join([*words, ",".join([right0, left1, left0, right1, *rest])])
+    left0, left1, right0, right1, *remaining_tokens = tokens.split(",")
+    files.outputs[20] = " ".join([*words, ",".join([right0, left1, left0, right1, *remaining_tokens])])
     assert files.differences() == {"wrong"}
 
 

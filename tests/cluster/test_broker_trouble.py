@@ -87,8 +87,9 @@ def test_a_pause_has_no_other_trouble_inside(broker: FakeBroker) -> None:
     with trouble:
         wait_until("trouble", lambda: trouble.done.count, 30)
         with trouble.paused():
-            begin, asked = len(broker.calls), lock.asked
-            wait_until("another one that waits", lambda: lock.asked > asked, 30)
+            begin = len(broker.calls)
+            request_count = lock.asked
+            wait_until("another one that waits", lambda: lock.asked > request_count, 30)
             assert len(broker.calls) == begin
             assert broker.calls[-1] == "pause"
     assert broker.calls[-1] in ("resume", "start")

@@ -78,8 +78,8 @@ def test_nothing_recorded_in_kafka_runs_twice(
 
 def assert_clean(report: Report, cluster: FlinkCluster) -> None:
     """Nothing is there that must not be, and all was done that was asked for."""
-    found = json.dumps(report.as_json())
-    print(f"\nCHAOS_SEED={SETTINGS.seed}: {found}")
-    assert report.clean, f"{found}\n{report.failure or cluster.report()}"
+    report_text = json.dumps(report.as_json())
+    print(f"\nCHAOS_SEED={SETTINGS.seed}: {report_text}")
+    assert report.clean, f"{report_text}\n{report.failure or cluster.report()}"
     assert report.verdict.events == report.chaos.workload.events
     assert (report.done.kills, report.recoveries > 0) == (SETTINGS.durable_kills, True)

@@ -57,16 +57,16 @@ def test_no_answer_that_was_recorded_is_asked_for_again(
     )
     flink_cluster.wait_for("requests", lambda: server.count >= ORDERS, job)
     flink_cluster.kill(flink_cluster.taskmanagers[0])
-    before = Counter(map(turn_of, server.requests))
+    previous_turns = Counter(map(turn_of, server.requests))
     recorded, content = look_into(store)
     flink_cluster.start_taskmanager(slots=1)
     flink_cluster.wait_for("the end of the job", lambda: job.state() == "FINISHED", job)
     gc.collect()  # now, and not in a test that does not know of the sockets
 
     assert sorted(output.lines()) == sorted(map(expected, range(ORDERS)))
-    assert set(before.values()) == {1}
+    assert set(previous_turns.values()) == {1}
     assert 0 < sum(recorded.values()) < ORDERS * TURNS
-    unrecorded = Counter({(order, turn): 1 for order, turn in before if turn >= recorded[order]})
+    unrecorded = Counter({(order, turn): 1 for order, turn in previous_turns if turn >= recorded[order]})
     # Six may be under way, and the records of others.
     assert len(unrecorded) <= 12
     once = Counter({(order, turn): 1 for order in range(ORDERS) for turn in range(TURNS)})
@@ -82,13 +82,14 @@ def look_into(store: RunStore) -> tuple[Counter[int], bytes]:
     codec = ValueCodec(allow_pickle=False)
 
     async def find(opened: ActionStateStore) -> tuple[Counter[int], bytes]:
-        found, content = Counter[int](), b""
-        for each in await list_journals(opened, None, sys.maxsize):
-            for record in await opened.scan(JournalKey(each["job"], each["raw"])):
+        answer_counts = Counter[int]()
+        content = b""
+        for journal in await list_journals(opened, None, sys.maxsize):
+            for record in await opened.scan(JournalKey(journal["job"], journal["raw"])):
                 content += record.data
                 if record.kind is RecordKind.CALL:
                     call = CallRecord.unpack(codec, record.data)
-                    found[int(each["key"])] += call.call.function == "chat:clerk"
-        return found, content
+                    answer_counts[int(journal["key"])] += call.call.function == "chat:clerk"
+        return answer_counts, content
 
     return Place(store.name, store.options).ask(find)

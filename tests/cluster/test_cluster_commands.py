@@ -71,7 +71,7 @@ class Shipped(Agent):
 
 
 @pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
+def cluster_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
     cluster = StandaloneCluster(tmp_path_factory.mktemp("standalone"))
     try:
         assert cluster.start(slots=2, port=free_ports(1)[0], options=OPTIONS)
@@ -86,7 +86,7 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
 
 
 @pytest.fixture
-def run(rest: ClusterRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(cluster_rest: ClusterRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
     def submit(
@@ -94,21 +94,25 @@ def run(rest: ClusterRest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     ) -> tuple[str | None, list[str], list[str]]:
         script = tmp_path / "job.py"
         script.write_text(JOB.format(setup=setup, agent=agent), encoding="utf-8")
-        said.clear()
+        messages.clear()
         shown.clear()
-        return run_on_cluster(rest, JobRequest(script, **request), said.append, shown.append), said, shown
+        return (
+            run_on_cluster(cluster_rest, JobRequest(script, **request), messages.append, shown.append),
+            messages,
+            shown,
+        )
 
-    said: list[str] = []
+    messages: list[str] = []
     shown: list[str] = []
-    submit.said = said  # pyright: ignore[reportFunctionMemberAccess]
+    submit.said = messages  # pyright: ignore[reportFunctionMemberAccess]
     return submit
 
 
 def test_a_job_is_submitted_and_followed_to_its_end(run: Any) -> None:
-    state, said, shown = run()
+    state, messages, shown = run()
     assert state == "FINISHED"
-    assert re.fullmatch(r"job [0-9a-f]{32}: submitted to http://localhost:\d+", said[0])
-    assert said[-1] == "job 'orders': FINISHED"
+    assert re.fullmatch(r"job [0-9a-f]{32}: submitted to http://localhost:\d+", messages[0])
+    assert messages[-1] == "job 'orders': FINISHED"
     numbers = sorted(int(line.rpartition(" ")[2]) for line in shown if re.fullmatch(r"(\d> )?\d", line))
     assert numbers == [1, 2, 3, 4, 5] and "the script ends" in shown
     assert not any("org.apache.flink" in line for line in shown)
@@ -123,10 +127,10 @@ def test_restarts_and_the_failure_have_the_authors_line(run: Any) -> None:
     with pytest.raises(JobFailedError, match=r"^\S*job\.py:") as raised:
         run(FAILING, "Failing", options=options)
     assert "LookupError: no such order" in str(raised.value)
-    told = [line for line in run.said if line.startswith("restart")]
-    assert len(told) == 1
+    restarts = [line for line in run.said if line.startswith("restart")]
+    assert len(restarts) == 1
     assert re.fullmatch(
-        r"restart 1 of 1: \S*job\.py:\d+ in Failing\.book: LookupError: no such order", told[0]
+        r"restart 1 of 1: \S*job\.py:\d+ in Failing\.book: LookupError: no such order", restarts[0]
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.cluster.counting_check import CommittedOutput, expected_lines, judge
 
-RECORDS, KEYS = 30, 4
+RECORDS = 30
+KEYS = 4
 GOOD = list(expected_lines(RECORDS, KEYS).values())
 
 

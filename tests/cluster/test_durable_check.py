@@ -80,8 +80,8 @@ def test_effects_of_a_key_in_the_wrong_order(files: Files) -> None:
     early = effect(8, "settle")
     files.effects.remove(early)
     files.insert(early, behind=effect(8, "reserve-0"))
-    found = files.differences()
-    assert found == {"out_of_order": 3}, "two parallel calls, and the one behind them"
+    differences = files.differences()
+    assert differences == {"out_of_order": 3}, "two parallel calls, and the one behind them"
 
 
 def test_parallel_effects_have_no_order(files: Files) -> None:
@@ -143,9 +143,12 @@ def test_a_replay_that_gets_another_result(files: Files) -> None:
 
 
 def test_results_of_parallel_calls_that_were_mixed_up(files: Files) -> None:
-    one, other = token(8, "reserve-0"), token(8, "reserve-1")
+    first_token = token(8, "reserve-0")
+    second_token = token(8, "reserve-1")
     line = next(line for line in files.outputs if line.split()[1] == "8")
-    files.outputs[files.outputs.index(line)] = line.replace(f"{one},{other}", f"{other},{one}")
+    files.outputs[files.outputs.index(line)] = line.replace(
+        f"{first_token},{second_token}", f"{second_token},{first_token}"
+    )
     assert files.differences() == {"wrong": 1}
 
 
@@ -159,8 +162,8 @@ def test_a_wrong_counter_in_an_output(files: Files, word: int) -> None:
 
 
 def test_a_window_that_misses_a_late_output(files: Files) -> None:
-    key, start, count, numbers, begun = files.windows[0].split()
-    files.windows[0] = f"{key} {start} {int(count) - 1} {numbers} {begun}"
+    key, start, count, numbers, run_counts = files.windows[0].split()
+    files.windows[0] = f"{key} {start} {int(count) - 1} {numbers} {run_counts}"
     assert files.differences() == {"wrong": 1}
 
 
@@ -202,8 +205,8 @@ def test_a_store_of_a_run_is_looked_at(tmp_path: Path) -> None:
     asyncio.run(fill(store, call(0, 0), call(0, 1), call(1, 0)))
     assert store.recorded_twice() == []
     asyncio.run(fill(store, call(0, 1)))
-    [found] = store.recorded_twice()
-    assert "0, '0/charge', 'CALL', 1) has 2 records" in found
+    [duplicate] = store.recorded_twice()
+    assert "0, '0/charge', 'CALL', 1) has 2 records" in duplicate
     shown = store.show([(3, 1), (4, 0)])
     assert "--- journal of key 3, run 1" in shown
     assert shown.count('"step": "0/charge"') == 1
@@ -250,8 +253,8 @@ def test_each_difference_is_an_error(name: str, capsys: pytest.CaptureFixture[st
     verdict = Verdict()
     getattr(verdict, name).append("this one")
     assert show(report(verdict), as_json=True) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found[name], found["examples"]) == (1, {name: ["this one"]})
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures[name], figures["examples"]) == (1, {name: ["this one"]})
 
 
 @pytest.mark.parametrize("name", IN_WINDOW)
@@ -265,8 +268,8 @@ def test_a_repeat_in_the_window_is_no_error(name: str, capsys: pytest.CaptureFix
 def test_what_a_broker_went_through_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     troubles = Troubles(pauses=3, stops=1, longest_seconds=60.04)
     assert show(report(Verdict(), broker=troubles), as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)["broker"]
-    assert found == {"pauses": 3, "stops": 1, "kills": 0, "outages": 0, "longest_seconds": 60.0}
+    broker_figures = json.loads(capsys.readouterr().out)["broker"]
+    assert broker_figures == {"pauses": 3, "stops": 1, "kills": 0, "outages": 0, "longest_seconds": 60.0}
 
 
 def test_a_run_that_did_not_end_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

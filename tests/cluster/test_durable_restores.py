@@ -71,25 +71,27 @@ def test_checkpoints_and_another_job(
     # From the latest checkpoint: as if nothing had happened.
     restores.end(restores.start(2, checkpoints[-1], "orders"))
     assert restores.problems() == {}
-    effects, journals = files.effects(), store.journals()
+    effects = files.effects()
+    journals = store.journals()
     assert [journal["runs"] for journal in journals] == [WORKLOAD.events // WORKLOAD.keys] * WORKLOAD.keys
 
     # Another job uses nothing of that.
-    other = RunFiles(tmp_path / "other", tmp_path / "effects")
-    restores.end(restores.start(2, identifier="others", files=other, workload=SHORT))
-    made = files.effects()[len(effects) :]
-    assert other.verdict(SHORT, made).clean
-    assert not identities(effects) & identities(made)
+    other_files = RunFiles(tmp_path / "other", tmp_path / "effects")
+    restores.end(restores.start(2, identifier="others", files=other_files, workload=SHORT))
+    new_effects = files.effects()[len(effects) :]
+    assert other_files.verdict(SHORT, new_effects).clean
+    assert not identities(effects) & identities(new_effects)
     assert [journal for journal in store.journals() if journal in journals] == journals
     assert len(store.journals()) == 2 * len(journals)
 
     # From an older checkpoint: all is recorded, and nothing is done again; the outputs are the same.
-    effects, journals = files.effects(), store.journals()
+    effects = files.effects()
+    journals = store.journals()
     older = checkpoints[len(checkpoints) // 2]
     restores.end(restores.start(2, older, "orders"))
     assert files.effects() == effects
     assert store.journals() == journals
-    assert restores.problems(without=made).keys() == {"duplicated"}
+    assert restores.problems(without=new_effects).keys() == {"duplicated"}
 
     # From the same one, when the records are gone.
     for journal in journals:
@@ -104,8 +106,8 @@ def test_a_stale_owner_in_another_process(cluster: FlinkCluster, restores: Resto
     job = restores.start(1, per_second=200)
     restores.wait_for_outputs(job, 100)
     stale = restores.freeze(job)
-    before, logged = restores.recorded(), stale.log.stat().st_size
-    cluster.wait_for("a record of a new attempt", lambda: restores.recorded() - before, job)
+    previous_records, logged = restores.recorded(), stale.log.stat().st_size
+    cluster.wait_for("a record of a new attempt", lambda: restores.recorded() - previous_records, job)
     effects = restores.files.effects()
     stale.thaw()
     last = cluster.wait_for("the end of the old attempt", lambda: last_words(stale.log, logged), job)
@@ -113,8 +115,10 @@ def test_a_stale_owner_in_another_process(cluster: FlinkCluster, restores: Resto
     restores.end(job)
 
     # Calls that it had begun took effect, as those of any dead process.
-    made = restores.files.effects()[len(effects) :]
-    late = [line for line in made if line.startswith("effect ") and line.endswith(f" {stale.popen.pid}")]
+    new_effects = restores.files.effects()[len(effects) :]
+    late = [
+        line for line in new_effects if line.startswith("effect ") and line.endswith(f" {stale.popen.pid}")
+    ]
     refused = "was refused" if FencedOwnerError.code in last else "had ended before it could record anything"
     print(f"the stale attempt {refused}; {len(late)} of its calls took effect too late")
     assert not {line.split()[4] for line in late} & store.returned()

@@ -8,7 +8,7 @@ from tests.cluster.heartbeats import Beat, Heartbeats, attempts_of, late_beats, 
 
 
 def beats(text: str) -> list[Beat]:
-    return [Beat(each[0], "wait", each[1]) for each in text.split()]
+    return [Beat(word[0], "wait", word[1]) for word in text.split()]
 
 
 def test_attempts_one_after_the_other() -> None:
@@ -24,9 +24,10 @@ def test_an_attempt_that_goes_on_after_its_successor_began() -> None:
 def test_lines_are_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "beats"
     assert read_beats(path) == []
-    first, second = Heartbeats(str(path)), Heartbeats(str(path))
+    first = Heartbeats(str(path))
+    second = Heartbeats(str(path))
     first.write("wait", 1)
     second.write("call", 2)
-    found = read_beats(path)
-    assert [(beat.kind, beat.key) for beat in found] == [("wait", "1"), ("call", "2")]
-    assert len(attempts_of(found)) == 2
+    written_beats = read_beats(path)
+    assert [(beat.kind, beat.key) for beat in written_beats] == [("wait", "1"), ("call", "2")]
+    assert len(attempts_of(written_beats)) == 2

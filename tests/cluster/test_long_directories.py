@@ -80,26 +80,26 @@ env.execute("counts")
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A directory whose path is as long as that of a project of a user."""
-    made = Path(tempfile.mkdtemp(prefix="long-directory-", dir="/tmp"))
-    yield made / "x".ljust(39 - len(str(made)), "x")
-    shutil.rmtree(made)
+    base_directory = Path(tempfile.mkdtemp(prefix="long-directory-", dir="/tmp"))
+    yield base_directory / "x".ljust(39 - len(str(base_directory)), "x")
+    shutil.rmtree(base_directory)
 
 
 def until(holds: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE
-    while not (found := holds()):
+    while not (result := holds()):
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    return found
+    return result
 
 
 def counts(output: Path) -> dict[str, list[int]]:
     """What each key has counted, in order."""
-    found: dict[str, list[int]] = {}
+    counts_by_key: dict[str, list[int]] = {}
     for line in output.read_text("ascii").splitlines() if output.exists() else ():
         key, seen = line.split()
-        found.setdefault(key, []).append(int(seen))
-    return found
+        counts_by_key.setdefault(key, []).append(int(seen))
+    return counts_by_key
 
 
 def submit(rest: ClusterRest, script: Path, parallelism: int, checkpoint: str | None) -> ClusterJob:
@@ -113,33 +113,34 @@ def stopped_at(rest: ClusterRest, job: ClusterJob, output: Path, least: int) -> 
 
     def counted() -> bool:
         assert last_failure(rest, job) is None, last_failure(rest, job)
-        found = counts(output)
-        return len(found) == KEYS and all(max(seen) > least for seen in found.values())
+        key_counts = counts(output)
+        return len(key_counts) == KEYS and all(max(seen) > least for seen in key_counts.values())
 
     until(counted)
-    before = retained_checkpoint(rest, job)
-    until(lambda: (now := retained_checkpoint(rest, job)) is not None and now != before)
+    previous_checkpoint = retained_checkpoint(rest, job)
+    until(lambda: (now := retained_checkpoint(rest, job)) is not None and now != previous_checkpoint)
     cancel(rest, job)
-    kept = retained_checkpoint(rest, job)
-    assert kept is not None
-    return kept.place
+    checkpoint = retained_checkpoint(rest, job)
+    assert checkpoint is not None
+    return checkpoint.place
 
 
 def test_rescaling_from_an_incremental_checkpoint(directory: Path, tmp_path: Path) -> None:
     assert 25 <= len(str(directory)) <= 57, "RocksDB's names of logs were too long at these lengths"
     cluster = StandaloneCluster(directory)
-    script, place = tmp_path / "job.py", None
+    script = tmp_path / "job.py"
+    place = None
     try:
         cluster.start(slots=3, port=free_ports(1)[0], options=MEMORY)
         address = cluster.status().address
         assert address is not None
-        rest = ClusterRest(address)
+        cluster_rest = ClusterRest(address)
         least = 5
         for parallelism in (1, 3, 2):
             output = tmp_path / f"output-{parallelism}"
             script.write_text(JOB.replace("{settings}", repr((str(output), KEYS))), encoding="utf-8")
-            job = submit(rest, script, parallelism, place)
-            place = stopped_at(rest, job, output, least)
+            job = submit(cluster_rest, script, parallelism, place)
+            place = stopped_at(cluster_rest, job, output, least)
             for seen in counts(output).values():
                 assert (seen[0] > 1) == (parallelism != 1), "a key counts on from its state"
                 assert seen == list(range(seen[0], seen[0] + len(seen)))

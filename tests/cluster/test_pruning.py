@@ -39,10 +39,10 @@ class Journals:
                 info for info in await store.journals(limit=PAGE) if info.journal.journal_id[:1] != "\x00"
             ]
 
-        found = Place(self._store.name, self._store.options).ask(read)
-        assert len(found) <= WORKLOAD.keys < PAGE
-        self.most_kept = max(self.most_kept, sum(info.runs for info in found))
-        return sum(info.pruned_through + 1 for info in found)
+        infos = Place(self._store.name, self._store.options).ask(read)
+        assert len(infos) <= WORKLOAD.keys < PAGE
+        self.most_kept = max(self.most_kept, sum(info.runs for info in infos))
+        return sum(info.pruned_through + 1 for info in infos)
 
 
 def test_the_store_stays_flat_while_the_job_runs(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_the_store_stays_flat_while_the_job_runs(flink_cluster: FlinkCluster, tm
     flink_cluster.wait_for("runs to be pruned", lambda: journals.pruned() >= ENOUGH, job)
     flink_cluster.kill(flink_cluster.taskmanagers[0])
     flink_cluster.start_taskmanager(slots=2)
-    before = journals.pruned()
-    more = before + ENOUGH
+    pruned_runs = journals.pruned()
+    more = pruned_runs + ENOUGH
     flink_cluster.wait_for("more runs to be pruned", lambda: journals.pruned() >= more, job)
     flink_cluster.wait_for("the end of the job", lambda: journals.pruned() and job.state() == "FINISHED", job)
 

@@ -17,10 +17,10 @@ RECORDS = 2500
 
 @pytest.mark.parametrize(("combination", "after"), SETTINGS.rescales, ids=str)
 def test_rescale(flink_cluster: FlinkCluster, tmp_path: Path, combination: Combination, after: int) -> None:
-    before = combination.parallelism
+    initial_parallelism = combination.parallelism
     run = CountingRun(flink_cluster, tmp_path, RECORDS, SETTINGS.seed)
-    flink_cluster.fresh_taskmanagers(1, before)
-    job = run.submit(before, combination.options)
+    flink_cluster.fresh_taskmanagers(1, initial_parallelism)
+    job = run.submit(initial_parallelism, combination.options)
     run.wait_for_output(job, RECORDS // 4)
     savepoint = job.stop_with_savepoint(tmp_path / "savepoints")
     flink_cluster.wait_for("the end of the stopped job", lambda: job.state() == "FINISHED", job)

@@ -113,10 +113,10 @@ class Lines:
 
     def counts(self) -> dict[str, int]:
         """The greatest count of each key."""
-        found: dict[str, int] = {}
+        counts_by_key: dict[str, int] = {}
         for _, _, key, count, _ in self.all():
-            found[key] = max(found.get(key, 0), int(count))
-        return found
+            counts_by_key[key] = max(counts_by_key.get(key, 0), int(count))
+        return counts_by_key
 
     def processes(self) -> set[str]:
         return {line[-1] for line in self.all()}
@@ -143,7 +143,8 @@ def wait_for_lines(cluster: FlinkCluster, job: ClusterJob, lines: Lines, word: s
 def test_jobs_follow_one_another_and_run_their_own_code(
     cluster: FlinkCluster, code: Code, tmp_path: Path
 ) -> None:
-    shop, bank = Lines(tmp_path / "shop.txt"), Lines(tmp_path / "bank.txt")
+    shop = Lines(tmp_path / "shop.txt")
+    bank = Lines(tmp_path / "bank.txt")
     words = {"words": "WORD = 'w1'\n", "terms": "WORD = 't1'\n"}
     first = code.write(
         "v1",
@@ -159,7 +160,7 @@ def test_jobs_follow_one_another_and_run_their_own_code(
 
     savepoint = job.stop_with_savepoint(tmp_path / "savepoints")
     cluster.wait_for("the end of the stopped job", lambda: job.state() == "FINISHED")
-    before = shop.counts()
+    previous_counts = shop.counts()
     assert {line[1] for line in shop.all()} == {"w1"}
 
     # A function, a constant of another module, and the name of an action; the other job goes on.
@@ -173,11 +174,11 @@ def test_jobs_follow_one_another_and_run_their_own_code(
     resumed = cluster.submit(SCRIPT, *arguments, parallelism=1, shipped=second, savepoint=savepoint)
     wait_for_lines(cluster, resumed, shop, "two", 10)
     wait_for_lines(cluster, beside, bank, "bank", 10)
-    told = shop.of("two")
-    assert {line[1] for line in told} == {"w2"}
-    starts = {key: min(int(line[3]) for line in told if line[2] == key) for key in before}
-    assert starts == {key: count + 1 for key, count in before.items()}
-    assert len(shop.of("one")) == sum(before.values())
+    new_lines = shop.of("two")
+    assert {line[1] for line in new_lines} == {"w2"}
+    starts = {key: min(int(line[3]) for line in new_lines if line[2] == key) for key in previous_counts}
+    assert starts == {key: count + 1 for key, count in previous_counts.items()}
+    assert len(shop.of("one")) == sum(previous_counts.values())
 
     # What the other job has in use is not taken from it.
     third = partial(code.add, second, "session_bank", tmp_path / "refused.txt")
@@ -189,8 +190,8 @@ def test_jobs_follow_one_another_and_run_their_own_code(
     wait_for_lines(cluster, beside, bank, "bank", 10)
     assert {line[1] for line in bank.all()} == {"t1"}
 
-    for one in (beside, resumed):
-        one.cancel()
+    for running_job in (beside, resumed):
+        running_job.cancel()
     cluster.wait_for("the end of both", lambda: {beside.state(), resumed.state()} == {"CANCELED"})
     fourth = partial(code.add, second, "session_bank", bank.path)
     last = cluster.submit_here(fourth, parallelism=1, options=FAIL_AT_ONCE)
@@ -206,7 +207,8 @@ def test_jobs_follow_one_another_and_run_their_own_code(
 def test_main_scripts_beside_each_other(cluster: FlinkCluster, tmp_path: Path) -> None:
     """Two jobs of one script share its classes; a script with another class of that name is refused."""
     lines = Lines(tmp_path / "lines.txt")
-    script, changed = tmp_path / "one.py", tmp_path / "two.py"
+    script = tmp_path / "one.py"
+    changed = tmp_path / "two.py"
     script.write_text(MAIN.format(price=1), encoding="utf-8")
     changed.write_text(MAIN.format(price=2), encoding="utf-8")
 

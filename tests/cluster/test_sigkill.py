@@ -32,8 +32,9 @@ def test_sigkill(flink_cluster: FlinkCluster, tmp_path: Path, combination: Combi
         recoveries.append(run.kill_and_replace(job, chance, slots))
     run.wait_for_end(job)
 
-    verdict, restored = run.verdict(), job.checkpoints()["restored"]
-    seconds = " ".join(f"{each:.1f}" for each in recoveries)
+    verdict = run.verdict()
+    restored = job.checkpoints()["restored"]
+    seconds = " ".join(f"{recovery:.1f}" for recovery in recoveries)
     print(f"{combination}: {verdict}; {restored} recoveries, seconds until output: {seconds}")
     assert verdict.clean, f"seed {SETTINGS.seed}: {verdict}\n{flink_cluster.report(job)}"
     assert restored >= SETTINGS.kills
@@ -46,7 +47,8 @@ def test_sigkill_with_many_keys(
 ) -> None:
     """Each key comes rarely, so that most of what is in flight at the kill is of another key."""
     keys, rounds = SETTINGS.many_keys
-    chance, records = random.Random(SETTINGS.seed), keys * rounds
+    chance = random.Random(SETTINGS.seed)
+    records = keys * rounds
     slots = combination.parallelism // combination.taskmanagers
     flink_cluster.fresh_taskmanagers(combination.taskmanagers, slots)
     run = CountingRun(flink_cluster, tmp_path, records, SETTINGS.seed, keys)
@@ -55,7 +57,8 @@ def test_sigkill_with_many_keys(
     seconds = run.kill_and_replace(job, chance, slots)
     run.wait_for_end(job)
 
-    verdict, restored = run.verdict(), job.checkpoints()["restored"]
+    verdict = run.verdict()
+    restored = job.checkpoints()["restored"]
     print(
         f"\n{combination}: {keys} keys, seed {SETTINGS.seed}: {verdict}; output again after {seconds:.1f} s"
     )

@@ -75,7 +75,7 @@ def effects(directory: Path) -> list[tuple[int, str]]:
 
 def run_here(directory: Path, *arguments: str) -> str:
     """Run the job here for a hundred orders, stop it with a savepoint, and return what it printed."""
-    before = len(effects(directory))
+    effect_count = len(effects(directory))
     flink_agents = str(Path(sys.executable).with_name("flink-agents"))
     command = [flink_agents, "run", "--local", *arguments, str(directory / "job.py")]
     with subprocess.Popen(
@@ -84,7 +84,7 @@ def run_here(directory: Path, *arguments: str) -> str:
         try:
             wait_until(
                 "a hundred orders",
-                lambda: process.poll() is not None or len(effects(directory)) > before + 100,
+                lambda: process.poll() is not None or len(effects(directory)) > effect_count + 100,
                 240,
             )
             process.send_signal(signal.SIGTERM)
@@ -96,17 +96,17 @@ def run_here(directory: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def rest(tmp_path: Path) -> Iterator[ClusterRest]:
-    with small_cluster(tmp_path / "cluster") as rest:
-        yield rest
+def cluster_rest(tmp_path: Path) -> Iterator[ClusterRest]:
+    with small_cluster(tmp_path / "cluster") as client:
+        yield client
 
 
 def newest_savepoint(directory: Path) -> Path:
-    found = directory.glob(".flink-agents/jobs/till/savepoints/*/*/_metadata")
-    return max(found, key=lambda path: int(path.parents[1].name)).parent
+    metadata_files = directory.glob(".flink-agents/jobs/till/savepoints/*/*/_metadata")
+    return max(metadata_files, key=lambda path: int(path.parents[1].name)).parent
 
 
-def test_a_job_moves_to_a_cluster_and_back(rest: ClusterRest, tmp_path: Path) -> None:
+def test_a_job_moves_to_a_cluster_and_back(cluster_rest: ClusterRest, tmp_path: Path) -> None:
     directory = tmp_path / "job"
     directory.mkdir()
     script = directory / "job.py"
@@ -115,10 +115,10 @@ def test_a_job_moves_to_a_cluster_and_back(rest: ClusterRest, tmp_path: Path) ->
     run_here(directory)
     place = newest_savepoint(directory)
 
-    before = len(effects(directory))
-    run_on_cluster(rest, JobRequest(script, (), str(place), (), 1, True, {}), print, print)
-    wait_until("the cluster to go on", lambda: len(effects(directory)) > before + 100, 240)
-    back = stop_with_savepoint(rest, jobs_of(rest)[0])
+    effect_count = len(effects(directory))
+    run_on_cluster(cluster_rest, JobRequest(script, (), str(place), (), 1, True, {}), print, print)
+    wait_until("the cluster to go on", lambda: len(effects(directory)) > effect_count + 100, 240)
+    back = stop_with_savepoint(cluster_rest, jobs_of(cluster_rest)[0])
 
     # The job on the cluster had the same name: its local job run is over.
     printed = run_here(directory, "--fresh", "--savepoint", back)

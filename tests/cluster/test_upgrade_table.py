@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from upgrade_edits import EDITS, PHASES
 
 from flink_agents.runtime.flink.clusters.jobs import (
     ClusterJob,
@@ -26,13 +27,12 @@ from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from tests.cluster.flink_cluster import small_cluster
 from tests.cluster.test_upgrades import until
-from tests.runtime.journal.upgrade_edits import EDITS, PHASES
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "upgrades.md"
-CODE = ROOT / "tests" / "runtime" / "journal" / "upgrade_edits.py"
+CODE = ROOT / "tests" / "upgrade_edits.py"
 FLINK = {
     "restart-strategy.type": "none",
     "execution.checkpointing.interval": "500 ms",
@@ -83,7 +83,7 @@ env = AgentsExecutionEnvironment.get_execution_environment(
 few = numbers_of(env, "numbers").filter(lambda number: number < len(PHASES)).uid("few")
 orders = few.map(lambda number: edits.Order(PHASES[number])).uid("orders")
 signals = numbers_of(env, "signals").flat_map(signals_at).uid("signals of numbers")
-made = {name: one for name, one in edits.EDITS.get(EDIT, {}).items() if name != "gone"}
+made = {name: one for name, one in edits.EDITS.get(EDIT, {}).items() if name not in ("gone", "became")}
 stream = env.from_datastream(orders, lambda order: order.phase).with_signals(signals)
 applied = stream.apply(edits.agent(**made, policy="dead-letter"))
 outputs = applied.to_datastream().map(lambda output: output[0], output_type=Types.STRING()).uid("phases")
@@ -104,9 +104,9 @@ CALLS = Calls()
 
 
 @pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
-    with small_cluster(tmp_path_factory.mktemp("upgrade-table")) as rest:
-        yield rest
+def cluster_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
+    with small_cluster(tmp_path_factory.mktemp("upgrade-table")) as client:
+        yield client
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -127,8 +127,10 @@ def submit(rest: ClusterRest, directory: Path, edit: str | None, savepoint: str 
     text = text.replace("CALLS: list[str] = []", CALLS.format(file=str(directory / "calls")))
     if edit is not None:
         text = text.replace("STOPPED = [False]", "STOPPED = [True]")
-        gone = EDITS[edit].get("gone")
-        text += f"\ndel {gone}\n" if gone is not None else ""
+        removed_name = EDITS[edit].get("gone")
+        text += f"\ndel {removed_name}\n" if removed_name is not None else ""
+        for name, successor in EDITS[edit].get("became", {}).items():
+            text += f"\n{name} = {successor}\n"
     (code / "upgrade_edits.py").write_text(text, "utf-8")
     script = directory / "job.py"
     script.write_text(JOB.replace("{settings}", repr((str(directory), edit))), "utf-8")
@@ -136,7 +138,7 @@ def submit(rest: ClusterRest, directory: Path, edit: str | None, savepoint: str 
     return jobs_of(rest)[0]
 
 
-def told(directory: Path, file: str) -> list[str]:
+def lines_of(directory: Path, file: str) -> list[str]:
     path = directory / file
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
@@ -144,34 +146,36 @@ def told(directory: Path, file: str) -> list[str]:
 def stopped(rest: ClusterRest, directory: Path) -> str:
     """Stop the former job when there is a run in every phase; returns the savepoint."""
     job = submit(rest, directory, None)
-    until(lambda: last_failure(rest, job) is not None or len(told(directory, "calls")) == 2 * len(PHASES))
+    until(lambda: last_failure(rest, job) is not None or len(lines_of(directory, "calls")) == 2 * len(PHASES))
     for _ in range(3):
-        before = retained_checkpoint(rest, job)
-        until(lambda before=before: retained_checkpoint(rest, job) != before)
+        previous_checkpoint = retained_checkpoint(rest, job)
+        until(lambda previous=previous_checkpoint: retained_checkpoint(rest, job) != previous)
     place = stop_with_savepoint(rest, job)
-    assert told(directory, "outputs") == told(directory, "letters") == []
+    assert lines_of(directory, "outputs") == lines_of(directory, "letters") == []
     return place
 
 
 @pytest.fixture(scope="module")
-def former(rest: ClusterRest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def former(cluster_rest: ClusterRest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The savepoint of the former job, and its journal."""
     directory = tmp_path_factory.mktemp("former")
-    return stopped(rest, directory), directory / "journal"
+    return stopped(cluster_rest, directory), directory / "journal"
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_row_of_the_page(rest: ClusterRest, former: tuple[str, Path], tmp_path: Path, edit: str) -> None:
+def test_a_row_of_the_page(
+    cluster_rest: ClusterRest, former: tuple[str, Path], tmp_path: Path, edit: str
+) -> None:
     savepoint, journal = former
     shutil.copytree(journal, tmp_path / "journal")
-    job = submit(rest, tmp_path, edit, savepoint)
+    job = submit(cluster_rest, tmp_path, edit, savepoint)
     try:
-        until(lambda: last_failure(rest, job) is not None or len(results(tmp_path)) == len(PHASES))
-        assert last_failure(rest, job) is None
+        until(lambda: last_failure(cluster_rest, job) is not None or len(results(tmp_path)) == len(PHASES))
+        assert last_failure(cluster_rest, job) is None
         assert results(tmp_path) == rows()[edit]
-        assert not [call for call in told(tmp_path, "calls") if call.startswith("charge")]
+        assert not [call for call in lines_of(tmp_path, "calls") if call.startswith("charge")]
     finally:
-        cancel(rest, job)
+        cancel(cluster_rest, job)
 
 
 def test_the_page_has_these_rows() -> None:
@@ -180,5 +184,5 @@ def test_the_page_has_these_rows() -> None:
 
 def results(directory: Path) -> dict[str, str]:
     """What has become of the run of each phase."""
-    found = dict.fromkeys(told(directory, "outputs"), "continues")
-    return found | dict.fromkeys(told(directory, "letters"), "dead letter")
+    outcomes = dict.fromkeys(lines_of(directory, "outputs"), "continues")
+    return outcomes | dict.fromkeys(lines_of(directory, "letters"), "dead letter")

@@ -91,15 +91,16 @@ FORMER = {
 
 
 @pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
-    with small_cluster(tmp_path_factory.mktemp("upgrades")) as rest:
-        yield rest
+def cluster_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
+    with small_cluster(tmp_path_factory.mktemp("upgrades")) as client:
+        yield client
 
 
 def submit(rest: ClusterRest, directory: Path, savepoint: str | None = None, **code: Any) -> ClusterJob:
     """Submit the job with changed code; returns it when it is known."""
     directory.mkdir(exist_ok=True)
-    script, output = directory / "job.py", directory / "output"
+    script = directory / "job.py"
+    output = directory / "output"
     script.write_text(JOB.format(**(FORMER | code), output=str(output)), encoding="utf-8")
     options = {"restart-strategy.type": "none"}
     request = JobRequest(script, (), savepoint, (), 1, True, options)
@@ -109,10 +110,10 @@ def submit(rest: ClusterRest, directory: Path, savepoint: str | None = None, **c
 
 def until(holds: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE
-    while not (found := holds()):
+    while not (result := holds()):
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    return found
+    return result
 
 
 def lines(directory: Path) -> set[str]:
@@ -121,52 +122,76 @@ def lines(directory: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def savepoint(rest: ClusterRest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def savepoint(cluster_rest: ClusterRest, tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("former")
-    job = submit(rest, directory, delay=3600)
+    job = submit(cluster_rest, directory, delay=3600)
     until(lambda: lines(directory) >= {"0", "5"})
-    place = stop_with_savepoint(rest, job)
+    place = stop_with_savepoint(cluster_rest, job)
     assert not lines(directory) & {"resumed", "delivered"}
     return place
 
 
-def test_a_safe_edit_continues(rest: ClusterRest, savepoint: str, tmp_path: Path) -> None:
-    job = submit(rest, tmp_path, savepoint, ending="-new", delay=1)
+def test_a_safe_edit_continues(cluster_rest: ClusterRest, savepoint: str, tmp_path: Path) -> None:
+    job = submit(cluster_rest, tmp_path, savepoint, ending="-new", delay=1)
     # What waits keeps its own time: an hour. The new code is at work all the same.
     until(lambda: lines(tmp_path) - {"0"})
-    assert last_failure(rest, job) is None and not dead_letters(rest, job.id)
-    cancel(rest, job)
+    assert last_failure(cluster_rest, job) is None and not dead_letters(cluster_rest, job.id)
+    cancel(cluster_rest, job)
 
 
 @pytest.mark.parametrize("code", [{"event": "Renamed"}, {"take": "receive"}], ids=["event", "action"])
 def test_an_unsafe_edit_fails_at_once_if_the_policy_says_so(
-    rest: ClusterRest, savepoint: str, tmp_path: Path, code: dict[str, str]
+    cluster_rest: ClusterRest, savepoint: str, tmp_path: Path, code: dict[str, str]
 ) -> None:
-    job = submit(rest, tmp_path, savepoint, policy="fail", **code)
-    ended = until(lambda: next((one for one in jobs_of(rest) if one.id == job.id and one.ended), None))
-    told = last_failure(rest, ended)
-    assert ended.state == "FAILED" and told is not None
-    assert "which was sent before the code changed" in told or "actions that it lacks: take" in told
+    job = submit(cluster_rest, tmp_path, savepoint, policy="fail", **code)
+    ended = until(
+        lambda: next(
+            (
+                listed_job
+                for listed_job in jobs_of(cluster_rest)
+                if listed_job.id == job.id and listed_job.ended
+            ),
+            None,
+        )
+    )
+    failure = last_failure(cluster_rest, ended)
+    assert ended.state == "FAILED" and failure is not None
+    assert "which was sent before the code changed" in failure or "actions that it lacks: take" in failure
 
 
-def test_an_unsafe_edit_leaves_dead_letters(rest: ClusterRest, tmp_path: Path) -> None:
-    first = submit(rest, tmp_path / "former")
+def test_an_unsafe_edit_leaves_dead_letters(cluster_rest: ClusterRest, tmp_path: Path) -> None:
+    first = submit(cluster_rest, tmp_path / "former")
     until(lambda: lines(tmp_path / "former") >= {"0", "5"})
-    place = stop_with_savepoint(rest, first)
-    job = submit(rest, tmp_path / "changed", place, event="Renamed", take="receive")
-    letters = until(lambda: (found := dead_letters(rest, job.id)) and found["orders"].total() == 2 and found)
+    place = stop_with_savepoint(cluster_rest, first)
+    job = submit(cluster_rest, tmp_path / "changed", place, event="Renamed", take="receive")
+    letters = until(
+        lambda: (
+            (letter_counts := dead_letters(cluster_rest, job.id))
+            and letter_counts["orders"].total() == 2
+            and letter_counts
+        )
+    )
     assert letter_lines(letters) == ["agent orders: 2 dead letters: 2 by PlanChangedError"]
     until(lambda: len(lines(tmp_path / "changed")) > 3)
-    cancel(rest, job)
+    cancel(cluster_rest, job)
 
 
-def test_a_renamed_agent_is_rejected(rest: ClusterRest, savepoint: str, tmp_path: Path) -> None:
+def test_a_renamed_agent_is_rejected(cluster_rest: ClusterRest, savepoint: str, tmp_path: Path) -> None:
     job = None
     try:
-        job = submit(rest, tmp_path, savepoint, agent="renamed")
+        job = submit(cluster_rest, tmp_path, savepoint, agent="renamed")
     except ClusterError as error:
         assert "flink-agents-orders" in str(error) or "map" in str(error)
         return
-    ended = until(lambda: next((one for one in jobs_of(rest) if one.id == job.id and one.ended), None))
+    ended = until(
+        lambda: next(
+            (
+                listed_job
+                for listed_job in jobs_of(cluster_rest)
+                if listed_job.id == job.id and listed_job.ended
+            ),
+            None,
+        )
+    )
     assert ended.state == "FAILED"
-    assert "Cannot map" in (last_failure(rest, ended) or "")
+    assert "Cannot map" in (last_failure(cluster_rest, ended) or "")

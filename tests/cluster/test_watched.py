@@ -41,8 +41,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, port: str) -> Iterator[Fli
     """A cluster of its own, whose TaskManager serves metrics."""
     factory = "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
     reporter = {f"{REPORTER}.factory.class": factory, f"{REPORTER}.port": port}
-    with FlinkCluster(tmp_path_factory.mktemp("watched"), taskmanager_options=reporter) as found:
-        yield found
+    with FlinkCluster(tmp_path_factory.mktemp("watched"), taskmanager_options=reporter) as watched_cluster:
+        yield watched_cluster
 
 
 @pytest.fixture(scope="module")
@@ -55,33 +55,33 @@ def scraped(port: str) -> dict[str, float]:
     """The metrics of the agent as Prometheus reads them."""
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    found = re.findall(rf"^{HERE}(\w+?)\{{.*\}} (\S+)$", text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    samples = re.findall(rf"^{HERE}(\w+?)\{{.*\}} (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in samples}
 
 
-def asked(*arguments: str) -> Any:
+def run_command(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
 def test_metrics_are_read_back_by_the_reporter(cluster: FlinkCluster, job: ClusterJob, port: str) -> None:
     def stuck() -> bool:
         try:
-            found = scraped(port)
+            samples = scraped(port)
         except OSError:
             return False
         wanted = ("runtime_runs_stuck", "runtime_waits_suspended", "runtime_events_dead_lettered")
-        return all(found.get(name, 0) >= 1 for name in wanted)
+        return all(samples.get(name, 0) >= 1 for name in wanted)
 
     cluster.wait_for("a stuck run, and one that was ended, among the metrics", stuck, job)
-    found = scraped(port)
-    for one in METRICS:
-        if one.always:
-            group = one.group.replace("NAME", "act").replace(".", "_")
-            name = f"{group}_{one.name}" + ("_p99" if one.kind == HISTOGRAM else "")
-            assert one.kind == METER or name in found, f"{name} is not among {sorted(found)}"
-    assert found["runtime_events"] > 0 and found["runtime_waits_signal"] == 1
-    assert found["runtime_events_dead_lettered"] == 1
-    assert found["runtime_dead_letters_RunEndedError_"] == 1
+    metrics = scraped(port)
+    for metric in METRICS:
+        if metric.always:
+            group = metric.group.replace("NAME", "act").replace(".", "_")
+            name = f"{group}_{metric.name}" + ("_p99" if metric.kind == HISTOGRAM else "")
+            assert metric.kind == METER or name in metrics, f"{name} is not among {sorted(metrics)}"
+    assert metrics["runtime_events"] > 0 and metrics["runtime_waits_signal"] == 1
+    assert metrics["runtime_events_dead_lettered"] == 1
+    assert metrics["runtime_dead_letters_RunEndedError_"] == 1
 
 
 def test_a_real_prometheus_reads_them(
@@ -95,22 +95,24 @@ def test_a_real_prometheus_reads_them(
         f"global: {{scrape_interval: 1s}}\nrule_files: ['{ALERTS}']\n"
         f"scrape_configs: [{{job_name: flink, static_configs: [{{targets: ['localhost:{port}']}}]}}]\n"
     )
-    (own,) = free_ports(1)
+    (prometheus_port,) = free_ports(1)
     where = [f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-    with subprocess.Popen([command, *where, f"--web.listen-address=127.0.0.1:{own}"]) as process:
+    with subprocess.Popen([command, *where, f"--web.listen-address=127.0.0.1:{prometheus_port}"]) as process:
         try:
 
             def value() -> float:
-                query = f"http://127.0.0.1:{own}/api/v1/query?query={HERE}runtime_events"
+                query = f"http://127.0.0.1:{prometheus_port}/api/v1/query?query={HERE}runtime_events"
                 try:
                     with urllib.request.urlopen(query, timeout=30) as answer:
-                        found = json.load(answer)["data"]["result"]
+                        results = json.load(answer)["data"]["result"]
                 except OSError:
                     return 0.0
-                return float(found[0]["value"][1]) if found else 0.0
+                return float(results[0]["value"][1]) if results else 0.0
 
             cluster.wait_for("Prometheus to have the events", lambda: value() > 0, job)
-            with urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/rules", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{prometheus_port}/api/v1/rules", timeout=30
+            ) as answer:
                 (group,) = json.load(answer)["data"]["groups"]
             assert len(group["rules"]) >= 5
         finally:
@@ -118,25 +120,27 @@ def test_a_real_prometheus_reads_them(
 
 
 def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob) -> None:
-    rest = ClusterRest(cluster.rest.address)
+    cluster_rest = ClusterRest(cluster.rest.address)
 
     def answers() -> list[dict[str, Any]]:
-        return [one for log in rest.task_logs() for one in marked(log, "agent-reply ")]
+        return [answer for log in cluster_rest.task_logs() for answer in marked(log, "agent-reply ")]
 
-    def known() -> bool:
-        return {1, 2} <= {int(one["key"][1:]) for one in answers() if one.get("run") or one.get("suspended")}
+    def has_answers() -> bool:
+        return {1, 2} <= {
+            int(answer["key"][1:]) for answer in answers() if answer.get("run") or answer.get("suspended")
+        }
 
-    cluster.wait_for("answers about both keys", known, job)
-    last = {one["key"]: one for one in answers()}
+    cluster.wait_for("answers about both keys", has_answers, job)
+    last = {answer["key"]: answer for answer in answers()}
     assert last["i1"]["suspended"]["waits"][0]["name"] == "never"
     assert last["i2"]["run"]["action"] == "act" and "watched_job.py" in last["i2"]["run"]["where"]
-    told = asked("why", "2", "--cluster", cluster.rest.address)
-    assert told.exit_code == 0 and "in action act at" in told.output, told.output
+    result = run_command("why", "2", "--cluster", cluster.rest.address)
+    assert result.exit_code == 0 and "in action act at" in result.output, result.output
 
 
 def test_top_and_doctor_see_the_job(cluster: FlinkCluster, job: ClusterJob) -> None:
-    shown = asked("top", "--once", "--cluster", cluster.rest.address)
+    shown = run_command("top", "--once", "--cluster", cluster.rest.address)
     assert shown.exit_code == 0 and "Watched" in shown.output, shown.output
-    results = {one.name: one for one in cluster_checks(cluster.rest.address)}
+    results = {check.name: check for check in cluster_checks(cluster.rest.address)}
     assert any(name.startswith("job ") for name in results), json.dumps(list(results))
     assert results["slots"].status == "warn"

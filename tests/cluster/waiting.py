@@ -28,9 +28,9 @@ def wait_until(
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}\n{report()}")
         time.sleep(POLL_SECONDS)

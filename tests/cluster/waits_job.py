@@ -29,9 +29,9 @@ class Sleeps(Agent):
 
     @action(InputEvent)
     async def nap(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        begun = ctx.now().timestamp()
+        start_seconds = ctx.now().timestamp()
         await ctx.sleep(self.seconds)
-        return OutputEvent(output=f"{event.input} slept {time.time() - begun:.3f}")
+        return OutputEvent(output=f"{event.input} slept {time.time() - start_seconds:.3f}")
 
 
 class Asks(Agent):
@@ -67,8 +67,8 @@ def _count(ctx: Any, path: str) -> int:
 
 def answer_of(line: str) -> Signal:
     """The signal that a line tells of: a key, what to say, an id, and what waits for it, if that is named."""
-    key, said, name, *wait = line.split(" ")
-    return Signal(ANSWER, said, key=int(key), id=name, wait=wait[0] if wait else None)
+    key, answer, name, *wait = line.split(" ")
+    return Signal(ANSWER, answer, key=int(key), id=name, wait=wait[0] if wait else None)
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -113,11 +113,16 @@ def main() -> None:
     if options.seconds is not None:
         outputs = {"out": answered.apply(Sleeps(options.seconds)).to_datastream()}
     else:
-        asked = answered.apply(Asks if options.keys is None else Overtakes)
-        unmatched = asked.unmatched_signals().map(
-            lambda one: f"{one.signal.value} {one.reason}", Types.STRING()
+        applied_agent = answered.apply(Asks if options.keys is None else Overtakes)
+        unmatched = applied_agent.unmatched_signals().map(
+            lambda unmatched_signal: f"{unmatched_signal.signal.value} {unmatched_signal.reason}",
+            Types.STRING(),
         )
-        outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "unmatched": unmatched}
+        outputs = {
+            "out": applied_agent.to_datastream(),
+            "asked": applied_agent.side_output("asked"),
+            "unmatched": unmatched,
+        }
     for name, stream in outputs.items():
         sink = (
             FileSink.for_row_format(f"{options.output}/{name}", Encoder.simple_string_encoder())

@@ -120,8 +120,8 @@ class WaitsRun:
         waits = dict.fromkeys(numbers, "")
         if self._keys is not None:
             # Several runs of a key wait.
-            asked = (line.split(" ") for line in self.asked.lines())
-            waits = {int(number): f" {wait}" for number, wait, _ in asked}
+            asked_words = (line.split(" ") for line in self.asked.lines())
+            waits = {int(number): f" {wait}" for number, wait, _ in asked_words}
         lines = "".join(
             f"{self._key_of(number)} {answer_to(number)} a{number}{waits[number]}\n" for number in numbers
         )
@@ -152,19 +152,22 @@ class WaitsRun:
         )
 
     def _wait_for(self, job: ClusterJob, output: CommittedOutput, count: int, what: str) -> None:
-        while (before := output.count()) < count:
+        while (line_count := output.count()) < count:
             self._cluster.wait_for(
-                f"more than {before} of {count} {what}", lambda seen=before: output.count() > seen, job
+                f"more than {line_count} of {count} {what}",
+                lambda seen=line_count: output.count() > seen,
+                job,
             )
 
     def report(self, job: ClusterJob) -> WaitsReport:
         """End the job, and judge what it has put out."""
         time.sleep(QUIET_SECONDS)
-        restored, failures = job.checkpoints()["restored"], job.python_failures()
+        restored = job.checkpoints()["restored"]
+        failures = job.python_failures()
         job.cancel()
         lines = self.output.lines()
         counts = Counter(int(line.split(" ")[0]) for line in lines)
-        asked = Counter(int(line.split(" ")[0]) for line in self.asked.lines())
+        asked_counts = Counter(int(line.split(" ")[0]) for line in self.asked.lines())
         return WaitsReport(
             len(lines),
             restored,
@@ -173,7 +176,7 @@ class WaitsRun:
             [line for line in lines if self._is_early(line)],
             [line for line in lines if self._is_wrong(line)],
             self.unmatched_signals.lines(),
-            sorted(number for number, times in asked.items() if times > 1),
+            sorted(number for number, times in asked_counts.items() if times > 1),
             self._miscounted(lines),
             failures,
         )
@@ -186,11 +189,15 @@ class WaitsRun:
         if self._keys is None:
             return []
         counts: dict[int, list[list[int]]] = {key: [[], []] for key in range(self._keys)}
-        for place, found in enumerate((self.asked.lines(), lines)):
-            for number, _, count in (line.split(" ") for line in found):
+        for place, counted_lines in enumerate((self.asked.lines(), lines)):
+            for number, _, count in (line.split(" ") for line in counted_lines):
                 counts[self._key_of(int(number))][place].append(int(count))
         expected = [range(1, len(range(key, self._inputs, self._keys)) + 1) for key in range(self._keys)]
-        return [key for key, found in counts.items() if any(sorted(one) != [*expected[key]] for one in found)]
+        return [
+            key
+            for key, key_counts in counts.items()
+            if any(sorted(run_counts) != [*expected[key]] for run_counts in key_counts)
+        ]
 
     def _is_early(self, line: str) -> bool:
         return self._seconds is not None and float(line.split(" ")[2]) < self._seconds
@@ -198,8 +205,8 @@ class WaitsRun:
     def _is_wrong(self, line: str) -> bool:
         if self._seconds is not None:
             return False
-        number, said, *_ = line.split(" ")
-        return said != answer_to(int(number))
+        number, answer, *_ = line.split(" ")
+        return answer != answer_to(int(number))
 
 
 def answer_to(number: int) -> str:

@@ -73,7 +73,7 @@ def pages() -> dict[str, str]:
 @cache
 def snippets(language: str) -> tuple[Snippet, ...]:
     """All snippets of a language."""
-    return tuple(one for page in pages() for one in snippets_of(page) if one.language == language)
+    return tuple(snippet for page in pages() for snippet in snippets_of(page) if snippet.language == language)
 
 
 @cache
@@ -81,14 +81,14 @@ def snippets_of(page: str) -> tuple[Snippet, ...]:
     """All snippets of a page, in order."""
     text = pages()[page]
     fences = list(_FENCE.finditer(text))
-    found: list[Snippet] = []
+    page_snippets: list[Snippet] = []
     for index, fence in enumerate(fences):
         following = fences[index + 1] if index + 1 < len(fences) else None
         adjacent = following is not None and not text[fence.end() : following.start()].strip()
         expected = following["text"] if following and adjacent and following["language"] == "text" else None
         line = text.count("\n", 0, fence.start("text")) + 1
-        found.append(Snippet(page, line, fence["language"], fence["text"], expected))
-    return tuple(found)
+        page_snippets.append(Snippet(page, line, fence["language"], fence["text"], expected))
+    return tuple(page_snippets)
 
 
 def prose(page: str) -> str:
@@ -98,12 +98,12 @@ def prose(page: str) -> str:
 
 def anchors(page: str) -> set[str]:
     """The anchors of the headings, as GitHub makes them."""
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in _HEADING.finditer(prose(page)):
         slug = re.sub(r"[^\w\- ]", "", heading["title"].lower()).replace(" ", "-")
-        assert slug not in found, f"{page}: two headings {heading['title']!r}"
-        found.add(slug)
-    return found
+        assert slug not in slugs, f"{page}: two headings {heading['title']!r}"
+        slugs.add(slug)
+    return slugs
 
 
 def links(page: str) -> Iterator[str]:

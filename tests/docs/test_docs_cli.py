@@ -27,7 +27,7 @@ def described(command: Any, name: str) -> Iterator[str]:
         yield from described(nested[word], f"{name} {word}".strip())
     if command.hidden or (nested and not command.invoke_without_command):
         return
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     usage = " ".join([name, *(argument.name.upper() for argument in arguments)])
     yield f"- **`{usage}`**: {first_paragraph(command.help)}"
 

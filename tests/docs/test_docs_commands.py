@@ -14,6 +14,7 @@ import typer
 import yaml
 from docs_pages import ROOT, Snippet, snippets, snippets_of
 
+from flink_agents.api.common.installation import DISTRIBUTION
 from flink_agents.api.settings.options import (
     CONFIG_FILE_VARIABLE,
     CONSOLE_TOKEN_VARIABLE,
@@ -23,8 +24,7 @@ from flink_agents.api.settings.options import (
     environment_name,
 )
 from flink_agents.cli.main import app
-from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 FOREIGN = {"cd", "cp", "curl", "export", "flink", "git", "kill", "pytest", "systemctl"}
 """Commands that are not ours; they are not checked."""
@@ -45,7 +45,7 @@ def commands() -> Iterator[tuple[Snippet, str]]:
 COMMANDS = [pytest.param(snippet, line, id=f"{snippet.id} {line}") for snippet, line in commands()]
 
 
-@each(("snippet", "line"), COMMANDS)
+@each_case(("snippet", "line"), COMMANDS)
 def test_command_exists(snippet: Snippet, line: str) -> None:
     words = shlex.split(line, comments=True)
     while words and "=" in words[0]:
@@ -83,15 +83,16 @@ def test_there_are_commands() -> None:
 
 def check_variable(name: str) -> None:
     """A variable with our prefix is an option."""
-    known = {environment_name(key) for key in all_options()}
-    known |= {CONFIG_FILE_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE}
-    assert not name.startswith(ENVIRONMENT_PREFIX) or name in known, f"no option {name}"
+    variable_names = {environment_name(key) for key in all_options()}
+    variable_names |= {CONFIG_FILE_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE}
+    assert not name.startswith(ENVIRONMENT_PREFIX) or name in variable_names, f"no option {name}"
 
 
 def check_script_options(script: str, arguments: list[str]) -> None:
-    """Options of the demo are those of its example."""
+    """Options of the demo are those of its command and of its example."""
     if script == "scripts/demo":
-        example = (ROOT / "examples" / "review_analysis.py").read_text(encoding="utf-8")
+        files = (ROOT / "examples" / "review_analysis.py", ROOT / "flink_agents" / "cli" / "main.py")
+        example = "".join(file.read_text(encoding="utf-8") for file in files)
         for option in arguments:
             assert not option.startswith("--") or f'"{option}"' in example, f"the demo has no {option}"
 
@@ -104,8 +105,8 @@ def check_flink_agents(arguments: list[str]) -> None:
         if argument in nested:
             command = nested[argument]
         elif argument.startswith("--") and command.name != "demo":
-            known = {"--help", *(option for one in command.params for option in one.opts)}
-            assert argument in known, f"{command.name} has no {argument}"
+            known_options = {"--help", *(option for parameter in command.params for option in parameter.opts)}
+            assert argument in known_options, f"{command.name} has no {argument}"
         else:
             assert not nested, f"no command {argument}"
 
@@ -121,24 +122,26 @@ def check_python(snippet: Snippet, arguments: list[str]) -> None:
     elif arguments[0] == "-m":
         assert arguments[1] in ("pytest", "venv"), f"an unknown module {arguments[1]}"
     else:
-        shown = {one.file_name for one in snippets_of(snippet.page)} | PLACEHOLDERS
+        shown = {page_snippet.file_name for page_snippet in snippets_of(snippet.page)} | PLACEHOLDERS
         assert (ROOT / arguments[0]).is_file() or arguments[0] in shown, f"no script {arguments[0]}"
 
 
 def check_compose(arguments: list[str]) -> None:
     """The file at the top of the repository, and of ``run`` a service that it has."""
-    compose, command, *rest = arguments
+    compose, command, *remaining_arguments = arguments
     assert compose == "compose", arguments
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     assert command in ("up", "down", "run"), f"an unknown command: {command}"
-    assert command != "run" or rest[-1] in services, f"docker-compose.yml has no service {rest[-1]}"
+    assert command != "run" or remaining_arguments[-1] in services, (
+        f"docker-compose.yml has no service {remaining_arguments[-1]}"
+    )
 
 
 def check_pip(arguments: list[str]) -> None:
-    """Our own distribution, with extras that it has."""
+    """Our own distribution from a checkout, as it is on no index yet, with extras that it has."""
     extras = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
-    found = re.fullmatch(r"(?P<name>[\w.-]+?)(?:\[(?P<extras>[\w,]+)\])?", arguments[-1])
-    assert arguments[0] == "install" and found is not None, arguments
-    assert found["name"] in (".", DISTRIBUTION)
-    for extra in (found["extras"] or "").split(","):
+    match = re.fullmatch(r"(?P<name>[\w./-]+?)(?:\[(?P<extras>[\w,]+)\])?", arguments[-1])
+    assert arguments[0] == "install" and match is not None, arguments
+    assert match["name"] in (".", "path/to/checkout"), f"{match['name']} is on no index yet"
+    for extra in (match["extras"] or "").split(","):
         assert not extra or extra in extras, f"no extra {extra}"

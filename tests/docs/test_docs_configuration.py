@@ -28,8 +28,8 @@ GROUPS = {
 
 def test_the_list_is_the_registry() -> None:
     assert len(all_options()) > 5
-    first, *rest = described()
-    write_or_check_rest(ROOT / PAGE, first.strip(), "\n".join(rest))
+    first, *remaining_lines = described()
+    write_or_check_rest(ROOT / PAGE, first.strip(), "\n".join(remaining_lines))
 
 
 def test_the_page_names_the_prefix_of_flink() -> None:
@@ -47,7 +47,9 @@ def described() -> Iterator[str]:
 
 def group(key: str) -> str:
     """The group of an option."""
-    fitting = [(len(one), title) for title, starts in GROUPS.items() for one in starts if key.startswith(one)]
+    fitting = [
+        (len(start), title) for title, starts in GROUPS.items() for start in starts if key.startswith(start)
+    ]
     return max(fitting)[1]
 
 
@@ -55,8 +57,8 @@ def item(option: ConfigOption[Any]) -> str:
     """The line of an option: its default (or type), other values, and a minimum above 1."""
     shown = kind(option.type) if option.default is None else f"`{write_value(option.default)}`"
     if issubclass(option.type, Enum):
-        others = [f"`{member.value}`" for member in option.type if member is not option.default]
-        shown += f" or {', '.join(others)}"
+        other_values = [f"`{member.value}`" for member in option.type if member is not option.default]
+        shown += f" or {', '.join(other_values)}"
     if option.minimum not in (None, 0, 1, timedelta(0)):
         shown += f", at least `{write_value(option.minimum)}`"
     return f"- **`{option.key}`** ({shown}): {option.doc}"

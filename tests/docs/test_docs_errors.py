@@ -15,7 +15,7 @@ from flink_agents.api.errors.base import DOCS_URL
 from flink_agents.cli.explain import entries, entries_text, plain
 from flink_agents.cli.main import app
 from tests.error_index import written
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 PAGE = "docs/errors.md"
 ENTRIES = "flink_agents/cli/error_entries.md"
@@ -42,7 +42,7 @@ def test_the_entries_are_the_classes() -> None:
     assert list(entries()) == [cls.code for cls in CLASSES], f"each class needs an entry in {ENTRIES}"
 
 
-@each("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_case("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_entry_describes_the_class(cls: type[AgentsError]) -> None:
     entry = entries()[cls.code]
     assert (entry.name, entry.parent) == (cls.__name__, cls.__bases__[0].__name__)
@@ -54,13 +54,17 @@ def test_the_page_is_the_index_of_the_entries() -> None:
     assert pages()[PAGE] == written(), "run python -m tests.error_index"
 
 
-@each("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each_case("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_url_in_the_text_leads_to_the_entry(cls: type[AgentsError]) -> None:
     text = str(cls("it failed", **ARGUMENTS.get(cls.__name__, {})))
-    found = re.search(rf"\[{cls.code}\] (?P<page>\S+)#(?P<anchor>\S+)$", text, re.MULTILINE)
-    assert found is not None
-    assert found["page"] == f"{DOCS_URL}errors.html"
-    assert found["anchor"] in anchors(PAGE)
+    match = re.search(
+        rf"\[{cls.code}\] flink-agents explain {cls.code}, or (?P<page>\S+)#(?P<anchor>\S+)$",
+        text,
+        re.MULTILINE,
+    )
+    assert match is not None
+    assert match["page"] == f"{DOCS_URL}errors.html"
+    assert match["anchor"] in anchors(PAGE)
 
 
 def test_links_in_entries_resolve() -> None:
@@ -75,13 +79,13 @@ def test_the_package_names_the_same_site() -> None:
     assert project["urls"]["Documentation"] == DOCS_URL
 
 
-@each("word", ["FA4001", "fa4001", "4001", "[FA4001]", "ActionFailedError", "actionfailederror"])
+@each_case("word", ["FA4001", "fa4001", "4001", "[FA4001]", "ActionFailedError", "actionfailederror"])
 def test_explain_prints_an_entry(word: str) -> None:
     done = CliRunner().invoke(app, ["explain", word])
     assert done.exit_code == 0
-    assert done.output.startswith("FA4001 ActionFailedError (RunError)\n")
-    assert all(f"- {label}: " in done.output for label in ("Meaning", "Cause", "Fix"))
-    assert done.output.endswith(f"\n{DOCS_URL}errors.html#fa4001\n")
+    assert done.stdout.startswith("FA4001 ActionFailedError (RunError)\n")
+    assert all(f"- {label}: " in done.stdout for label in ("Meaning", "Cause", "Fix"))
+    assert done.stdout.endswith(f"\n{DOCS_URL}errors.html#fa4001\n")
 
 
 def test_explain_leaves_no_link_of_a_page() -> None:
@@ -91,10 +95,10 @@ def test_explain_leaves_no_link_of_a_page() -> None:
 
 def test_explain_lists_all_errors() -> None:
     done = CliRunner().invoke(app, ["explain"])
-    assert [line.split()[0] for line in done.output.splitlines()] == list(entries())
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(entries())
 
 
-@each(
+@each_case(
     ("word", "hint"), [("ActionFaildError", "Did you mean 'ActionFailedError'?"), ("x", "lists all errors")]
 )
 def test_explain_of_an_unknown_error(word: str, hint: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from docs_pages import ROOT, anchors, links, pages, prose
 
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 PAGES = sorted(pages())
 
@@ -25,7 +25,7 @@ def resolve(page: str, target: str) -> tuple[str, str]:
     return file.relative_to(ROOT).as_posix(), anchor
 
 
-@each("page", PAGES)
+@each_case("page", PAGES)
 def test_links_resolve(page: str) -> None:
     for target in links(page):
         if target.startswith("https://"):
@@ -36,13 +36,13 @@ def test_links_resolve(page: str) -> None:
             assert anchor in anchors(path), f"{page}: no heading for {target}"
 
 
-@each("page", PAGES)
+@each_case("page", PAGES)
 def test_files_that_are_named_exist(page: str) -> None:
     for name in _FILE.findall(prose(page)):
         assert (ROOT / name).exists(), f"{page} names {name}"
 
 
-@each("page", PAGES)
+@each_case("page", PAGES)
 def test_no_path_of_a_machine(page: str) -> None:
     assert not _ABSOLUTE.search(pages()[page])
 
@@ -62,12 +62,12 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    found = 0
+    mention_count = 0
     for file in ROOT.glob("flink_agents/**/*.py"):
         for path in re.findall(r"docs/[\w/]+\.md", file.read_text(encoding="utf-8")):
             assert path in pages(), f"{file.relative_to(ROOT)} names {path}"
-            found += 1
-    assert found > 3
+            mention_count += 1
+    assert mention_count > 3
 
 
 def test_the_readme_has_each_extra() -> None:

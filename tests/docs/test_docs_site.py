@@ -16,14 +16,14 @@ from flink_agents.plan.show import to_text
 
 
 def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    made = subprocess.run(
+    result = subprocess.run(
         [str(ROOT / "scripts" / "docs"), "--quiet", "build", "--strict", "--site-dir", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert {"index.html", "reference.html", "mistakes.html"} <= {one.name for one in tmp_path.iterdir()}
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {"index.html", "reference.html", "mistakes.html"} <= {path.name for path in tmp_path.iterdir()}
     reference = (tmp_path / "reference.html").read_text(encoding="utf-8")
     assert "durable_execute_async" in reference and "recorded_calls" in reference
     commands = (tmp_path / "cli.html").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_plan_on_the_start_page_is_that_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop, shown = (one for one in snippets_of("docs/index.md")[:2])
+    shop, shown = (snippet for snippet in snippets_of("docs/index.md")[:2])
     assert (shop.file_name, shown.language) == ("shop.py", "text")
     (tmp_path / "shop_of_the_index.py").write_text(shop.text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

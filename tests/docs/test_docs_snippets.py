@@ -19,7 +19,7 @@ from docs_pages import Snippet, checks_something, snippets, snippets_of
 
 from flink_agents import Configuration
 from flink_agents.plan import compile_agent, load_yaml
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 Run = Callable[[Snippet], str]
 
@@ -32,7 +32,10 @@ YAML = snippets("yaml")
 def parameters(found: tuple[Snippet, ...]) -> list[Any]:
     """One test for each snippet; those that start Flink are marked."""
     mark = pytest.mark.minicluster
-    return [pytest.param(one, id=one.id, marks=[mark] if one.starts_flink else []) for one in found]
+    return [
+        pytest.param(snippet, id=snippet.id, marks=[mark] if snippet.starts_flink else [])
+        for snippet in found
+    ]
 
 
 @pytest.fixture
@@ -84,16 +87,20 @@ def run(
 
 def write_files(workspace: Path, page: str) -> None:
     """Write the snippets of ``page`` that are files."""
-    for one in snippets_of(page):
-        if one.file_name is not None:
-            path = workspace / one.file_name
+    for snippet in snippets_of(page):
+        if snippet.file_name is not None:
+            path = workspace / snippet.file_name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(one.text, encoding="utf-8")
+            path.write_text(snippet.text, encoding="utf-8")
 
 
 def needs_modules(snippet: Snippet) -> bool:
     """Whether a snippet imports modules of its page, which the JVM of all tests cannot find."""
-    names = {one.module_name for one in snippets_of(snippet.page) if one.file_name is not None}
+    names = {
+        page_snippet.module_name
+        for page_snippet in snippets_of(snippet.page)
+        if page_snippet.file_name is not None
+    }
     return any(re.search(rf"^from {name} ", snippet.text, re.MULTILINE) for name in names)
 
 
@@ -124,12 +131,13 @@ def test_python_snippet(snippet: Snippet, run: Run) -> None:
     assert matches(printed, expected), f"printed:\n{printed}\nexpected:\n{expected}"
 
 
-@each("snippet", PYTHON, ids=lambda snippet: snippet.id)
+@each_case("snippet", PYTHON, ids=lambda snippet: snippet.id)
 def test_python_snippet_shows_something(snippet: Snippet) -> None:
     is_used = snippet.file_name is not None and any(
-        other is not snippet and re.search(rf"\b{re.escape(snippet.module_name)}\b", other.text)
-        for other in snippets_of(snippet.page)
-        if other.language in ("python", "yaml")
+        other_snippet is not snippet
+        and re.search(rf"\b{re.escape(snippet.module_name)}\b", other_snippet.text)
+        for other_snippet in snippets_of(snippet.page)
+        if other_snippet.language in ("python", "yaml")
     )
     assert checks_something(snippet.text) or snippet.expected or is_used, (
         "the snippet neither asserts nor prints what the page shows, and no other one uses it"
@@ -148,21 +156,24 @@ def test_yaml_snippet(snippet: Snippet, workspace: Path) -> None:
         assert len(Configuration.from_yaml(path)) > 0
 
 
-@each("snippet", PARTS, ids=lambda snippet: snippet.id)
+@each_case("snippet", PARTS, ids=lambda snippet: snippet.id)
 def test_names_of_a_part_exist(snippet: Snippet) -> None:
     for node in ast.walk(ast.parse(snippet.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flink_agents"):
             module = importlib.import_module(node.module or "")
-            assert [one.name for one in node.names if not hasattr(module, one.name)] == []
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
 def test_there_are_snippets() -> None:
-    by_page = {page: [one for one in PYTHON if one.page == page] for page in {one.page for one in PYTHON}}
+    by_page = {
+        page: [snippet for snippet in PYTHON if snippet.page == page]
+        for page in {snippet.page for snippet in PYTHON}
+    }
     assert len(by_page["README.md"]) >= 2
     assert len(PYTHON) >= 20
-    assert len([one for one in YAML if "agents:" in one.text]) >= 1
-    assert len([one for one in YAML if "agents:" not in one.text]) >= 1
-    assert 1 <= len([one for one in PYTHON if one.starts_flink]) <= 6
+    assert len([snippet for snippet in YAML if "agents:" in snippet.text]) >= 1
+    assert len([snippet for snippet in YAML if "agents:" not in snippet.text]) >= 1
+    assert 1 <= len([snippet for snippet in PYTHON if snippet.starts_flink]) <= 6
 
 
 def test_output_that_differs_is_found() -> None:

@@ -164,11 +164,11 @@ def test_rag(tmp_path: Path, run_example: Run) -> None:
 
 
 def test_mcp_tools(tmp_path: Path, run_example: Run) -> None:
-    kept = "Reservations are kept for two days."
+    notice = "Reservations are kept for two days."
     assert run_example(tmp_path, "mcp_tools.py").splitlines()[-3:] == [
-        f"ada: 1 x cocoa reserved. {kept}",
-        f"ada: 2 x tea reserved. {kept}",
-        f"bo: Error executing tool reserve: there are only 3 of cocoa. {kept}",
+        f"ada: 1 x cocoa reserved. {notice}",
+        f"ada: 2 x tea reserved. {notice}",
+        f"bo: Error executing tool reserve: there are only 3 of cocoa. {notice}",
     ]
 
 
@@ -215,8 +215,8 @@ def test_review_analysis_asks_a_model(
     assert ("was restored from its checkpoint" in printed) == fails
     analysed, suggestions = expected_result(load_sample(), 20)
     assert (tmp_path / "model.jsonl").read_text() == as_json_lines(suggestions)
-    asked = Counter(request.text for request in server.requests)
-    assert set(asked) == {one.review.text for one in analysed}
+    text_counts = Counter(request.text for request in server.requests)
+    assert set(text_counts) == {analysis.review.text for analysis in analysed}
     # Of those that were under way at the failure, no answer was recorded.
     assert server.count == 33 if not fails else server.count < 2 * 33
 
@@ -246,8 +246,10 @@ def test_review_analysis_that_is_killed_resumes(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_two_jobs_over_kafka(tmp_path: Path) -> None:
     """The first one is killed: nothing is lost, nothing is done twice, and the lineage is complete."""
-    *before, first, second, third, last = run_in_own_process(tmp_path, "two_jobs_over_kafka.py").splitlines()
-    assert any(line.startswith("job 1 killed after ") for line in before)
+    *previous_lines, first, second, third, last = run_in_own_process(
+        tmp_path, "two_jobs_over_kafka.py"
+    ).splitlines()
+    assert any(line.startswith("job 1 killed after ") for line in previous_lines)
     assert [first, second, third] == [
         "40 orders priced, 40 shipped, each once: True",
         "prices asked for 40 orders, one key each: True",
@@ -269,15 +271,49 @@ def test_human_approval(tmp_path: Path) -> None:
     printed = run_in_own_process(
         tmp_path, "human_approval.py", "--terminal", said="why\n40\n\nnan\nno it was used\n"
     )
-    asked = [line.partition("?")[0] for line in printed.splitlines() if "and the reason]" in line]
-    kettle, lamp = ('{"order": "kettle", "amount": 400.0}', '{"order": "lamp", "amount": 75.5}')
+    questions = [line.partition("?")[0] for line in printed.splitlines() if "and the reason]" in line]
+    kettle = '{"order": "kettle", "amount": 400.0}'
+    lamp = '{"order": "lamp", "amount": 75.5}'
     # What is no answer is asked again.
-    assert asked == [f"ada: tool pay {kettle}"] * 2 + [f"cy: tool pay {lamp}"] * 3
+    assert questions == [f"ada: tool pay {kettle}"] * 2 + [f"cy: tool pay {lamp}"] * 3
     assert printed.splitlines()[-3:] == [
         "ada: 40 paid for kettle",
         "bo: 4 paid for tea",
         "cy: nothing paid for lamp: tool pay was not approved, but denied by terminal: it was used",
     ]
+
+
+def run_support_demo(directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``scripts/demo --agents`` with the installed command."""
+    command = [str(Path(sys.executable).with_name("flink-agents")), "demo", "--agents"]
+    environment = {name: os.environ[name] for name in OF_THE_MACHINE if name in os.environ}
+    return subprocess.run(
+        command, cwd=directory, env=environment | variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_support_desk_thinks_waits_for_a_person_and_corrects_its_window(tmp_path: Path) -> None:
+    done = run_support_demo(tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    [day] = {line.split()[1] for line in lines if line.startswith("window ")}
+    steps = [
+        """model     reads 'Order o-17. My lamp arrived broken.', calls order_total {"order": "o-17"}""",
+        f"window    {day} refund: 1 tickets, 20.00 refunded",
+        "person    approves refund {'amount': 75.0, 'ticket': 't-2', 'text': 'My lamp arrived broken.'}",
+        "agent     t-2: 75.00 refunded. Sorry! Your money is on its way.",
+        f"window    {day} refund: 2 tickets, 95.00 refunded",
+    ]
+    shown = [line for line in lines if line in steps]
+    # The last two are in two topics, which are read at once.
+    assert (shown[:3], sorted(shown)) == (steps[:3], sorted(steps))
+    assert Counter(line.split()[0] for line in lines)["agent"] == 4
+
+
+def test_the_demo_of_the_support_desk_shows_why_its_job_failed(tmp_path: Path) -> None:
+    done = run_support_demo(tmp_path, FLINK_AGENTS_KAFKA_JAR=str(tmp_path / "gone.jar"))
+    assert done.returncode == 1
+    assert "the job failed:" in done.stderr and "FA7101" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ ANSWERS: list[tuple[str, tuple[bool, Any, Any] | None]] = [
     ("No: too much", (False, None, "too much")),
     ("12.50", (True, {"amount": 12.5}, None)),
     *(
-        (said, None)
-        for said in (
+        (text, None)
+        for text in (
             "",
             "ye",
             "yes please",
@@ -45,7 +45,7 @@ ANSWERS: list[tuple[str, tuple[bool, Any, Any] | None]] = [
 def test_the_terminal_guesses_nothing() -> None:
     read_answer: Any = importlib.import_module("human_approval").read_answer
 
-    for said, expected in ANSWERS:
-        answer = read_answer("r", said)
-        found = None if answer is None else (answer.approved, answer.arguments, answer.reason)
-        assert found == expected, said
+    for text, expected in ANSWERS:
+        answer = read_answer("r", text)
+        answer_parts = None if answer is None else (answer.approved, answer.arguments, answer.reason)
+        assert answer_parts == expected, text

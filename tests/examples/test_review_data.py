@@ -82,7 +82,7 @@ class TestSample:
         ranks: dict[int, list[int]] = {}
         for review in load_sample():
             ranks.setdefault(review.group, []).append(review.rank)
-        assert all(found == list(range(1, len(found) + 1)) for found in ranks.values())
+        assert all(group_ranks == list(range(1, len(group_ranks) + 1)) for group_ranks in ranks.values())
 
     def test_every_product_occurs(self) -> None:
         assert {review.product for review in load_sample()} == set(review_data.SAMPLE_PRODUCTS.values())
@@ -163,7 +163,8 @@ class TestFetching:
         assert f"delete {tmp_path / review_data.SDIST}" in str(raised.value)
 
     def test_offline_says_what_to_do_and_what_pip_said(self, pip: FakePip, tmp_path: Path) -> None:
-        pip.content, pip.stderr = None, "ERROR: No matching distribution found for vaderSentiment"
+        pip.content = None
+        pip.stderr = "ERROR: No matching distribution found for vaderSentiment"
         with pytest.raises(ReviewDataError) as raised:
             review_data.fetch_sdist(tmp_path)
         text = str(raised.value)

@@ -52,17 +52,20 @@ class TestExpectedResult:
     def test_covers_every_snippet_once(self) -> None:
         reviews = load_sample()
         analysed, suggestions = expected_result(reviews, 20)
-        assert [one.review for one in analysed] == reviews
-        assert sum(one.snippets for one in suggestions) == len(reviews)
+        assert [analysis.review for analysis in analysed] == reviews
+        assert sum(suggestion.snippets for suggestion in suggestions) == len(reviews)
 
     def test_one_long_window_has_a_line_for_each_product(self) -> None:
         _, suggestions = expected_result(load_sample(), 1200)
-        assert [one.product for one in suggestions] == ["Desk lamp", "Headphones", "Kettle"]
-        assert all(one.end - one.start == 1_200_000 and one.trend is None for one in suggestions)
+        assert [suggestion.product for suggestion in suggestions] == ["Desk lamp", "Headphones", "Kettle"]
+        assert all(
+            suggestion.end - suggestion.start == 1_200_000 and suggestion.trend is None
+            for suggestion in suggestions
+        )
 
     def test_trends_follow_the_windows_of_a_product(self) -> None:
         _, suggestions = expected_result(load_sample(), 20)
-        first, second = (one for one in suggestions if one.product == "Kettle")
+        first, second = (suggestion for suggestion in suggestions if suggestion.product == "Kettle")
         assert (first.trend, second.trend) == (None, second.mean - first.mean)
 
     def test_the_sample_agrees_with_its_ratings(self) -> None:
@@ -90,5 +93,6 @@ class TestOutput:
         _, suggestions = expected_result(load_sample(), 20)
         lines = as_json_lines(suggestions).splitlines()
         assert [
-            type(one).model_validate_json(line) for one, line in zip(suggestions, lines, strict=True)
+            type(suggestion).model_validate_json(line)
+            for suggestion, line in zip(suggestions, lines, strict=True)
         ] == (suggestions)

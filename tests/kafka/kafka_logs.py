@@ -50,18 +50,20 @@ class Log:
 
     def compact(self, partition: int, through: int, and_removals: bool) -> None:
         """Do as the log cleaner does for what lies before an offset."""
-        kept = self.partitions[partition]
-        last = {one.key: one.offset for one in kept if one.offset < through}
+        messages = self.partitions[partition]
+        last = {message.key: message.offset for message in messages if message.offset < through}
         self.partitions[partition] = [
-            one
-            for one in kept
-            if one.offset >= through
-            or (last[one.key] == one.offset and not (and_removals and one.value is None))
+            message
+            for message in messages
+            if message.offset >= through
+            or (last[message.key] == message.offset and not (and_removals and message.value is None))
         ]
 
     def bytes(self) -> int:
         """What it takes."""
-        return sum(len(one.key) + len(one.value or b"") for part in self.partitions for one in part)
+        return sum(
+            len(message.key) + len(message.value or b"") for part in self.partitions for message in part
+        )
 
 
 class LogConsumer:
@@ -88,20 +90,24 @@ class LogConsumer:
         return self._at[partition]
 
     def beginning_offsets(self, asked: list[TopicPartition], timeout_ms: int) -> Mapping[TopicPartition, int]:
-        return {each: self._log.begins[each.partition] for each in asked}
+        return {partition: self._log.begins[partition.partition] for partition in asked}
 
     def end_offsets(self, asked: list[TopicPartition], timeout_ms: int) -> Mapping[TopicPartition, int]:
-        return {each: self._log.ends[each.partition] for each in asked}
+        return {partition: self._log.ends[partition.partition] for partition in asked}
 
     def poll(self, _: int) -> dict[TopicPartition, list[Message]]:
-        found: dict[TopicPartition, list[Message]] = {}
-        for each in self._at.keys() - self._paused:
-            kept = self._log.partitions[each.partition]
-            found[each] = [one for one in kept if one.offset >= self._at[each]][:POLLED]
-            whole = not found[each] or found[each][-1] is kept[-1]
-            self._at[each] = self._log.ends[each.partition] if whole else found[each][-1].offset + 1
+        polled_messages: dict[TopicPartition, list[Message]] = {}
+        for partition in self._at.keys() - self._paused:
+            messages = self._log.partitions[partition.partition]
+            polled_messages[partition] = [
+                message for message in messages if message.offset >= self._at[partition]
+            ][:POLLED]
+            whole = not polled_messages[partition] or polled_messages[partition][-1] is messages[-1]
+            self._at[partition] = (
+                self._log.ends[partition.partition] if whole else polled_messages[partition][-1].offset + 1
+            )
         self._log.between()
-        return found
+        return polled_messages
 
     def close(self) -> None: ...
 

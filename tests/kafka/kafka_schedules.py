@@ -130,11 +130,11 @@ class World:
 
     def choices(self) -> list[str]:
         """Who can go on."""
-        found = [name for name, actor in self.actors.items() if actor.at is not None and actor.at[1]()]
+        choices = [name for name, actor in self.actors.items() if actor.at is not None and actor.at[1]()]
         waiting = any(actor.at is not None for actor in self.actors.values())
-        if waiting and (self.ticks < self.free_ticks or (not found and self._sleeps())):
-            found.append(TICK)
-        return found
+        if waiting and (self.ticks < self.free_ticks or (not choices and self._sleeps())):
+            choices.append(TICK)
+        return choices
 
     def _sleeps(self) -> bool:
         return any(actor.at is not None and actor.at[0] == "sleep" for actor in self.actors.values())
@@ -175,7 +175,7 @@ def explore(make: Callable[[], World]) -> Iterator[tuple[World, list[str]]]:
                 if not choices:
                     yield world, path
                     break
-                todo.extend([*path, other] for other in choices[1:])
+                todo.extend([*path, other_choice] for other_choice in choices[1:])
                 path = [*path, choices[0]]
                 world.go(choices[0])
         finally:

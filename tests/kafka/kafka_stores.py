@@ -75,7 +75,7 @@ def record(seq: int = 0, index: int = 0, data: bytes = b"data") -> Record:
 
 def indexes(records: Sequence[Record]) -> list[int]:
     """What tells records of a test apart."""
-    return [one.index for one in records]
+    return [stored_record.index for stored_record in records]
 
 
 def journal_in(settings: KafkaSettings, partition: int, number: int = 0) -> JournalKey:
@@ -100,21 +100,21 @@ class Raw(NamedTuple):
 @contextmanager
 def admin(settings: KafkaSettings) -> Iterator[KafkaAdminClient]:
     """A client for topics."""
-    made = settings.admin()
+    client = settings.admin()
     try:
-        yield made
+        yield client
     finally:
-        made.close()
+        client.close()
 
 
 @contextmanager
 def producer(settings: KafkaSettings, **options: Any) -> Iterator[KafkaProducer]:
     """A foreign client that appends."""
-    made = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, **options)
+    client = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, **options)
     try:
-        yield made
+        yield client
     finally:
-        made.close()
+        client.close()
 
 
 def send(settings: KafkaSettings, partition: int, key: bytes | None, value: bytes | None) -> int:
@@ -127,17 +127,17 @@ def raw_records(settings: KafkaSettings) -> list[Raw]:
     """All Kafka records of the topic of journals."""
     consumer: Any = settings.consumer()
     try:
-        partitions = [TopicPartition(settings.topic, each) for each in range(settings.partitions)]
+        partitions = [TopicPartition(settings.topic, number) for number in range(settings.partitions)]
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         consumer.seek_to_beginning(*partitions)
-        found: list[Raw] = []
+        topic_records: list[Raw] = []
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while any((consumer.position(each) or 0) < ends[each] for each in partitions):
+        while any((consumer.position(partition) or 0) < ends[partition] for partition in partitions):
             assert time.monotonic() < deadline, "the topic cannot be read"
-            for each, records in consumer.poll(200).items():
-                found += [_raw(each.partition, one) for one in records]
-        return found
+            for topic_partition, records in consumer.poll(200).items():
+                topic_records += [_raw(topic_partition.partition, message) for message in records]
+        return topic_records
     finally:
         consumer.close()
 
@@ -150,9 +150,17 @@ def _raw(partition: int, one: Any) -> Raw:
 
 def batches(settings: KafkaSettings) -> list[Raw]:
     """The batches that the topic has, without those that were removed."""
-    found = raw_records(settings)
-    removed = {one.key for one in found if one.key is not None and one.entries is None}
-    return [one for one in found if one.key is not None and one.key not in removed]
+    topic_records = raw_records(settings)
+    removed = {
+        raw_record.key
+        for raw_record in topic_records
+        if raw_record.key is not None and raw_record.entries is None
+    }
+    return [
+        raw_record
+        for raw_record in topic_records
+        if raw_record.key is not None and raw_record.key not in removed
+    ]
 
 
 def configure(settings: KafkaSettings, topic: str, **configs: Any) -> None:
@@ -167,15 +175,15 @@ def compact(settings: KafkaSettings, enough: Callable[[list[Raw]], bool]) -> lis
     configure(settings, settings.topic, segment_ms=50, min_cleanable_dirty_ratio=0.001, delete_retention_ms=0)
     deadline = time.monotonic() + DEADLINE_SECONDS
     with producer(settings) as foreign:
-        while not enough(found := raw_records(settings)):
-            assert time.monotonic() < deadline, f"the log cleaner did not do it: {found}"
+        while not enough(topic_records := raw_records(settings)):
+            assert time.monotonic() < deadline, f"the log cleaner did not do it: {topic_records}"
             # A segment ends with the first append after its time; the last one is never compacted.
             for partition in range(settings.partitions):
                 foreign.send(settings.topic, key=FILLER, value=b"", partition=partition)
             foreign.flush()
             time.sleep(0.1)
     configure(settings, settings.topic, segment_ms=600_000)
-    return found
+    return topic_records
 
 
 def delete_records(settings: KafkaSettings, partition: int, before: int) -> None:

@@ -19,7 +19,9 @@ class Served:
     """An artifact as jgo has them; each of ``contents`` is what one download leaves."""
 
     def __init__(self, path: Path, *contents: bytes | Exception) -> None:
-        self.groupId, self.artifactId, self.version = "org", path.stem, "1"
+        self.groupId = "org"
+        self.artifactId = path.stem
+        self.version = "1"
         self.cached_path = path
         self.contents = list(contents)
 
@@ -48,37 +50,37 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def serve(monkeypatch: pytest.MonkeyPatch, *found: Served) -> list[str]:
     """Let jgo resolve to these; returns what it is asked for."""
-    asked: list[str] = []
+    endpoints: list[str] = []
 
     def resolve(endpoint: str, **_: Any) -> list[Any]:
-        asked.append(endpoint)
+        endpoints.append(endpoint)
         return list(found) if endpoint == artifacts.KAFKA else []
 
     monkeypatch.setattr(jgo, "resolve", resolve)
-    return asked
+    return endpoints
 
 
 def test_half_a_download_is_thrown_away(tmp_path: Path, jar: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted = Served(tmp_path / "log4j-core.jar", OSError("reset"), jar)
     truncated = Served(tmp_path / "kafka.jar", jar[:-4], jar)
-    asked = serve(monkeypatch, interrupted, truncated)
+    endpoints = serve(monkeypatch, interrupted, truncated)
     paths = artifacts.class_path()
     assert paths == [tmp_path / "log4j-core.jar", tmp_path / "kafka.jar"]
     assert [path.read_bytes() for path in paths] == [jar, jar]
-    assert asked == [artifacts.KAFKA, f"{artifacts.LOGGING}:1"]
+    assert endpoints == [artifacts.KAFKA, f"{artifacts.LOGGING}:1"]
 
 
 def test_the_second_time_nothing_is_resolved(
     tmp_path: Path, jar: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = serve(monkeypatch, Served(tmp_path / "log4j-core.jar", jar, jar))
+    endpoints = serve(monkeypatch, Served(tmp_path / "log4j-core.jar", jar, jar))
     first = artifacts.class_path()
-    asked.clear()
+    endpoints.clear()
     assert artifacts.class_path() == first
-    assert asked == []
+    assert endpoints == []
     first[0].unlink()
     assert artifacts.class_path() == first
-    assert asked != []
+    assert endpoints != []
 
 
 def test_a_failure_is_named(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +111,10 @@ def test_a_listing_that_is_damaged_is_made_anew(
 def test_repositories_of_the_users_settings_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Any] = []
+    passed_repositories: list[Any] = []
 
     def resolve(endpoint: str, repositories: dict[str, str]) -> list[Any]:
-        given.append(repositories)
+        passed_repositories.append(repositories)
         raise RuntimeError("enough")
 
     monkeypatch.setattr(jgo, "resolve", resolve)
@@ -122,10 +124,10 @@ def test_repositories_of_the_users_settings_are_asked(
     )
     with pytest.raises(BrokerDownloadError, match="enough"):
         artifacts.class_path()
-    assert given == [{"mirror": "file:repository"}]
+    assert passed_repositories == [{"mirror": "file:repository"}]
 
 
 def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "find_spec", lambda name: None if name == "jgo" else name)
-    with pytest.raises(MissingExtraError, match=r"flink-agents-python\[kafka\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[kafka\]"):
         KafkaBroker(tmp_path)

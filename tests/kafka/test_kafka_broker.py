@@ -33,9 +33,9 @@ from tests.kafka.kafka_clients import read, write
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
     """A broker that a test may stop and kill."""
-    with KafkaBroker(tmp_path / "kafka") as own:
-        yield own
-        own.stop()
+    with KafkaBroker(tmp_path / "kafka") as fresh_broker:
+        yield fresh_broker
+        fresh_broker.stop()
 
 
 def test_records_come_back(kafka_broker: KafkaBroker) -> None:
@@ -57,18 +57,22 @@ def test_a_group_of_consumers_reads(kafka_broker: KafkaBroker) -> None:
 
 def test_it_listens_on_this_machine_only(kafka_broker: KafkaBroker) -> None:
     process = psutil.Process(kafka_broker.status().pid)
-    listening = {one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN}
+    listening = {
+        connection.laddr.ip
+        for connection in process.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
 
 
 def test_a_second_start_finds_it(kafka_broker: KafkaBroker) -> None:
     pid = kafka_broker.status().pid
-    other = KafkaBroker(kafka_broker.data)
-    assert other.start() is False
-    assert other.status() == kafka_broker.status()
-    assert other.status().pid == pid
-    with other:
-        assert other.running
+    second_broker = KafkaBroker(kafka_broker.data)
+    assert second_broker.start() is False
+    assert second_broker.status() == kafka_broker.status()
+    assert second_broker.status().pid == pid
+    with second_broker:
+        assert second_broker.running
     assert kafka_broker.running, "the end of a with block stopped a broker that it had not started"
 
 
@@ -102,7 +106,8 @@ def test_a_port_that_is_taken_in_the_meantime_is_named(
 @pytest.mark.nightly
 def test_its_life(own_broker: KafkaBroker) -> None:
     """In one test, as each start takes seconds: stop, kill, pause; records and port stay."""
-    address, topic = own_broker.bootstrap_servers, "kept"
+    address = own_broker.bootstrap_servers
+    topic = "kept"
     write(own_broker.client_options, topic, b"first")
     first = own_broker.status().pid
 
@@ -152,18 +157,18 @@ def test_what_is_not_running_is_said(tmp_path: Path) -> None:
 
 def test_a_foreign_process_with_its_number_is_left_alone(tmp_path: Path) -> None:
     """After a crash of the machine, the number in the file may be anybody's."""
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    foreign_process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         state = settings.new_state("PLAINTEXT", None)
-        broker.replace(state, pid=other.pid).write(tmp_path / "broker.json")
+        broker.replace(state, pid=foreign_process.pid).write(tmp_path / "broker.json")
         stale = KafkaBroker(tmp_path)
         assert not stale.running
         assert stale.stop() is False
         with pytest.raises(BrokerError):
             stale.kill()
-        assert other.poll() is None
+        assert foreign_process.poll() is None
     finally:
-        other.communicate(b"\n")
+        foreign_process.communicate(b"\n")
 
 
 @pytest.mark.nightly
@@ -183,7 +188,9 @@ def test_a_start_that_takes_too_long_leaves_nothing_behind(tmp_path: Path) -> No
     with pytest.raises(BrokerStartError, match="no answer"):
         slow.start()
     assert not slow.running
-    assert [one for one in psutil.process_iter(["cmdline"]) if str(slow.data) in str(one.info)] == []
+    assert [
+        process for process in psutil.process_iter(["cmdline"]) if str(slow.data) in str(process.info)
+    ] == []
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -205,36 +212,39 @@ def test_two_starts_at_once_make_one_broker(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = KafkaBroker(tmp_path)
+    shared_broker = KafkaBroker(tmp_path)
     try:
         assert sorted(started) == [False, True]
-        assert "sasl_mechanism" not in found.client_options
-        write(found.client_options, "one", b"a")
-        assert read(found.client_options, "one") == [b"a"]
+        assert "sasl_mechanism" not in shared_broker.client_options
+        write(shared_broker.client_options, "one", b"a")
+        assert read(shared_broker.client_options, "one") == [b"a"]
     finally:
-        assert found.stop(timeout=0.0) is True
-    assert not found.running
+        assert shared_broker.stop(timeout=0.0) is True
+    assert not shared_broker.running
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists(), "it ended in order all the same"
 
 
 @pytest.mark.nightly
 def test_encrypted_and_with_a_password(tmp_path: Path) -> None:
     odd = tmp_path / "söme dir, 100%"
-    with KafkaBroker(odd, security="SASL_SSL") as own:
-        options = own.client_options
+    with KafkaBroker(odd, security="SASL_SSL") as secured_broker:
+        options = secured_broker.client_options
         write(options, "secret", b"a")
         assert read(options, "secret") == [b"a"]
-        handshake(own, options["ssl_cafile"])
+        handshake(secured_broker, options["ssl_cafile"])
         with pytest.raises(ssl.SSLCertVerificationError):
-            handshake(own, None)
+            handshake(secured_broker, None)
         secrets = [odd / name for name in ("broker.json", "broker.properties")]
         assert [path.stat().st_mode & 0o077 for path in secrets] == [0, 0]
-    with KafkaBroker(odd, security="SASL_PLAINTEXT") as own:
-        kept = own.client_options
-        assert {name: options[name] for name in kept} == {**kept, "security_protocol": "SASL_SSL"}
-        assert accepts(kept)
-        assert not accepts({**kept, "sasl_plain_password": "wrong"})
-        assert read(kept, "secret") == [b"a"]
+    with KafkaBroker(odd, security="SASL_PLAINTEXT") as secured_broker:
+        plaintext_options = secured_broker.client_options
+        assert {name: options[name] for name in plaintext_options} == {
+            **plaintext_options,
+            "security_protocol": "SASL_SSL",
+        }
+        assert accepts(plaintext_options)
+        assert not accepts({**plaintext_options, "sasl_plain_password": "wrong"})
+        assert read(plaintext_options, "secret") == [b"a"]
 
 
 def handshake(own: KafkaBroker, authority: str | None) -> None:

@@ -62,14 +62,16 @@ class Log:
 
     def compact(self) -> None:
         """Leave the last record of each key, and none of what was removed."""
-        last = {one.key: one for one in self.messages}
-        self.messages = [one for one in self.messages if last[one.key] is one and one.value is not None]
+        last = {message.key: message for message in self.messages}
+        self.messages = [
+            message for message in self.messages if last[message.key] is message and message.value is not None
+        ]
 
     def read(self, reader: Claims, after: int = -1) -> Claims:
         """Have somebody read all, or what came after an offset."""
-        for one in self.messages:
-            if one.offset > after:
-                reader._take(one)
+        for message in self.messages:
+            if message.offset > after:
+                reader._take(message)
         return reader
 
     def claim(self, owner: Owner) -> Owner:
@@ -106,14 +108,16 @@ class Reference:
                 yield claim
 
     def live(self) -> list[Claim]:
-        return [one for one in self.all if not one.ended and not any(True for _ in self.over(one))]
+        return [claim for claim in self.all if not claim.ended and not any(True for _ in self.over(claim))]
 
     def before(self, own: Claim) -> list[Claim]:
-        of_group = [one for one in self.all if one.owner.group == own.owner.group]
+        of_group = [claim for claim in self.all if claim.owner.group == own.owner.group]
         return [
-            one
-            for one in of_group
-            if one.offset < own.offset and not one.ended and not any(True for _ in self.over(one, own.offset))
+            claim
+            for claim in of_group
+            if claim.offset < own.offset
+            and not claim.ended
+            and not any(True for _ in self.over(claim, own.offset))
         ]
 
 
@@ -136,10 +140,10 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
             log.say("withdrawn", owner.token, True)
         elif done < 0.8:
             reference = Reference(log)
-            own = log.claims._by_token[owner.token]
+            owner_claim = log.claims._by_token[owner.token]
             for claim in reference.all:
                 # The first fence of one that outranks it decides, and no later one.
-                if any(over is own for over in reference.over(claim)):
+                if any(over is owner_claim for over in reference.over(claim)):
                     fences.setdefault(claim.owner.token, [at])
             log.say("fence", owner.token, [[0, at]])
         if done > 0.7:
@@ -199,10 +203,10 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
         if fenced == "all" or (fenced == "each tenth" and number % 10 == 9):
             log.say("fence", owner.token, [[0, number]])
         if number + 1 in (1000, 4000):
-            before = compared
-            assert before <= 10 * (number + 1)
+            comparisons = compared
+            assert comparisons <= 10 * (number + 1)
             looks(log.claims, owner)
-            assert compared - before <= 10 * (number + 1)
+            assert compared - comparisons <= 10 * (number + 1)
 
 
 # -- claims that nobody needs -------------------------------------------------------------
@@ -235,28 +239,28 @@ def test_without_the_claims_that_are_removed_all_is_as_before(log: Log, seed: in
         if chosen.random() < 0.2:
             log.say("release", chosen.choice(log.owners).token, True)
         owning -= set(chosen.sample(sorted(owning), len(owning) // 4))
-        before = view(log.claims, owning)
+        previous_view = view(log.claims, owning)
         if chosen.random() < 0.5:
-            gone = log.claims.done("a", lambda claim, now=frozenset(owning): claim.owner.token in now)
-            log.writer.remove(owner, log.claims, gone)
-            assert view(log.claims, owning) == before
+            done_claims = log.claims.done("a", lambda claim, now=frozenset(owning): claim.owner.token in now)
+            log.writer.remove(owner, log.claims, done_claims)
+            assert view(log.claims, owning) == previous_view
         if chosen.random() < 0.3:
             log.compact()
-        assert view(log.read(log.reader()), owning) == before
+        assert view(log.read(log.reader()), owning) == previous_view
         assert all(log.claims.knows(token) for token in owning)
 
 
 def test_claims_do_not_grow_with_attempts(log: Log) -> None:
     """Neither for those who go on reading nor for those who come, nor the topic."""
-    found: list[tuple[int, int, int]] = []
+    sizes: list[tuple[int, int, int]] = []
     for attempt in range(300):
         owners = [log.take_over(subtask, 4) for subtask in range(4)]
         log.writer.remove(owners[0], log.claims, log.claims.done("a", lambda _: False))
         # One that did not know of its end.
         log.say(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
         log.compact()
-        found.append((len(log.claims._by_token), len(log.read(log.reader())._by_token), len(log.messages)))
-    most = [max(one[of] for one in found[10:]) for of in range(3)]
+        sizes.append((len(log.claims._by_token), len(log.read(log.reader())._by_token), len(log.messages)))
+    most = [max(size[of] for size in sizes[10:]) for of in range(3)]
     assert most[:2] <= [8, 8] and most[2] <= 30, most
 
 
@@ -269,7 +273,7 @@ def _kind(number: int) -> str:
 def test_an_owner_that_slept_finds_out(log: Log, compacted: bool, later: int) -> None:
     """Others took over, and tidied up, before it looks: nobody may tell it that its records count."""
     sleeper = log.take_over()
-    own = log.read(log.reader(sleeper.token))
+    sleeper_claims = log.read(log.reader(sleeper.token))
     slept_at = log.messages[-1].offset
     decider = log.take_over()
     fence = dict(log.claims.void_from(sleeper.token))
@@ -281,11 +285,11 @@ def test_an_owner_that_slept_finds_out(log: Log, compacted: bool, later: int) ->
         log.writer.remove(newest, log.claims, log.claims.done("a", lambda _: False))
     if compacted:
         log.compact()
-    log.read(own, slept_at)
-    if own.lost(sleeper.token):
+    log.read(sleeper_claims, slept_at)
+    if sleeper_claims.lost(sleeper.token):
         assert compacted and later
     else:
-        assert own.void_from(sleeper.token) == fence
+        assert sleeper_claims.void_from(sleeper.token) == fence
     # To all others, it is nobody, and nothing of it counts.
     assert not log.read(log.reader()).knows(sleeper.token)
     assert log.read(log.reader()).knows(newest.token)
@@ -293,12 +297,12 @@ def test_an_owner_that_slept_finds_out(log: Log, compacted: bool, later: int) ->
 
 def test_an_owner_that_lives_longer_than_others_stays(log: Log) -> None:
     """A subtask may go on while another one is restarted again and again."""
-    other = lives = log.take_over(1, 2)
-    own = log.read(log.reader(lives.token))
+    other_owner = lives = log.take_over(1, 2)
+    survivor_claims = log.read(log.reader(lives.token))
     for _ in range(20):
-        other = log.take_over(0, 2)
-        log.writer.remove(other, log.claims, log.claims.done("a", lambda _: False))
+        other_owner = log.take_over(0, 2)
+        log.writer.remove(other_owner, log.claims, log.claims.done("a", lambda _: False))
         log.compact()
-    log.read(own, 1)
-    assert not own.lost(lives.token) and not own.undecided(lives.token)
-    assert {claim.owner.token for claim in own.live()} == {lives.token, other.token}
+    log.read(survivor_claims, 1)
+    assert not survivor_claims.lost(lives.token) and not survivor_claims.undecided(lives.token)
+    assert {claim.owner.token for claim in survivor_claims.live()} == {lives.token, other_owner.token}

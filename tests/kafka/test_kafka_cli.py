@@ -20,9 +20,9 @@ from tests.kafka.kafka_clients import read, write
 def place(tmp_path: Path):
     """The directory of the caller; a broker that a failed test left there is killed."""
     yield tmp_path
-    left = KafkaBroker(tmp_path / ".flink-agents" / "kafka")
-    if left.running:
-        left.kill()
+    leftover_broker = KafkaBroker(tmp_path / ".flink-agents" / "kafka")
+    if leftover_broker.running:
+        leftover_broker.kill()
 
 
 def kafka(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -32,37 +32,37 @@ def kafka(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_start_status_stop(place: Path) -> None:
     data = place / ".flink-agents" / "kafka"
-    before = kafka("status", cwd=place)
-    assert (before.returncode, before.stdout.splitlines()[0]) == (1, "Kafka does not run")
+    initial_status = kafka("status", cwd=place)
+    assert (initial_status.returncode, initial_status.stdout.splitlines()[0]) == (1, "Kafka does not run")
     assert not data.exists()
 
     started = kafka("start", cwd=place)
     assert started.returncode == 0, started.stderr
     assert started.stderr == ""
-    first, *rest = started.stdout.splitlines()
+    first, *remaining_lines = started.stdout.splitlines()
     assert first.startswith("Kafka runs at 127.0.0.1:")
-    assert rest == [f"  directory  {data}"]
+    assert remaining_lines == [f"  directory  {data}"]
 
     again = kafka("start", "--json", cwd=place)
-    found = json.loads(again.stdout)
-    assert (again.returncode, found["running"]) == (0, True)
-    assert first == f"Kafka runs at {found['bootstrap_servers']}"
-    write(found["client_options"], "from-shell", b"a")
-    assert read(found["client_options"], "from-shell") == [b"a"]
+    state = json.loads(again.stdout)
+    assert (again.returncode, state["running"]) == (0, True)
+    assert first == f"Kafka runs at {state['bootstrap_servers']}"
+    write(state["client_options"], "from-shell", b"a")
+    assert read(state["client_options"], "from-shell") == [b"a"]
 
     status = kafka("status", cwd=place)
     assert status.returncode == 0
-    assert status.stdout.startswith(f"{first}, process {found['pid']}\n")
+    assert status.stdout.startswith(f"{first}, process {state['pid']}\n")
     assert f"{first.replace('runs', 'already runs')}\n" in kafka("start", cwd=place).stdout
     refused = kafka("start", "--security", "SSL", cwd=place)
     assert (refused.returncode, "[FA7004]" in refused.stderr) == (2, True)
 
     assert (stopped := kafka("stop", cwd=place)).stdout == "Kafka is stopped\n", stopped.stderr
-    assert has_ended(found["pid"])
+    assert has_ended(state["pid"])
     assert kafka("stop", cwd=place).stdout == "no Kafka runs here\n"
     after = kafka("status", "--json", cwd=place)
     assert after.returncode == 1
-    assert json.loads(after.stdout) == {**found, "running": False, "pid": None}
+    assert json.loads(after.stdout) == {**state, "running": False, "pid": None}
 
 
 def test_a_port_in_use_ends_with_2(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flink_agents.cli import main
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.connectors import maven
 from flink_agents.connectors.kafka import connector_jar as jars
-from flink_agents.connectors.kafka.connector_jar import connector_jar, present_jar
+from flink_agents.connectors.kafka.connector_jar import connector_jar, present_jar, zstd_jar
 
 
 def make_jar(file: Path, *classes: str) -> Path:
@@ -39,10 +39,11 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_named_file_comes_first(tmp_path: Path, needed: tuple[str, ...]) -> None:
-    mine, other = make_jar(tmp_path / "mine.jar", *needed), make_jar(tmp_path / "other.jar", *needed)
-    environ = {KAFKA_JAR_VARIABLE: str(other), "M2_REPO": str(tmp_path)}
+    mine = make_jar(tmp_path / "mine.jar", *needed)
+    environment_jar = make_jar(tmp_path / "other.jar", *needed)
+    environ = {KAFKA_JAR_VARIABLE: str(environment_jar), "M2_REPO": str(tmp_path)}
     assert connector_jar(mine, environ) == mine
-    assert connector_jar(None, environ) == other
+    assert connector_jar(None, environ) == environment_jar
 
 
 def test_what_maven_or_jgo_have_is_taken_without_a_network(tmp_path: Path, needed: tuple[str, ...]) -> None:
@@ -58,6 +59,21 @@ def test_half_a_file_in_the_cache_is_not_taken(tmp_path: Path, needed: tuple[str
     jar = make_jar(place / "flink-sql-connector-kafka-5.0.0-2.2.jar", *needed)
     jar.write_bytes(jar.read_bytes()[:-30])
     assert present_jar(None, {"M2_REPO": str(tmp_path)}) is None
+
+
+def test_the_library_for_zstd_is_beside_a_named_connector_or_in_the_repository(tmp_path: Path) -> None:
+    place = tmp_path / "own"
+    repository = tmp_path / "repository"
+    named = {KAFKA_JAR_VARIABLE: str(place / "c.jar")}
+    elsewhere = {"M2_REPO": str(repository)}
+    assert zstd_jar(None, named | elsewhere) is None, "nothing is downloaded for a connector from elsewhere"
+    assert zstd_jar(None, elsewhere) is None, "the download failed, which is no reason to fail"
+    folder = repository / "com/github/luben/zstd-jni/1.5.6-10"
+    cached = make_jar(folder / "zstd-jni-1.5.6-10.jar", "com.github.luben.zstd.Zstd")
+    assert zstd_jar(None, elsewhere) == zstd_jar(None, named | elsewhere) == cached
+    beside = make_jar(place / "zstd-jni-1.5.7-6.jar", "com.github.luben.zstd.Zstd")
+    assert zstd_jar(None, named | elsewhere) == zstd_jar(place / "c.jar", elsewhere) == beside
+    assert zstd_jar(None, elsewhere) == cached
 
 
 def test_a_named_file_that_is_not_the_connector_is_refused(tmp_path: Path, needed: tuple[str, ...]) -> None:

@@ -68,8 +68,10 @@ class Desk:
 
     def answer(self, request: ApprovalRequest, **fields: str) -> str:
         page = self.browser.page(link("/approval", id=request.id))
-        found = re.findall(r'name="((?:argument|before):[^"]*)"[^>]*?(?:value="([^"]*)"|>([^<]*)<)', page)
-        shown = {html.unescape(name): html.unescape(value or text) for name, value, text in found}
+        form_inputs = re.findall(
+            r'name="((?:argument|before):[^"]*)"[^>]*?(?:value="([^"]*)"|>([^<]*)<)', page
+        )
+        shown = {html.unescape(name): html.unescape(value or text) for name, value, text in form_inputs}
         form = {"id": request.id, **shown, **fields}
         return html.unescape(self.browser.submit("/approvals/answer", form, link("/approval", id=request.id)))
 
@@ -77,7 +79,9 @@ class Desk:
 @pytest.fixture(scope="module")
 def desk(kafka_broker: KafkaBroker) -> Iterator[Desk]:
     name = uuid.uuid4().hex[:8]
-    requests, signals, letters = f"requests-{name}", f"answers-{name}", f"letters-{name}"
+    requests = f"requests-{name}"
+    signals = f"answers-{name}"
+    letters = f"letters-{name}"
     KafkaApprovals(signals, requests, **kafka_broker.client_options).create_topics()
     for topic in (letters, f"{letters}-to"):
         KafkaApprovals(topic, **kafka_broker.client_options).create_topics()
@@ -90,8 +94,8 @@ def desk(kafka_broker: KafkaBroker) -> Iterator[Desk]:
 
 def test_a_request_is_approved_with_a_changed_argument_once(desk: Desk) -> None:
     harness, request = desk.ask("ada", "kettle")
-    said = desk.answer(request, decision="approve", by="Ada", **{"argument:input": '"tea"'})
-    assert "sent: approved" in said and "the job has not taken it yet" in said
+    page = desk.answer(request, decision="approve", by="Ada", **{"argument:input": "tea"})
+    assert "sent: approved" in page and "the job has not taken it yet" in page
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
     assert (answer.approved, answer.arguments, answer.by) == (True, {"input": "tea"}, "Ada")
     # Somebody whose page is older presses a button, too.
@@ -116,7 +120,7 @@ def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
     _, request = desk.ask("cy", HOSTILE)
     page = desk.browser.page(link("/approval", id=request.id))
     assert "<script>alert" not in page and "\u202e" not in page
-    for fields, said in [
+    for fields, message in [
         ({"decision": "approve", "argument:input": "{"}, "takes JSON"),
         ({"decision": "approve", "argument:input": "NaN"}, "takes JSON"),
         ({"decision": "approve", "argument:input": "1e999"}, "takes JSON"),
@@ -124,7 +128,7 @@ def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
         ({"decision": "approve", "more": "[]"}, "a JSON object"),
         ({"decision": "maybe"}, "neither approves nor denies"),
     ]:
-        assert said in desk.answer(request, **fields)
+        assert message in desk.answer(request, **fields)
     assert answers_to(request, desk.signals, desk.broker.client_options) == []
     assert "sent: approved" in desk.answer(request, decision="approve")
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
@@ -133,7 +137,7 @@ def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
 
 
 def test_a_signal_is_sent(desk: Desk) -> None:
-    for form, said in [
+    for form, message in [
         ({"name": "paid", "key": '["a", 1]', "value": '{"sum": 2}', "id": "s-1"}, "sent the signal paid"),
         ({"name": "paid", "wait": "sa|0|pay||0"}, "sent the signal paid"),
         ({"name": "paid", "key": "a", "value": "{"}, "takes JSON"),
@@ -141,11 +145,13 @@ def test_a_signal_is_sent(desk: Desk) -> None:
         ({"name": "", "key": "a"}, "needs a name"),
         ({"name": "paid"}, "needs a name"),
     ]:
-        assert said in html.unescape(desk.browser.submit("/signals/send", form, "/signals"))
+        assert message in html.unescape(desk.browser.submit("/signals/send", form, "/signals"))
     with reader_of(desk.signals, desk.broker.client_options) as (consumer, partitions):
         consumer.seek_to_beginning(*partitions)
-        sent = [one.value for one in records_until_now(consumer, partitions) if b'"paid"' in one.value]
-    assert [b'"sum"' in one for one in sent] == [True, False]
+        sent = [
+            record.value for record in records_until_now(consumer, partitions) if b'"paid"' in record.value
+        ]
+    assert [b'"sum"' in value for value in sent] == [True, False]
     assert b'"id":"s-1"' in sent[0] and b'"wait":"sa|0|pay||0"' in sent[1]
 
 
@@ -167,11 +173,11 @@ def test_dead_letters_are_put_back_each_once(desk: Desk) -> None:
     assert "no dead letter is chosen" in browser.submit(
         "/dead-letters/redrive", {**form, "topic": "others"}, "/dead-letters"
     )
-    left = browser.page("/dead-letters")
-    assert [f"{desk.letters}/0/{number}" in left for number in range(3)] == [True, False, True]
+    letters_page = browser.page("/dead-letters")
+    assert [f"{desk.letters}/0/{number}" in letters_page for number in range(3)] == [True, False, True]
     with reader_of(target, desk.broker.client_options) as (consumer, partitions):
         consumer.seek_to_beginning(*partitions)
-        assert [one.value for one in records_until_now(consumer, partitions)] == [b"v1"]
+        assert [record.value for record in records_until_now(consumer, partitions)] == [b"v1"]
 
 
 def test_the_trace_is_read_from_a_topic(kafka_broker: KafkaBroker) -> None:
@@ -180,8 +186,8 @@ def test_the_trace_is_read_from_a_topic(kafka_broker: KafkaBroker) -> None:
     topic = f"trace-{uuid.uuid4().hex[:8]}"
     KafkaApprovals(topic, **kafka_broker.client_options).create_topics()
     producer = KafkaProducer(**kafka_broker.client_options)
-    for one in records_of_run(0, "sada", "suspended"):
-        producer.send(topic, key=one.run_id.encode(), value=one.to_json().encode())
+    for record in records_of_run(0, "sada", "suspended"):
+        producer.send(topic, key=record.run_id.encode(), value=record.to_json().encode())
     producer.send(topic, value=write_value({"no": "record"}, "value"))
     producer.close()
     with console(ConsoleSettings(trace_topic=topic, client=kafka_broker.client_options)) as (

@@ -14,13 +14,14 @@ from tests.cli_state.copied_jobs import continues_with_a_copy
 
 
 def place(settings: KafkaSettings) -> Place:
-    given = {"bootstrap-servers": settings.bootstrap_servers, "topic": settings.topic}
-    return Place("kafka", given | {"partitions": str(settings.partitions)})
+    options = {"bootstrap-servers": settings.bootstrap_servers, "topic": settings.topic}
+    return Place("kafka", options | {"partitions": str(settings.partitions)})
 
 
 @pytest.mark.own_conditions
 def test_a_job_moves_to_kafka_and_back(settings: KafkaSettings, tmp_path: Path) -> None:
-    file, again = tmp_path / "calls.db", tmp_path / "again.db"
+    file = tmp_path / "calls.db"
+    again = tmp_path / "again.db"
     to_kafka = [Place("sqlite", {"path": str(file)}), place(settings)]
     continues_with_a_copy(lambda: KafkaStore(settings), lambda: asyncio.run(copy_journals(*to_kafka)), file)
     back = asyncio.run(copy_journals(place(settings), Place("sqlite", {"path": str(again)})))

@@ -63,7 +63,8 @@ def test_requests_and_answers_go_through_json_with_keys_of_any_type(key: Any) ->
     assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
 
 
-HALF, SHOWN = "half \ud800 of a character", "half \\ud800 of a character"
+HALF = "half \ud800 of a character"
+SHOWN = "half \\ud800 of a character"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +78,9 @@ HALF, SHOWN = "half \ud800 of a character", "half \\ud800 of a character"
 )
 def test_a_request_with_what_json_cannot_say_is_written(said: Any, shown: Any) -> None:
     """The sink of a job would fail at it for ever."""
-    asked = ApprovalRequest("s\\ud800|0|work||0|1", "Shop", "work", "\ud800", HALF, plain(said))
-    read = read_request(request_json(asked))
-    assert (read.id, read.key, read.what) == (asked.id, "\ud800", SHOWN)
+    request = ApprovalRequest("s\\ud800|0|work||0|1", "Shop", "work", "\ud800", HALF, plain(said))
+    read = read_request(request_json(request))
+    assert (read.id, read.key, read.what) == (request.id, "\ud800", SHOWN)
     assert read.arguments == shown
 
 
@@ -98,20 +99,20 @@ def test_signals_without_a_wait_have_a_key_of_json(key: Any) -> None:
     assert sent_and_read(signal) == signal
 
 
-def asked(**changes: Any) -> bytes:
-    said: dict[str, Any] = {
+def raw_request(**changes: Any) -> bytes:
+    fields: dict[str, Any] = {
         "id": "sk|0|pay||0|1",
         "agent": "a",
         "action": "pay",
         "key": "k",
         "what": "tool pay",
     }
-    return json.dumps({**said, "arguments": {}, **changes}).encode()
+    return json.dumps({**fields, "arguments": {}, **changes}).encode()
 
 
 @pytest.mark.parametrize("key", ["enowhere:Colour:RED", "cnowhere:Order:number:2:i7"])
 def test_a_request_of_a_key_whose_class_is_not_here_can_be_answered(key: str) -> None:
-    request = read_request(asked(id=f"{key}|0|pay||0|1"))
+    request = read_request(raw_request(id=f"{key}|0|pay||0|1"))
     assert request.key == key
     assert json.loads(signal_json(request.approve()))["wait"] == f"{key}|0|pay||0"
 
@@ -132,17 +133,18 @@ def test_a_request_of_a_key_whose_class_is_not_here_can_be_answered(key: str) ->
 def test_a_request_that_no_agent_wrote_is_refused(changes: dict[str, Any]) -> None:
     """What no calendar has would end each command that shows it."""
     with pytest.raises(KafkaValueError, match="not a request"):
-        read_request(asked(**changes))
+        read_request(raw_request(**changes))
 
 
 def test_requests_with_one_id_that_differ_are_not_answered() -> None:
     """Who writes to their topic could show something harmless beside the real one."""
-    real, other_agent = read_request(asked()), read_request(asked(agent="b"))
+    real = read_request(raw_request())
+    other_agent = read_request(raw_request(agent="b"))
     assert request_with(real.id, [other_agent, real]) == other_agent
     assert request_with("none", [real]) is None
     for changes in ({"arguments": {"amount": 1}}, {"what": "tool tip"}):
         with pytest.raises(KafkaValueError, match="different things"):
-            request_with(real.id, [real, read_request(asked(agent="b", **changes))])
+            request_with(real.id, [real, read_request(raw_request(agent="b", **changes))])
 
 
 def test_what_is_no_request_is_refused_by_name() -> None:
@@ -221,11 +223,11 @@ def values(client: dict[str, Any], topic: str) -> list[Any]:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        found: list[Any] = []
+        signal_values: list[Any] = []
         while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
             for records in consumer.poll(timeout_ms=500).values():
-                found += [json.loads(one.value) for one in records]
-        return found
+                signal_values += [json.loads(record.value) for record in records]
+        return signal_values
     finally:
         consumer.close()
 
@@ -233,27 +235,28 @@ def values(client: dict[str, Any], topic: str) -> list[Any]:
 @pytest.fixture
 def desk(kafka_broker: KafkaBroker) -> tuple[KafkaApprovals, str, str]:
     """A desk with topics of its own, and their names."""
-    signals, requests = f"signals-{uuid.uuid4().hex[:8]}", f"requests-{uuid.uuid4().hex[:8]}"
-    made = KafkaApprovals(signals, requests, **kafka_broker.client_options)
-    made.create_topics()
-    made.create_topics()
-    return made, signals, requests
+    signals = f"signals-{uuid.uuid4().hex[:8]}"
+    requests = f"requests-{uuid.uuid4().hex[:8]}"
+    kafka_desk = KafkaApprovals(signals, requests, **kafka_broker.client_options)
+    kafka_desk.create_topics()
+    kafka_desk.create_topics()
+    return kafka_desk, signals, requests
 
 
 def test_what_has_ended_is_pending_no_more(kafka_broker: KafkaBroker, desk: Any) -> None:
-    made, signals, requests = desk
+    kafka_desk, signals, requests = desk
     _, first = request_of("a")
     _, second = request_of("b")
-    assert made.pending() == []
+    assert kafka_desk.pending() == []
     records = [("a", request_json(first)), ("b", request_json(second)), ("a", request_json(first))]
     put(kafka_broker.client_options, requests, records)
-    assert made.pending() == [first, second]
+    assert kafka_desk.pending() == [first, second]
     put(kafka_broker.client_options, requests, [("a", None)])
-    assert made.pending() == [second]
-    made.answer(ApprovalResponse(id=second.id, approved=False, reason="no"))
-    [said] = values(kafka_broker.client_options, signals)
-    assert said["wait"] == second.id.rpartition("|")[0]
-    assert said["value"] == {"id": second.id, "approved": False, "reason": "no"}
+    assert kafka_desk.pending() == [second]
+    kafka_desk.answer(ApprovalResponse(id=second.id, approved=False, reason="no"))
+    [sent_signal] = values(kafka_broker.client_options, signals)
+    assert sent_signal["wait"] == second.id.rpartition("|")[0]
+    assert sent_signal["value"] == {"id": second.id, "approved": False, "reason": "no"}
 
 
 def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> None:
@@ -265,20 +268,21 @@ def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> N
     run = CliRunner().invoke
     listed = run(app, ["approvals", "list", *options])
     assert listed.exit_code == 0, listed.output
-    assert shlex.split(listed.output.splitlines()[0]) == [request.id]
+    assert shlex.split(listed.stdout.splitlines()[0]) == [request.id]
     assert "action pay of Pays, key 'r-17'" in listed.output
-    assert [one["id"] for one in json.loads(run(app, ["approvals", "list", "--json", *options]).stdout)] == [
-        request.id
-    ]
+    assert [
+        listed_request["id"]
+        for listed_request in json.loads(run(app, ["approvals", "list", "--json", *options]).stdout)
+    ] == [request.id]
     options.append(f"--signals={signals}")
     unknown = run(app, ["approvals", "deny", "r-18|0|pay||0|0", *options])
     assert (unknown.exit_code, values(client, signals)) == (1, [])
     changed = ["--arguments", '{"input": "tea"}', "--by", "Ada"]
     approved = run(app, ["approvals", "approve", request.id, *options, *changed])
     assert approved.exit_code == 0, approved.output
-    assert approved.output == "sent the approval of action pay of Pays\n"
-    [said] = values(client, signals)
-    answer = read_signal(TypeAdapter(Signal).validate_python(said))
+    assert approved.stdout == "sent the approval of action pay of Pays\n"
+    [sent_signal] = values(client, signals)
+    answer = read_signal(TypeAdapter(Signal).validate_python(sent_signal))
     assert harness.signal(answer.key, answer.name, answer.value, wait=answer.wait) == ["paid tea"]
 
 
@@ -295,15 +299,15 @@ def test_an_id_is_printed_as_one_word_of_a_shell(key: str, monkeypatch: pytest.M
             return [request]
 
     monkeypatch.setattr(approvals, "_desk", lambda *_, **__: Desk())
-    listed = CliRunner().invoke(app, ["approvals", "list", "--topic", "approvals"]).output
+    listed = CliRunner().invoke(app, ["approvals", "list", "--topic", "approvals"]).stdout
     word = listed.splitlines()[0]
     assert word.isprintable()
-    said = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"printf %s {word}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
     )
-    assert said.stdout.decode() == request.id
-    printed = json.loads(CliRunner().invoke(app, ["approvals", "list", "--topic", "a", "--json"]).output)
-    assert [one["id"] for one in printed] == [request.id]
+    assert result.stdout.decode() == request.id
+    printed = json.loads(CliRunner().invoke(app, ["approvals", "list", "--topic", "a", "--json"]).stdout)
+    assert [listed_request["id"] for listed_request in printed] == [request.id]
 
 
 def test_the_command_signal_sends_one(kafka_broker: KafkaBroker, desk: Any) -> None:

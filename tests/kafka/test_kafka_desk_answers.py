@@ -42,8 +42,8 @@ class Topics:
         producer.close()
 
     def ask(self, *requests: ApprovalRequest) -> None:
-        for one in requests:
-            self.put(f"{one.agent}|{one.id}", request_json(one))
+        for request in requests:
+            self.put(f"{request.agent}|{request.id}", request_json(request))
 
     def end(self, request: ApprovalRequest, decision: Decision, **said: Any) -> None:
         outcome = ApprovalOutcome(request, decision, request.arguments, **said)
@@ -56,11 +56,11 @@ class Topics:
             partition = TopicPartition(self.signals, 0)
             consumer.assign([partition])
             consumer.seek_to_beginning(partition)
-            found: list[Any] = []
+            sent_values: list[Any] = []
             while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
                 for records in consumer.poll(timeout_ms=500).values():
-                    found += [json.loads(one.value)["value"] for one in records]
-            return found
+                    sent_values += [json.loads(record.value)["value"] for record in records]
+            return sent_values
         finally:
             consumer.close()
 
@@ -99,7 +99,7 @@ FOREIGN = [
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.name == "flink_agents.kafka"]
+    return [record.getMessage() for record in caplog.records if record.name == "flink_agents.kafka"]
 
 
 def test_foreign_records_are_skipped_counted_and_warned_of_once(
@@ -112,8 +112,8 @@ def test_foreign_records_are_skipped_counted_and_warned_of_once(
     topics.put(f"{REQUEST.agent}|{REQUEST.id}", b"no json")
     topics.ask(OTHER)
     caplog.set_level(logging.WARNING, "flink_agents.kafka")
-    assert {one.id for one in topics.desk.pending()} == {REQUEST.id, OTHER.id}
-    assert [one.offset for one in topics.desk.foreign] == list(range(1, len(FOREIGN) + 2))
+    assert {request.id for request in topics.desk.pending()} == {REQUEST.id, OTHER.id}
+    assert [record.offset for record in topics.desk.foreign] == list(range(1, len(FOREIGN) + 2))
     warned = warnings_of(caplog)
     assert len(warned) == len(FOREIGN) + 1
     assert f"topic {topics.requests}, partition 0, offset 1" in warned[0]
@@ -204,11 +204,11 @@ ENDS = [
 
 
 def test_an_answer_waits_for_the_outcome(kafka_broker: KafkaBroker) -> None:
-    for decision, said, code, text in ENDS:
+    for decision, details, code, text in ENDS:
         topics = Topics(kafka_broker)
         topics.ask(REQUEST)
 
-        def job(topics: Topics = topics, decision: Decision = decision, said: Any = said) -> None:
+        def job(topics: Topics = topics, decision: Decision = decision, said: Any = details) -> None:
             while not topics.sent():
                 pass
             topics.end(OTHER, Decision.DENIED)

@@ -55,7 +55,7 @@ def test_garbage_is_the_same_from_wherever_it_is_read(cut: int, again: bool) -> 
     for number in [*range(cut, len(LOG)), *reversed(range(cut))]:
         for _ in range(1 + again):
             garbage.add(batch(number), number, LOG[number])
-    dead = {one.key.number for one in garbage.take_dead()}
+    dead = {dead_batch.key.number for dead_batch in garbage.take_dead()}
     assert dead == set(range(len(LOG))) - KEPT
     assert garbage.pruned_through(JOURNAL) == 2
     assert garbage.with_runs() == {batch(0), batch(5)}
@@ -66,7 +66,8 @@ def test_garbage_is_the_same_from_wherever_it_is_read(cut: int, again: bool) -> 
 @pytest.mark.parametrize("cut", range(len(LOG) + 1))
 @pytest.mark.parametrize("older_first", [True, False])
 def test_the_index_is_the_same_from_wherever_it_is_read(cut: int, older_first: bool) -> None:
-    older, newer = JournalIndex(), JournalIndex()
+    older = JournalIndex()
+    newer = JournalIndex()
     for entries in LOG[:cut]:
         older.apply(entries)
     for entries in LOG[cut:]:
@@ -77,13 +78,14 @@ def test_the_index_is_the_same_from_wherever_it_is_read(cut: int, older_first: b
     else:
         index = newer
         index.prepend(older)
-    assert [one.seq for one in index.scan(JOURNAL, None, None)] == [5]
+    assert [stored_record.seq for stored_record in index.scan(JOURNAL, None, None)] == [5]
     assert index.pruned_through(JOURNAL) == 2
-    assert [one.seq for one in index.scan(OTHER, None, None)] == [0]
+    assert [stored_record.seq for stored_record in index.scan(OTHER, None, None)] == [0]
 
 
 def test_a_forgotten_journal_is_unknown() -> None:
-    index, garbage = JournalIndex(), Garbage()
+    index = JournalIndex()
+    garbage = Garbage()
     for number, entries in enumerate(LOG[:4]):
         index.apply(entries)
         garbage.add(batch(number), number, entries)
@@ -96,7 +98,7 @@ def test_forgetting_again_needs_one_batch_only() -> None:
     garbage = Garbage()
     for number in range(3):
         garbage.add(batch(number), number, [removed(FORGET)])
-    assert [one.key.number for one in garbage.take_dead()] == [0, 1]
+    assert [dead_batch.key.number for dead_batch in garbage.take_dead()] == [0, 1]
 
 
 def test_removals_of_other_jobs_are_not_written_anew() -> None:
@@ -105,9 +107,9 @@ def test_removals_of_other_jobs_are_not_written_anew() -> None:
     many = [removed(3, JournalKey("orders/shop", f"i{number}")) for number in range(10)]
     garbage.add(batch(0), 0, [*many, removed(3, OTHER)])
     garbage.add(batch(1), 1, many)
-    foreign, own = (Owner.create("job", group) for group in ("orders/shop", "bills/shop"))
+    foreign, current_owner = (Owner.create("job", group) for group in ("orders/shop", "bills/shop"))
     assert garbage.take_sparse(100, foreign) == []
-    assert garbage.take_sparse(100, own) == [(OTHER, 3)]
+    assert garbage.take_sparse(100, current_owner) == [(OTHER, 3)]
 
 
 def test_what_is_forgotten_survives_the_format() -> None:

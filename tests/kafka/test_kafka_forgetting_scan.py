@@ -35,5 +35,5 @@ def test_a_part_with_what_was_forgotten_is_read_last(settings: KafkaSettings) ->
 
     run(body())
     # The next compaction takes away what was removed.
-    kept = [entry for batch in batches(settings) for entry in batch.entries or ()]
-    assert [one.seq for entry in kept for one in entry.records] == [5, 6]
+    entries = [entry for batch in batches(settings) for entry in batch.entries or ()]
+    assert [stored_record.seq for entry in entries for stored_record in entry.records] == [5, 6]

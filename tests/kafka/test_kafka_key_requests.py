@@ -55,15 +55,16 @@ def job(harness: OperatorHarness, topic: str, client: dict[str, Any]) -> Iterato
     """Let a harness take the signals of a topic, and give the address of a cluster that has its log."""
     lines, over = Lines(), threading.Event()
     logger = logging.getLogger("flink_agents.requests")
-    before, logger.level = logger.level, logging.INFO
+    previous_level = logger.level
+    logger.level = logging.INFO
     logger.addHandler(lines)
     consumer: Any = KafkaConsumer(topic, group_id=None, auto_offset_reset="earliest", **client)
 
     def take() -> None:
         while not over.is_set():
             for records in consumer.poll(timeout_ms=100).values():
-                for one in records:
-                    signal = read_signal(Signal(**json.loads(one.value)))
+                for record in records:
+                    signal = read_signal(Signal(**json.loads(record.value)))
                     harness.signal(signal.key, signal.name, signal.value, id=signal.id, wait=signal.wait)
 
     thread = threading.Thread(target=take)
@@ -76,7 +77,7 @@ def job(harness: OperatorHarness, topic: str, client: dict[str, Any]) -> Iterato
         thread.join()
         consumer.close()
         logger.removeHandler(lines)
-        logger.setLevel(before)
+        logger.setLevel(previous_level)
 
 
 def run(*arguments: str) -> Any:
@@ -94,19 +95,21 @@ def test_a_job_answers_ends_a_run_and_erases_a_key(
     kafka_broker: KafkaBroker, tmp_path: Path, way: str
 ) -> None:
     client = kafka_broker.client_options
-    topic, brokers = topic_of(kafka_broker, "signals"), json.dumps(client)
+    topic = topic_of(kafka_broker, "signals")
+    brokers = json.dumps(client)
     options = {"trace.level": "runs", "trace.directory": str(tmp_path)}
-    by_topic, answers = way == "a topic", topic_of(kafka_broker, "answers")
+    by_topic = way == "a topic"
+    answers = topic_of(kafka_broker, "answers")
     options |= answering_to(answers, client) if by_topic else {}
     with OperatorHarness(acting(), lambda value: "k", config=options, **PLAIN) as harness:
         harness.push("wait")
         with job(harness, topic, client) as address:
             read = ("--answers", answers) if by_topic else ("--cluster", address)
             sent = ("--signals", topic, "--client", brokers, *read)
-            told = run("why", "k", "--path", str(tmp_path), *sent)
-            assert told.exit_code == 0, told.output
-            assert "The job says:" in told.output and "the signal 'paid'" in told.output
-            name = told.output.split("The job says:")[1].split("Run ")[1].split()[0]
+            result = run("why", "k", "--path", str(tmp_path), *sent)
+            assert result.exit_code == 0, result.output
+            assert "The job says:" in result.output and "the signal 'paid'" in result.output
+            name = result.output.split("The job says:")[1].split("Run ")[1].split()[0]
             busy = run("erase", "k", "--yes", *sent)
             assert busy.exit_code == 1 and "unfinished" in busy.output
             # The trace has the key of the run.
@@ -122,9 +125,9 @@ def test_a_job_answers_ends_a_run_and_erases_a_key(
             settings = ConsoleSettings(client=client, signals=topic)
             settings = replace(settings, answers=answers) if by_topic else replace(settings, cluster=address)
             with console(settings) as (browser, _, _):
-                said = browser.submit("/keys/inspect?raw=sk", {"key": "sk"}, "/keys?key=k")
-                assert "Nothing of the key is unfinished" in said.split("What the job itself says")[1]
-    assert [one.record for one in harness.dead_letters] == ["wait"]
+                page = browser.submit("/keys/inspect?raw=sk", {"key": "sk"}, "/keys?key=k")
+                assert "Nothing of the key is unfinished" in page.split("What the job itself says")[1]
+    assert [letter.record for letter in harness.dead_letters] == ["wait"]
 
 
 def answering_to(topic: str, client: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +142,8 @@ CLIENT = {"retries": 3, "linger-ms": 0, "client_id": "answers"}
 
 def test_a_topic_of_answers_is_checked_and_holds_whole_answers(kafka_broker: KafkaBroker) -> None:
     client = kafka_broker.client_options
-    topic, answers = topic_of(kafka_broker, "signals"), topic_of(kafka_broker, "answers")
+    topic = topic_of(kafka_broker, "signals")
+    answers = topic_of(kafka_broker, "answers")
     brokers = json.dumps(client)
     absent = run("why", "k", "--signals", topic, "--client", brokers, "--answers", "no-such-topic")
     assert absent.exit_code == 2 and "answers.kafka.topic" in absent.output, absent.output
@@ -156,8 +160,8 @@ def test_a_topic_of_answers_is_checked_and_holds_whole_answers(kafka_broker: Kaf
             requests = KeyRequests(topic, client, answers=answers)
             for _ in range(2):
                 request = inspect_request("k")
-                (found,) = requests.ask(request, 60.0)
-                assert found["request"] == request.id and found["sequence"] == 60 and found["memory"]
+                (answer,) = requests.ask(request, 60.0)
+                assert answer["request"] == request.id and answer["sequence"] == 60 and answer["memory"]
             silent = run(
                 "why", "k", "--signals", topic, "--client", brokers, "--answers", topic, "--timeout", "0.5"
             )
@@ -182,7 +186,7 @@ def test_brokers_that_are_away_do_not_hold_a_job(caplog: pytest.LogCaptureFixtur
             for _ in range(3):
                 harness.signal("k", INSPECT, id="i")
                 assert harness.push("plain")
-    assert any("did not reach their topic" in one.getMessage() for one in caplog.records)
+    assert any("did not reach their topic" in record.getMessage() for record in caplog.records)
 
 
 def test_a_topic_of_answers_needs_brokers() -> None:
@@ -211,8 +215,8 @@ def test_runs_are_read_from_a_topic(kafka_broker: KafkaBroker, tmp_path: Path) -
     sink.write(list(read_files(tmp_path)))
     sink.close()
     read = ("--trace-topic", topic, "--client", json.dumps(client))
-    listed = [json.loads(line) for line in run("runs", "--json", *read).output.splitlines()]
-    assert {(one["key"], one["status"]) for one in listed} == {("plain", "completed"), ("wait", "suspended")}
+    listed = [json.loads(line) for line in run("runs", "--json", *read).stdout.splitlines()]
+    assert {(row["key"], row["status"]) for row in listed} == {("plain", "completed"), ("wait", "suspended")}
     assert "action act  ok" in run("trace", "--key", "plain", *read).output
     assert "the signal 'paid'" in run("why", "wait", *read).output
     assert run("runs", "--trace-topic", "no-such-topic", "--client", json.dumps(client)).exit_code == 2

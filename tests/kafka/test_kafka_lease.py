@@ -160,7 +160,7 @@ def test_an_owner_of_a_version_without_leases_is_not_awaited(settings: KafkaSett
             await old.append(journal_in(settings, 0), [record()])
         claims = Claims(settings, find_topics(settings, create=False)[1])
         claims.refresh()
-        fences = {one.append_lease: one.fence for one in claims.of_group(GROUP)}
+        fences = {claim.append_lease: claim.fence for claim in claims.of_group(GROUP)}
         claims.close()
         assert fences == dict.fromkeys((0.0, HOUR), dict.fromkeys(range(settings.partitions), 0))
         await old.close()
@@ -200,13 +200,14 @@ def test_an_owner_that_is_stopped_notices_by_its_clock(settings: KafkaSettings, 
             finally:
                 os.kill(child.pid, signal.SIGCONT)
             assert child.wait(60) == 0
-        found = run(all_runs(settings))
-        stored, refused = noted(file, "stored"), noted(file, "refused")
+        runs = run(all_runs(settings))
+        stored = noted(file, "stored")
+        refused = noted(file, "refused")
         assert stored <= set(first)
-        assert stored == set(found)
-        assert found == first
+        assert stored == set(runs)
+        assert runs == first
         assert len(refused) == 20 * (turn + 1)
-        assert refused & set(found) == set()
+        assert refused & set(runs) == set()
 
 
 # -- looks and clocks ---------------------------------------------------------------------
@@ -236,8 +237,8 @@ class FakeClaims:
 
 
 def make_lease(claims: FakeClaims, seconds: float, clock: Any) -> Lease:
-    asked: Any = claims
-    return Lease(asked, "token", seconds, clock)
+    untyped_claims: Any = claims
+    return Lease(untyped_claims, "token", seconds, clock)
 
 
 def test_a_look_that_takes_longer_than_the_lease_gives_none() -> None:
@@ -274,8 +275,8 @@ def test_a_look_that_fails_does_not_end_the_background() -> None:
 def test_the_clock_is_one_that_counts_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     number = getattr(time, "CLOCK_BOOTTIME", None)
     if number is not None:
-        before = time.clock_gettime(number)
-        assert before <= suspended_too()() <= time.clock_gettime(number)
+        start_seconds = time.clock_gettime(number)
+        assert start_seconds <= suspended_too()() <= time.clock_gettime(number)
 
     def refuses(_: int) -> float:
         raise OSError("no such clock")
@@ -286,8 +287,8 @@ def test_the_clock_is_one_that_counts_while_the_machine_is_suspended(monkeypatch
 
 def test_the_length_of_the_lease_is_an_option() -> None:
     brokers = {"bootstrap-servers": "nowhere:1"}
-    for given, seconds in (({}, 1.0), ({"append-lease": "250 ms"}, 0.25), ({"append-lease": "0 s"}, 0.0)):
-        store = open_store("kafka", {**brokers, **given})
+    for options, seconds in (({}, 1.0), ({"append-lease": "250 ms"}, 0.25), ({"append-lease": "0 s"}, 0.0)):
+        store = open_store("kafka", {**brokers, **options})
         assert isinstance(store, KafkaStore)
         assert store.settings.append_lease_seconds == seconds
         assert store.settings.lease_seconds == 10.0

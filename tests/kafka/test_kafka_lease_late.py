@@ -105,16 +105,16 @@ class Line:
         """As the client does it."""
         if not isinstance(request, ProduceRequest):
             return self._send(node, request, **options)
-        told = Future()
+        future = Future()
         if self._repaired:
             sent = self._send(node, request, **options)
-            sent.add_callback(lambda answer: told.success(self._answered(answer)))
-            sent.add_errback(told.failure)
+            sent.add_callback(lambda answer: future.success(self._answered(answer)))
+            sent.add_errback(future.failure)
         elif self._carries and not self.lost:
-            self._send(node, request, **options).add_both(lambda _: self._lose(told))
+            self._send(node, request, **options).add_both(lambda _: self._lose(future))
         else:
-            self._lose(told)
-        return told
+            self._lose(future)
+        return future
 
     def _lose(self, told: Any) -> None:
         self.lost += 1
@@ -139,26 +139,35 @@ async def late(settings: KafkaSettings, line_of: Callable[[KafkaStore], Line]) -
     await asyncio.to_thread(wait_until, lambda: line.lost > 0)
     new = await opened(settings)
     await new.rebuild()
-    found = indexes(await new.scan(journal))
+    stored_indexes = indexes(await new.scan(journal))
     line.repair()
     (outcome,) = await asyncio.gather(append, return_exceptions=True)
     # It is in the topic, wherever that is.
-    assert len([one for one in raw_records(settings) if one.partition == 0 and one.entries]) == 2
-    assert indexes(await new.scan(journal)) == found
+    assert (
+        len(
+            [
+                raw_record
+                for raw_record in raw_records(settings)
+                if raw_record.partition == 0 and raw_record.entries
+            ]
+        )
+        == 2
+    )
+    assert indexes(await new.scan(journal)) == stored_indexes
     await old.close()
     await new.close()
-    return outcome, found
+    return outcome, stored_indexes
 
 
 @pytest.mark.parametrize("lease", [0.0, 1.0])
 def test_a_request_that_is_sent_again_behind_the_fence_is_refused(
     settings: KafkaSettings, lease: float
 ) -> None:
-    outcome, found = run(
+    outcome, stored_indexes = run(
         late(replace(settings, append_lease_seconds=lease), lambda store: Line(store, carries_requests=False))
     )
     assert isinstance(outcome, FencedOwnerError)
-    assert found == [0]
+    assert stored_indexes == [0]
 
 
 @pytest.mark.parametrize("lease", [0.0, 1.0])
@@ -166,11 +175,11 @@ def test_a_request_that_is_sent_again_and_was_stored_before_the_fence_counts(
     settings: KafkaSettings, lease: float
 ) -> None:
     """The broker knows it again, and tells where it lies."""
-    outcome, found = run(
+    outcome, stored_indexes = run(
         late(replace(settings, append_lease_seconds=lease), lambda store: Line(store, carries_requests=True))
     )
     assert outcome is None
-    assert found == [0, 1]
+    assert stored_indexes == [0, 1]
 
 
 @pytest.mark.parametrize("carries_requests", [False, True])
@@ -181,13 +190,14 @@ def test_an_append_of_which_the_broker_does_not_say_where_it_lies_has_an_unknown
 
     def forgets(answer: Any) -> Any:
         for topic in answer.responses:
-            for each in topic.partition_responses:
-                each.error_code, each.base_offset = DuplicateSequenceNumberError.errno, -1
+            for response in topic.partition_responses:
+                response.error_code = DuplicateSequenceNumberError.errno
+                response.base_offset = -1
         return answer
 
-    outcome, found = run(late(settings, lambda store: Line(store, carries_requests, forgets)))
+    outcome, stored_indexes = run(late(settings, lambda store: Line(store, carries_requests, forgets)))
     assert isinstance(outcome, AppendOutcomeUnknownError)
-    assert found == [0, 1][: 1 + carries_requests]
+    assert stored_indexes == [0, 1][: 1 + carries_requests]
 
 
 # -- several new owners -------------------------------------------------------------------

@@ -81,9 +81,9 @@ class Reader:
         return self._at
 
     def poll(self, _: int) -> Any:
-        found = self._world.claims[self._at : self._end]
+        claim_records = self._world.claims[self._at : self._end]
         self._at = self._end
-        return _Any(found)
+        return _Any(claim_records)
 
 
 class _Any:
@@ -177,7 +177,7 @@ class Store(World):
 
     def shared(self) -> Hashable:
         # Tokens differ from execution to execution.
-        keys = [unpack_claim_key(one.key) or ("", "") for one in self.claims]
+        keys = [unpack_claim_key(claim_record.key) or ("", "") for claim_record in self.claims]
         tokens = {token: number for number, token in enumerate(dict.fromkeys(token for _, token in keys))}
         logged = tuple((kind, tokens[token]) for kind, token in keys)
         return logged, len(self.journals), self.appender._lease._until
@@ -198,11 +198,19 @@ class Store(World):
     def make_appender(self) -> KafkaWriter:
         claims = self.reader(self.old.token, slowly=True)
         producer: Any = Producer(self)
-        rest = (self.old, self.writer(), Garbage(), {}, NO_LOOP, StoreMetrics(), lambda waiting: None)
-        made = KafkaWriter(SETTINGS, JOURNALS, producer, claims, *rest)
-        made._lease = Lease(claims, self.old.token, LEASE, self.clock(1 / self.rate))
-        made._lease._looking = cast("Any", Looking(self))
-        return made
+        remaining_arguments = (
+            self.old,
+            self.writer(),
+            Garbage(),
+            {},
+            NO_LOOP,
+            StoreMetrics(),
+            lambda waiting: None,
+        )
+        writer = KafkaWriter(SETTINGS, JOURNALS, producer, claims, *remaining_arguments)
+        writer._lease = Lease(claims, self.old.token, LEASE, self.clock(1 / self.rate))
+        writer._lease._looking = cast("Any", Looking(self))
+        return writer
 
     # -- what actors do -----------------------------------------------------------------
 
@@ -270,10 +278,11 @@ SCENES: dict[str, Callable[[], Store]] = {
 
 @pytest.mark.parametrize(
     "scene",
-    [pytest.param(one, marks=pytest.mark.nightly if one == "two take over" else ()) for one in SCENES],
+    [pytest.param(scene, marks=pytest.mark.nightly if scene == "two take over" else ()) for scene in SCENES],
 )
 def test_what_is_called_done_counts_and_what_is_refused_does_not(scene: str) -> None:
-    orders, outcomes = 0, set[str]()
+    orders = 0
+    outcomes = set[str]()
     for world, order in explore(SCENES[scene]):
         assert isinstance(world, Store)
         assert world.wrong() is None, (world.wrong(), order)
@@ -363,7 +372,7 @@ def only_those_that_live(patch: pytest.MonkeyPatch) -> None:
     """An owner whom one outranks that died before its fence is not waited for."""
 
     def longest(self: TakeOver, owner: Owner) -> float:
-        return max((one.append_lease for one in self._claims.before(owner.token)), default=0.0)
+        return max((claim.append_lease for claim in self._claims.before(owner.token)), default=0.0)
 
     patch.setattr(TakeOver, "_longest_lease", longest)
 
@@ -390,7 +399,7 @@ DEFECTS: dict[Callable[..., None], str] = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
 def test_a_defect_is_found(defect: Callable[..., None]) -> None:
     def make() -> Store:
         patch.undo()

@@ -42,12 +42,12 @@ class Repository:
 
 @pytest.fixture
 def repository() -> Iterator[Repository]:
-    found, jar = Repository(), a_jar()
+    fake_repository, jar = Repository(), a_jar()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = {".pom": POM, ".jar": jar}.get(Path(self.path).suffix)
-            found.asked[Path(self.path).name] += 1
+            fake_repository.asked[Path(self.path).name] += 1
             self.send_response(404 if content is None else 200)
             self.send_header("Content-Length", str(len(content or b"")))
             self.end_headers()
@@ -55,8 +55,8 @@ def repository() -> Iterator[Repository]:
                 self.wfile.write(POM)
             elif content is not None:
                 self.wfile.write(content[:70_000])
-                found.halfway.set()
-                found.go_on.wait(60)
+                fake_repository.halfway.set()
+                fake_repository.go_on.wait(60)
                 self.wfile.write(content[70_000:])
 
         def do_HEAD(self) -> None:
@@ -69,9 +69,9 @@ def repository() -> Iterator[Repository]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        found.url = f"http://127.0.0.1:{server.server_address[1]}/"
-        yield found
-        found.go_on.set()
+        fake_repository.url = f"http://127.0.0.1:{server.server_address[1]}/"
+        yield fake_repository
+        fake_repository.go_on.set()
         server.shutdown()
         thread.join()
 

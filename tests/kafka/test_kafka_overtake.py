@@ -29,7 +29,8 @@ class Waits(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        name, seen = event.input[0], list[int]()
+        name = event.input[0]
+        seen = list[int]()
         for part in range(int(event.input[1:]) + 1):
             if part:
                 await ctx.wait_for_signal(f"{name}{part}")

@@ -38,10 +38,10 @@ def files_of_the_readme() -> dict[str, str]:
 def awaited(ask: Callable[[], list[Any]], job: subprocess.Popen[bytes]) -> list[Any]:
     """Ask until something comes, as long as the job runs."""
     deadline = time.monotonic() + DEADLINE
-    while not (found := ask()):
+    while not (result := ask()):
         assert job.poll() is None and time.monotonic() < deadline, "the job has ended, or takes too long"
         time.sleep(0.2)
-    return found
+    return result
 
 
 def test_the_job_pays_what_a_person_approves(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

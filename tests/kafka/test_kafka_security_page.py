@@ -25,9 +25,9 @@ RECORD = Record(RecordKind.CALL, 0, "step", 0, b"data")
 def functions_of_the_page() -> dict[str, Any]:
     snippet = re.search(r"```python\n(# kafka_options\.py\n.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert snippet is not None
-    found: dict[str, Any] = {}
-    exec(snippet[1], found)
-    return found
+    namespace: dict[str, Any] = {}
+    exec(snippet[1], namespace)
+    return namespace
 
 
 # kafka-python leaves the socket of a login that failed to the collector.
@@ -44,11 +44,11 @@ def test_the_configuration_of_the_page(tmp_path: Path, monkeypatch: pytest.Monke
         desk = KafkaApprovals("answers", "approvals", **page["kafka_options"]())
         desk.create_topics()
         assert desk.pending() == []
-        said = {name.removeprefix(PREFIX): value for name, value in page["store_options"]().items()}
-        assert said.pop("action-state.store") == "kafka"
+        options = {name.removeprefix(PREFIX): value for name, value in page["store_options"]().items()}
+        assert options.pop("action-state.store") == "kafka"
 
         async def append_and_read() -> list[Record]:
-            store = open_store("kafka", said)
+            store = open_store("kafka", options)
             await store.open(Owner.create("job", "job/agent"))
             try:
                 await store.append(JournalKey("job", "skey"), [RECORD])

@@ -43,30 +43,31 @@ class Attempt:
         key = BatchKey(self.owner.token, next(self._numbers))
         offset = self.log.append(partition, pack_key(key), packed(entries))
         self.garbage.add(Batch(partition, key), offset, entries)
-        self.settled += [(one.journal, one.through) for one in entries if one.through is not None]
+        self.settled += [(entry.journal, entry.through) for entry in entries if entry.through is not None]
 
     def prune(self, *entries: Entry) -> None:
         """Remove runs, of journals of which it is known that there are some."""
         for entry in entries:
             if not self.garbage.knows(entry.journal):
                 self.scanner.read({partition_of(entry.journal, len(self.log.partitions)): 0})
-        if known := [entry for entry in entries if self.garbage.knows(entry.journal)]:
-            self.write(*known)
+        if known_entries := [entry for entry in entries if self.garbage.knows(entry.journal)]:
+            self.write(*known_entries)
 
     def remove_dead(self) -> None:
         for batch in self.garbage.take_dead():
             self.log.append(batch.partition, pack_key(batch.key), None)
 
     def write_sparse(self) -> None:
-        found: dict[int, list[Entry]] = defaultdict(list)
+        entries_by_partition: dict[int, list[Entry]] = defaultdict(list)
         for journal, through in self.garbage.take_sparse(100, self.owner):
             partition = partition_of(journal, len(self.log.partitions))
-            found[partition].append(Entry(journal, (), through, self.garbage.since(journal)))
-        for entries in found.values():
+            entries_by_partition[partition].append(Entry(journal, (), through, self.garbage.since(journal)))
+        for entries in entries_by_partition.values():
             self.write(*entries)
 
     def tidy(self) -> None:
-        settled, self.settled = self.settled, []
+        settled = self.settled
+        self.settled = []
         self.scanner.tidy(settled)
 
     def let_go(self) -> None:
@@ -111,8 +112,15 @@ class World:
             for name in names
             if partition_of(JournalKey(GROUP, name), len(self.log.partitions)) == partition
         )
-        known = [one for one in self.left if partition_of(one, len(self.log.partitions)) == partition]
-        return [new, *self.chosen.sample(known[-30:] + known[:3], min(4, len(known)))]
+        partition_journals = [
+            journal for journal in self.left if partition_of(journal, len(self.log.partitions)) == partition
+        ]
+        return [
+            new,
+            *self.chosen.sample(
+                partition_journals[-30:] + partition_journals[:3], min(4, len(partition_journals))
+            ),
+        ]
 
     def step(self) -> None:
         partition = self.chosen.randrange(len(self.log.partitions))
@@ -153,7 +161,7 @@ class World:
                 through = self.chosen.choice(self.left[journal])[0]
                 self.pruned[journal] = through
                 self.order[journal] = next(self.numbers)
-                self.left[journal] = [one for one in self.left[journal] if one[0] > through]
+                self.left[journal] = [pair for pair in self.left[journal] if pair[0] > through]
                 entries.append(Entry(journal, (), through))
         if entries:
             self.attempt.prune(*entries)
@@ -165,9 +173,12 @@ class World:
         self.compare(self.attempt.scanner)
 
     def compare(self, scanner: scan.Scanner) -> None:
-        for journal, left in self.left.items():
-            found = [(one.seq, one.index) for one in scanner.index.scan(journal, None, None)]
-            assert found == sorted(left, key=lambda one: one[0]), journal
+        for journal, remaining_pairs in self.left.items():
+            scanned_pairs = [
+                (stored_record.seq, stored_record.index)
+                for stored_record in scanner.index.scan(journal, None, None)
+            ]
+            assert scanned_pairs == sorted(remaining_pairs, key=lambda pair: pair[0]), journal
 
     def check(self) -> None:
         """Have somebody read all who knows nothing."""
@@ -177,11 +188,22 @@ class World:
         for journal in self.left:
             assert garbage.pruned_through(journal) in {-1, *range(self.pruned.get(journal, -1) + 1)}
         for partition in range(len(self.log.partitions)):
-            own = [one for one in self.order if partition_of(one, len(self.log.partitions)) == partition]
-            for journal in sorted(own, key=lambda one: self.order[one])[-self.latest :]:
+            partition_journals = [
+                candidate
+                for candidate in self.order
+                if partition_of(candidate, len(self.log.partitions)) == partition
+            ]
+            for journal in sorted(partition_journals, key=lambda candidate: self.order[candidate])[
+                -self.latest :
+            ]:
                 # All in one batch are as old as each other.
                 same = 5
-                if self.order[journal] in sorted(self.order[one] for one in own)[-self.latest + same :]:
+                if (
+                    self.order[journal]
+                    in sorted(self.order[candidate] for candidate in partition_journals)[
+                        -self.latest + same :
+                    ]
+                ):
                     assert garbage.pruned_through(journal) == self.pruned[journal]
 
 
@@ -205,8 +227,8 @@ def settle(attempt: Attempt, number: int, before: list[JournalKey]) -> list[Jour
         number: The first of them.
         before: Those that are removed first; returns those that are left.
     """
-    for some in range(number, number + 100, 10):
-        journals = [JournalKey(GROUP, f"s{each}") for each in range(some, some + 10)]
+    for start in range(number, number + 100, 10):
+        journals = [JournalKey(GROUP, f"s{index}") for index in range(start, start + 10)]
         runs = [Entry(journal, [record()]) for journal in journals]
         attempt.write(*runs, *(Entry(journal, (), 0) for journal in before))
         before = journals
@@ -234,21 +256,21 @@ def test_memory_and_log_do_not_grow_with_keys_that_come_once(
     log = Log(1)
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
     waiting = [JournalKey(GROUP, f"waiting-{number}") for number in range(stuck)]
-    before: list[JournalKey] = []
+    previous_journals: list[JournalKey] = []
     for number, journal in enumerate(waiting):
-        others = [JournalKey(GROUP, f"beside-{number}-{each}") for each in range(20)]
-        attempt.write(*(Entry(each, [record()]) for each in [journal, *others]))
-        before += others
-    found: list[dict[str, int]] = []
+        other_journals = [JournalKey(GROUP, f"beside-{number}-{index}") for index in range(20)]
+        attempt.write(*(Entry(written_journal, [record()]) for written_journal in [journal, *other_journals]))
+        previous_journals += other_journals
+    samples: list[dict[str, int]] = []
     for number in range(0, 6000, 100):
-        before = settle(attempt, number, before)
+        previous_journals = settle(attempt, number, previous_journals)
         if restarts:
             attempt = Attempt(monkeypatch, log, Remembered(100, 100))
             attempt.scanner.read({0: 0})
         log.compact(0, log.ends[0], and_removals=True)
-        found.append({**sizes(attempt), "log": log.bytes()})
-    early = {name: max(one[name] for one in found[10:20]) for name in found[0]}
-    late = {name: max(one[name] for one in found[-10:]) for name in found[0]}
+        samples.append({**sizes(attempt), "log": log.bytes()})
+    early = {name: max(sample[name] for sample in samples[10:20]) for name in samples[0]}
+    late = {name: max(sample[name] for sample in samples[-10:]) for name in samples[0]}
     assert {name: (early[name], late[name]) for name in late if late[name] > 1.5 * early[name] + 60} == {}
     scanner = scanner_of(monkeypatch, log, Garbage(), None)
     scanner.read({0: 0})
@@ -270,9 +292,9 @@ def test_a_restart_reads_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) ->
     counts: list[int] = []
     log = Log(1)
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
-    before: list[JournalKey] = []
+    previous_journals: list[JournalKey] = []
     for number in range(0, 4000, 100):
-        before = settle(attempt, number, before)
+        previous_journals = settle(attempt, number, previous_journals)
         if number + 100 in (1000, 2000, 4000):
             looked = 0
             again = Attempt(monkeypatch, log, Remembered(100, 100))
@@ -288,7 +310,7 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
     monkeypatch.setattr(scan, "HELD_BYTES", 1000)
     log = Log(1)
     for number in range(500):
-        removals = [Entry(JournalKey(GROUP, f"s{number}-{each}"), (), 0) for each in range(10)]
+        removals = [Entry(JournalKey(GROUP, f"s{number}-{index}"), (), 0) for index in range(10)]
         log.append(0, pack_key(BatchKey("old", number)), packed(removals))
     most = 0
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
@@ -313,7 +335,8 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
 def test_of_a_journal_with_runs_it_stays_known_what_was_before_them(
     monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    log, journal = Log(1), JournalKey(GROUP, "has runs")
+    log = Log(1)
+    journal = JournalKey(GROUP, "has runs")
     attempt = Attempt(monkeypatch, log, Remembered(20, 20))
     attempt.write(Entry(journal, [record(0)]))
     if together:
@@ -321,16 +344,16 @@ def test_of_a_journal_with_runs_it_stays_known_what_was_before_them(
     else:
         attempt.write(Entry(journal, (), 0))
         attempt.write(Entry(journal, [record(1)]))
-    before: list[JournalKey] = []
+    previous_journals: list[JournalKey] = []
     for number in range(0, 1000, 100):
-        before = settle(attempt, number, before)
+        previous_journals = settle(attempt, number, previous_journals)
         log.compact(0, log.ends[0], and_removals=True)
     again = Attempt(monkeypatch, log, Remembered(20, 20))
     again.scanner.read({0: 0})
     assert attempt.garbage.pruned_through(journal) == again.garbage.pruned_through(journal) == 0
     again.prune(Entry(journal, (), 1))
     for number in range(1000, 4000, 100):
-        before = settle(again, number, before)
+        previous_journals = settle(again, number, previous_journals)
     assert again.garbage.pruned_through(journal) == NOTHING_PRUNED
 
 
@@ -385,19 +408,19 @@ def dated(number: int, own: bool = False) -> Dated:
 @pytest.mark.parametrize("look_each", [1, 7, 100])
 def test_the_latest_are_remembered_and_of_older_ones_fewer_and_fewer(look_each: int) -> None:
     remembered = Remembered(1000, 1000)
-    kept: dict[JournalKey, Dated] = {}
+    dated_by_journal: dict[JournalKey, Dated] = {}
     for number in range(200_000):
-        one = dated(number)
-        kept[one.journal] = one
-        if remembered.is_over(0, len(kept)) and number % look_each == 0:
-            for journal in remembered.surplus(kept.values()):
-                del kept[journal]
-            remembered.looked(0, len(kept))
-    for journal in remembered.surplus(kept.values()):
-        del kept[journal]
-    numbers = sorted(one.since for one in kept.values())
+        next_journal = dated(number)
+        dated_by_journal[next_journal.journal] = next_journal
+        if remembered.is_over(0, len(dated_by_journal)) and number % look_each == 0:
+            for journal in remembered.surplus(dated_by_journal.values()):
+                del dated_by_journal[journal]
+            remembered.looked(0, len(dated_by_journal))
+    for journal in remembered.surplus(dated_by_journal.values()):
+        del dated_by_journal[journal]
+    numbers = sorted(dated_journal.since for dated_journal in dated_by_journal.values())
     assert numbers[-1000:] == list(range(199_000, 200_000))
-    assert 1000 < len(kept) < 1600
+    assert 1000 < len(dated_by_journal) < 1600
     # Some of each age: a state from then is found out.
     for oldest, newest in ((100_000, 150_000), (150_000, 180_000), (180_000, 190_000), (190_000, 199_000)):
         assert any(oldest <= number < newest for number in numbers)
@@ -405,16 +428,24 @@ def test_the_latest_are_remembered_and_of_older_ones_fewer_and_fewer(look_each: 
 
 def test_owners_share_what_is_remembered() -> None:
     remembered = Remembered(1000, 10)
-    found = [dated(number) for number in range(100)] + [dated(number, own=True) for number in range(100, 200)]
-    surplus = {journal.key for journal in remembered.surplus(found)}
-    own = [one for one in found if one.own and one.journal.key not in surplus]
-    assert {one.since for one in own} >= set(range(190, 200))
-    assert len(own) < 40
-    assert all(one.journal.key not in surplus for one in found if not one.own)
+    dated_journals = [dated(number) for number in range(100)] + [
+        dated(number, own=True) for number in range(100, 200)
+    ]
+    surplus = {journal.key for journal in remembered.surplus(dated_journals)}
+    own_journals = [
+        dated_journal
+        for dated_journal in dated_journals
+        if dated_journal.own and dated_journal.journal.key not in surplus
+    ]
+    assert {dated_journal.since for dated_journal in own_journals} >= set(range(190, 200))
+    assert len(own_journals) < 40
+    assert all(
+        dated_journal.journal.key not in surplus for dated_journal in dated_journals if not dated_journal.own
+    )
 
 
 def test_two_who_look_agree() -> None:
     """A removal that is written anew stays as old as it was."""
-    found = [dated(number) for number in range(5000)]
-    mixed = random.Random(1).sample(found, len(found))
-    assert set(Remembered(100, 100).surplus(found)) == set(Remembered(100, 50).surplus(mixed))
+    dated_journals = [dated(number) for number in range(5000)]
+    mixed = random.Random(1).sample(dated_journals, len(dated_journals))
+    assert set(Remembered(100, 100).surplus(dated_journals)) == set(Remembered(100, 50).surplus(mixed))

@@ -41,8 +41,8 @@ async def owned(settings: KafkaSettings, group: str = JOB, job_id: str = "flink-
 async def fill(settings: KafkaSettings, *journals: JournalKey, runs: int = 1) -> None:
     store = await owned(settings)
     for seq in range(runs):
-        for each in journals:
-            await store.append(each, [record(seq)])
+        for journal_key in journals:
+            await store.append(journal_key, [record(seq)])
     await store.close()
 
 
@@ -63,8 +63,8 @@ def cli(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Cli:
     options = [f"bootstrap-servers={settings.bootstrap_servers}", f"topic={settings.topic}", "lease=1 s"]
 
     def call(*arguments: str, code: int = 0) -> Result:
-        given = [word for option in options for word in ("-o", option)]
-        result = CliRunner().invoke(app, ["journal", *arguments, "--store", "kafka", *given])
+        store_options = [word for option in options for word in ("-o", option)]
+        result = CliRunner().invoke(app, ["journal", *arguments, "--store", "kafka", *store_options])
         assert result.exit_code == code, result.output
         return result
 
@@ -100,25 +100,25 @@ def test_list_and_show(settings: KafkaSettings, cli: Cli) -> None:
 
 def test_stats(settings: KafkaSettings, cli: Cli) -> None:
     run(fill(settings, journal(1), journal(2), runs=3))
-    found = loaded(cli("stats", "--json"))
-    assert {name: found[name] for name in ("journals", "records", "bytes", "batches_kept", "owners")} == {
+    stats = loaded(cli("stats", "--json"))
+    assert {name: stats[name] for name in ("journals", "records", "bytes", "batches_kept", "owners")} == {
         "journals": 2,
         "records": 6,
         "bytes": 24,
         "batches_kept": 6,
         "owners": [],
     }
-    assert found["stored"] > 6 * 24
-    assert found["oldest_records_seconds"] >= 0
+    assert stats["stored_bytes"] > 6 * 24
+    assert stats["oldest_records_seconds"] >= 0
     assert "oldest_records " in cli("stats").stdout
 
 
 def test_the_oldest_records_are_those_that_are_kept(settings: KafkaSettings, cli: Cli) -> None:
     run(fill(settings, journal(1)))
-    before = loaded(cli("stats", "--json"))
+    previous_stats = loaded(cli("stats", "--json"))
     cli("prune", "1", "--through", "0")
     after = loaded(cli("stats", "--json"))
-    assert "oldest_records" in before
+    assert "oldest_records" in previous_stats
     assert "oldest_records" not in after, "only a removal is kept"
     assert after["records"] == 0
 
@@ -130,17 +130,17 @@ def test_who_looks_leaves_the_topic_as_it_is(settings: KafkaSettings, cli: Cli) 
         await store.append(journal(1), [record(1)])
         store.kill()
         # Of this one, all that it knows of is needed; the first batch of the other is not.
-        other = KafkaStore(settings)
-        await other.open(None)
-        await other.rebuild()
-        await other.prune(journal(1), 0)
-        other.kill()
+        other_store = KafkaStore(settings)
+        await other_store.open(None)
+        await other_store.rebuild()
+        await other_store.prune(journal(1), 0)
+        other_store.kill()
 
     run(write())
-    before = raw_records(settings)
+    previous_records = raw_records(settings)
     for arguments in (["list"], ["stats"], ["show", "1"], ["show", "2"]):
         cli(*arguments, code=int(arguments == ["show", "2"]))
-    assert raw_records(settings) == before
+    assert raw_records(settings) == previous_records
 
 
 def test_prune_removes_what_nobody_needs(settings: KafkaSettings, cli: Cli) -> None:
@@ -148,13 +148,16 @@ def test_prune_removes_what_nobody_needs(settings: KafkaSettings, cli: Cli) -> N
     assert len(batches(settings)) == 3
     (pruned,) = loaded(cli("prune", "1", "--through", "1", "--json"))
     assert (pruned["removed"], pruned["pruned"]) == (2, 1)
-    kept = [entry for batch in batches(settings) for entry in batch.entries or ()]
-    assert [(entry.through, [one.seq for one in entry.records]) for entry in kept] == [(None, [2]), (1, [])]
+    entries = [entry for batch in batches(settings) for entry in batch.entries or ()]
+    assert [(entry.through, [stored_record.seq for stored_record in entry.records]) for entry in entries] == [
+        (None, [2]),
+        (1, []),
+    ]
 
 
 def test_reset(settings: KafkaSettings, cli: Cli) -> None:
-    others = [journal(1, name) for name in ("orders", "orders-2/shop", "orders/eu/shop")]
-    run(fill(settings, journal(1), journal(2), journal(1, "orders/clerk"), *others, runs=2))
+    other_journals = [journal(1, name) for name in ("orders", "orders-2/shop", "orders/eu/shop")]
+    run(fill(settings, journal(1), journal(2), journal(1, "orders/clerk"), *other_journals, runs=2))
     cli("prune", "1", "--job", JOB, "--through", "0")
     refused = cli("reset", "orders", code=1)
     assert "repeat with --yes" in refused.stderr
@@ -167,8 +170,10 @@ def test_reset(settings: KafkaSettings, cli: Cli) -> None:
     ]
     assert [row["job"] for row in loaded(cli("list", "--json"))] == ["orders-2/shop", "orders/eu/shop"]
     assert "no journal of the job orders" in cli("reset", "orders", "--yes", code=1).stderr
-    left = [entry.journal for one in batches(settings) for entry in one.entries or () if entry.records]
-    assert {journal.journal_id for journal in left} == {"orders-2/shop", "orders/eu/shop"}
+    remaining_journals = [
+        entry.journal for batch in batches(settings) for entry in batch.entries or () if entry.records
+    ]
+    assert {journal.journal_id for journal in remaining_journals} == {"orders-2/shop", "orders/eu/shop"}
 
 
 def test_a_live_job_is_not_reset(settings: KafkaSettings, cli: Cli) -> None:

@@ -30,8 +30,12 @@ KEYS = [JournalKey("job", f"s{number}") for number in range(500)]
 
 def removals_only(found: list[Raw]) -> bool:
     """Whether batches hold nothing but removals."""
-    kept = [one.entries for one in found if one.key is not None and one.entries is not None]
-    return all(entry.through is not None for entries in kept for entry in entries)
+    entry_lists = [
+        raw_record.entries
+        for raw_record in found
+        if raw_record.key is not None and raw_record.entries is not None
+    ]
+    return all(entry.through is not None for entries in entry_lists for entry in entries)
 
 
 async def append_and_prune(store: KafkaStore, seq: int) -> None:
@@ -46,7 +50,9 @@ def test_when_all_is_pruned_only_removals_are_left(settings: KafkaSettings) -> N
         for seq in range(3):
             await append_and_prune(store, seq)
         await store.close()
-        await asyncio.to_thread(compact, settings, lambda found: _compacted(found) and removals_only(found))
+        await asyncio.to_thread(
+            compact, settings, lambda records: _compacted(records) and removals_only(records)
+        )
         again = await opened(settings)
         await again.rebuild()
         assert {await again.pruned_through(key) for key in KEYS[:20]} == {2}
@@ -58,7 +64,7 @@ def test_when_all_is_pruned_only_removals_are_left(settings: KafkaSettings) -> N
 
 def _compacted(found: list[Raw]) -> bool:
     """Whether nothing is there twice, and no batch beside what says that it was removed."""
-    keys = [(one.partition, one.key) for one in found if one.key is not None]
+    keys = [(raw_record.partition, raw_record.key) for raw_record in found if raw_record.key is not None]
     return len(keys) == len(set(keys))
 
 
@@ -80,14 +86,14 @@ async def _size_at_rest(settings: KafkaSettings, most: int) -> int:
 
     What is not needed any more is removed behind the prunes, sooner or later.
     """
-    before = -1
+    previous_size = -1
     for _ in range(600):
-        size = sum(one.size for one in await asyncio.to_thread(batches, settings))
-        if size <= most or (not most and size == before):
+        size = sum(stored_batch.size for stored_batch in await asyncio.to_thread(batches, settings))
+        if size <= most or (not most and size == previous_size):
             return size
-        before = size
+        previous_size = size
         await asyncio.sleep(0.1)
-    raise AssertionError(f"{before} bytes stay, and {most} are expected")
+    raise AssertionError(f"{previous_size} bytes stay, and {most} are expected")
 
 
 def test_a_batch_with_one_run_that_waits_survives(settings: KafkaSettings) -> None:
@@ -102,7 +108,9 @@ def test_a_batch_with_one_run_that_waits_survives(settings: KafkaSettings) -> No
         assert indexes(await again.scan(KEYS[0])) == [7]
         await again.prune(KEYS[0], 0)
         await again.close()
-        await asyncio.to_thread(compact, settings, lambda found: _compacted(found) and removals_only(found))
+        await asyncio.to_thread(
+            compact, settings, lambda records: _compacted(records) and removals_only(records)
+        )
 
     run(body())
 
@@ -119,14 +127,19 @@ def test_batches_that_never_counted_are_removed(settings: KafkaSettings) -> None
         await new.append(journal, [record(0, 3)])
         await old.close()
         await new.close()
-        found = await asyncio.to_thread(batches, settings)
-        assert len(found) >= 2
+        stored_batches = await asyncio.to_thread(batches, settings)
+        assert len(stored_batches) >= 2
         last = await opened(settings)
         await last.rebuild()
         assert indexes(await last.scan(journal)) == [1, 3]
         await last.close()
-        found = await asyncio.to_thread(batches, settings)
-        assert [one.index for raw in found for entry in raw.entries or () for one in entry.records] == [1, 3]
+        stored_batches = await asyncio.to_thread(batches, settings)
+        assert [
+            stored_record.index
+            for raw in stored_batches
+            for entry in raw.entries or ()
+            for stored_record in entry.records
+        ] == [1, 3]
 
     run(body())
 
@@ -135,15 +148,17 @@ def test_few_removals_of_a_batch_are_written_anew(settings: KafkaSettings) -> No
     async def body() -> None:
         store = await opened(settings)
         await append_and_prune(store, 0)
-        before = {
-            one.key for one in await asyncio.to_thread(batches, settings) if len(one.entries or ()) >= 40
+        large_keys = {
+            stored_batch.key
+            for stored_batch in await asyncio.to_thread(batches, settings)
+            if len(stored_batch.entries or ()) >= 40
         }
-        assert before, "no batch is large enough"
+        assert large_keys, "no batch is large enough"
         # All but each tenth, so that each batch is needed for a few.
         many = [key for number, key in enumerate(KEYS) if number % 10 != 9]
         await asyncio.gather(*(store.append(key, [record(1)]) for key in many))
         await asyncio.gather(*(store.prune(key, 1) for key in many))
-        while before & {one.key for one in await asyncio.to_thread(batches, settings)}:
+        while large_keys & {stored_batch.key for stored_batch in await asyncio.to_thread(batches, settings)}:
             pass
         again = await opened(settings)
         await again.rebuild()
@@ -168,8 +183,11 @@ def batch(token: str, number: int) -> Batch:
 
 def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
     """Each of them has its own first, and then sees that of the other."""
-    first, second = Garbage(), Garbage()
-    old, mine, theirs = batch("old", 0), batch("a", 0), batch("b", 0)
+    first = Garbage()
+    second = Garbage()
+    old = batch("old", 0)
+    mine = batch("a", 0)
+    theirs = batch("b", 0)
     for garbage in (first, second):
         garbage.add(old, 0, [entry("x", through=5)])
     first.add(mine, 1, [entry("x", through=5)])
@@ -223,8 +241,12 @@ class Model:
 
     def left(self, journal: JournalKey) -> list[Record]:
         """What was appended and not removed, in the order of a scan."""
-        left = [one for one in self.records[journal] if one.seq > self.pruned[journal]]
-        return sorted(left, key=lambda one: one.seq)
+        remaining_records = [
+            stored_record
+            for stored_record in self.records[journal]
+            if stored_record.seq > self.pruned[journal]
+        ]
+        return sorted(remaining_records, key=lambda stored_record: stored_record.seq)
 
     async def append(self, store: KafkaStore, journal: JournalKey, number: int) -> None:
         later = self.last[journal] + (self.chosen.random() < 0.7)
@@ -243,19 +265,23 @@ class Model:
         """Some rounds of appends and removals, each at a time."""
         for turn in range(4):
             appended = self.chosen.sample(self.journals, 8)
-            await asyncio.gather(*(self.append(store, one, 10 * turn + 1) for one in appended))
+            await asyncio.gather(
+                *(self.append(store, journal_key, 10 * turn + 1) for journal_key in appended)
+            )
             for journal in self.journals:
                 if not self.left(journal):
                     self.markers[journal] = store.recovery_marker(journal)
             pruned = self.chosen.sample(self.journals, 6)
-            await asyncio.gather(*(self.prune(store, one) for one in pruned))
+            await asyncio.gather(*(self.prune(store, journal_key) for journal_key in pruned))
 
     async def check(self, store: KafkaStore) -> None:
         """Compare all."""
         for journal in self.journals:
             assert await store.scan(journal) == self.left(journal), journal
-            found = await store.pruned_through(journal)
-            assert found == self.pruned[journal] or (self.forgets and found < self.pruned[journal])
+            pruned_through = await store.pruned_through(journal)
+            assert pruned_through == self.pruned[journal] or (
+                self.forgets and pruned_through < self.pruned[journal]
+            )
 
 
 @pytest.mark.parametrize(("seed", "removals"), [(0, 1000), (1, 1000), (2, 1000), (3, 0), (4, 0), (5, 8)])
@@ -281,7 +307,7 @@ def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: i
             else:
                 store.kill()
             if attempt % 2:
-                await asyncio.to_thread(compact, settings, lambda found: _gap(found))
+                await asyncio.to_thread(compact, settings, lambda records: _gap(records))
         looking = KafkaStore(settings)
         await looking.open(None)
         await looking.rebuild()
@@ -294,6 +320,10 @@ def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: i
 def _gap(found: list[Raw]) -> bool:
     """Whether something was compacted away."""
     offsets = defaultdict(list)
-    for one in found:
-        offsets[one.partition].append(one.offset)
-    return any(each[-1] - each[0] >= len(each) for each in offsets.values() if each)
+    for raw_record in found:
+        offsets[raw_record.partition].append(raw_record.offset)
+    return any(
+        partition_offsets[-1] - partition_offsets[0] >= len(partition_offsets)
+        for partition_offsets in offsets.values()
+        if partition_offsets
+    )

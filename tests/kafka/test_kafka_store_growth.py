@@ -47,8 +47,8 @@ REMOVALS = 40
 
 async def settle(store: KafkaStore, first: int, last: int) -> None:
     """Keys that come once each: a run, which is then removed."""
-    for some in range(first, last, 50):
-        journals = [JournalKey(GROUP, f"s{number}") for number in range(some, min(some + 50, last))]
+    for start in range(first, last, 50):
+        journals = [JournalKey(GROUP, f"s{number}") for number in range(start, min(start + 50, last))]
         await asyncio.gather(*(store.append(journal, [record()]) for journal in journals))
         await asyncio.gather(*(store.prune(journal, 0) for journal in journals))
 
@@ -61,14 +61,14 @@ def claims_of(settings: KafkaSettings) -> list[tuple[str, str]]:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
         end = consumer.end_offsets([partition])[partition]
-        found: dict[bytes, bytes | None] = {}
+        values_by_key: dict[bytes, bytes | None] = {}
         while (consumer.position(partition) or 0) < end:
-            for one in consumer.poll(200).get(partition, ()):
-                found[one.key] = one.value
+            for message in consumer.poll(200).get(partition, ()):
+                values_by_key[message.key] = message.value
     finally:
         consumer.close()
-    kept = [unpack_claim_key(key) for key, value in found.items() if value is not None]
-    return [one for one in kept if one is not None]
+    claim_keys = [unpack_claim_key(key) for key, value in values_by_key.items() if value is not None]
+    return [claim_key for claim_key in claim_keys if claim_key is not None]
 
 
 @pytest.mark.parametrize("killed", [True, False])
@@ -87,8 +87,8 @@ def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed
         last = await opened(settings)
         await last.rebuild()
         wait_until(lambda: last.metrics()["batches_kept"] < 100)
-        kept = await asyncio.to_thread(compact, settings, lambda found: size(found) < 30_000)
-        assert kept
+        compacted_records = await asyncio.to_thread(compact, settings, lambda records: size(records) < 30_000)
+        assert compacted_records
         await last.close()
         again = await opened(settings)
         await again.rebuild()
@@ -109,7 +109,7 @@ def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed
 
 
 def size(found: list[Raw]) -> int:
-    return sum(one.size for one in found)
+    return sum(raw_record.size for raw_record in found)
 
 
 def test_a_key_that_was_forgotten_is_as_new(settings: KafkaSettings) -> None:
@@ -121,8 +121,12 @@ def test_a_key_that_was_forgotten_is_as_new(settings: KafkaSettings) -> None:
         wait_until(lambda store=store: store.metrics()["tombstones_kept"] < 150)
         again = await opened(settings)
         await again.rebuild()
-        known = {info.journal for info in await again.journals(limit=1000)}
-        journal = next(one for number in range(300) if (one := JournalKey(GROUP, f"s{number}")) not in known)
+        known_journals = {info.journal for info in await again.journals(limit=1000)}
+        journal = next(
+            candidate
+            for number in range(300)
+            if (candidate := JournalKey(GROUP, f"s{number}")) not in known_journals
+        )
         assert not again.may_have(journal)
         assert await again.scan(journal, 0) == []
         assert await again.pruned_through(journal) == NOTHING_PRUNED
@@ -133,8 +137,8 @@ def test_a_key_that_was_forgotten_is_as_new(settings: KafkaSettings) -> None:
         third = await opened(settings)
         await third.rebuild()
         assert indexes(await third.scan(journal)) == [6]
-        for each in (store, again, third):
-            await each.close()
+        for opened_store in (store, again, third):
+            await opened_store.close()
 
     run(body())
 
@@ -249,11 +253,11 @@ def test_a_writer_that_fails_ends_the_attempt(
         store = await opened(settings)
         await store.append(journals[0], [record()])
         monkeypatch.setattr(store._writer, of, fail)
-        told = await asyncio.gather(
+        errors = await asyncio.gather(
             *(store.append(journal, [record(1)]) for journal in journals), return_exceptions=True
         )
-        assert {type(error) for error in told} <= {AppendOutcomeUnknownError, StoreClosedError}
-        assert any("of no kind that is known" in str(error) for error in told)
+        assert {type(error) for error in errors} <= {AppendOutcomeUnknownError, StoreClosedError}
+        assert any("of no kind that is known" in str(error) for error in errors)
         wait_until(lambda: not store._writer._thread.is_alive())  # type: ignore[union-attr]
         while True:
             try:
@@ -297,15 +301,15 @@ def test_a_reader_that_fails_is_named(
 
 def test_owners_of_another_job_are_left_alone(settings: KafkaSettings) -> None:
     async def body() -> None:
-        other = KafkaStore(settings)
-        await other.open(Owner.create("job-9", "bills/agent"))
-        await other.append(JournalKey("bills/agent", "s1"), [record()])
+        other_store = KafkaStore(settings)
+        await other_store.open(Owner.create("job-9", "bills/agent"))
+        await other_store.append(JournalKey("bills/agent", "s1"), [record()])
         for _ in range(3):
             store = await opened(settings)
             await store.rebuild()
             store.kill()
-        await other.append(JournalKey("bills/agent", "s1"), [record(1)])
-        assert len(await other.scan(JournalKey("bills/agent", "s1"))) == 2
-        await other.close()
+        await other_store.append(JournalKey("bills/agent", "s1"), [record(1)])
+        assert len(await other_store.scan(JournalKey("bills/agent", "s1"))) == 2
+        await other_store.close()
 
     run(body())

@@ -52,8 +52,8 @@ def test_a_thousand_odd_keys_have_journals_of_their_own(settings: KafkaSettings)
     assert len(set(journals)) == len(journals) == KEYS
 
     async def check(store: KafkaStore) -> None:
-        found = await asyncio.gather(*map(store.scan, journals))
-        assert [indexes(records) for records in found] == [[number] for number in range(KEYS)]
+        record_lists = await asyncio.gather(*map(store.scan, journals))
+        assert [indexes(records) for records in record_lists] == [[number] for number in range(KEYS)]
 
     async def body() -> None:
         store = await opened(settings)

@@ -71,7 +71,8 @@ def test_keys_that_come_again_together_share_what_is_read(settings: KafkaSetting
             markers.append(first.recovery_marker(journal))
             await of_one_run(first, settings, range(index, index + 1))
         again = await opened(settings)
-        read, reads = again._scanner.read, []
+        read = again._scanner.read
+        reads = []
 
         def counted(wanted: Mapping[int, int]) -> None:
             reads.append(wanted)
@@ -191,19 +192,19 @@ async def restored(
 def test_a_marker_helps_other_keys_of_the_same_subtask(
     settings: KafkaSettings, by: tuple[int, int], helps: bool
 ) -> None:
-    journal, other, new = (journal_in(settings, 0, number) for number in range(3))
+    journal, other_journal, new = (journal_in(settings, 0, number) for number in range(3))
 
     async def body() -> None:
         again, marker = await restored(settings, 0, 2, by)
         assert again.may_have(journal, marker, pending=False)
         await again.rebuild(journal, marker, pending=False)
         assert read_count(again) == 3
-        assert again.may_have(other, None, pending=True)
-        assert again.may_have(other, None, pending=False) is not helps
-        await again.rebuild(other, None, pending=False)
+        assert again.may_have(other_journal, None, pending=True)
+        assert again.may_have(other_journal, None, pending=False) is not helps
+        await again.rebuild(other_journal, None, pending=False)
         assert read_count(again) == (3 if helps else 13)
         assert not again.may_have(new, None, pending=False)
-        await again.rebuild(other, None, pending=True)
+        await again.rebuild(other_journal, None, pending=True)
         assert read_count(again) == 13
         assert indexes(await again.scan(journal)) == list(range(13))
         await again.close()
@@ -214,22 +215,22 @@ def test_a_marker_helps_other_keys_of_the_same_subtask(
 def test_a_key_without_inputs_that_wait_needs_nothing_before_its_subtasks_markers(
     settings: KafkaSettings,
 ) -> None:
-    journal, other = journal_in(settings, 0), journal_in(settings, 0, 1)
+    journal, other_journal = journal_in(settings, 0), journal_in(settings, 0, 1)
 
     async def body() -> None:
         first = await opened(settings)
-        early = first.recovery_marker(other)
-        await first.append(other, [record(0, 100)])
+        early = first.recovery_marker(other_journal)
+        await first.append(other_journal, [record(0, 100)])
         await of_one_run(first, settings, range(10))
         marker = first.recovery_marker(journal)
-        await first.append(other, [record(1, 101)])
+        await first.append(other_journal, [record(1, 101)])
         again = await opened(settings)
         await again.rebuild(journal, marker, pending=False)
-        await again.rebuild(other, early, pending=False)
+        await again.rebuild(other_journal, early, pending=False)
         assert read_count(again) == 1
-        assert indexes(await again.scan(other, 1)) == [101]
-        await again.rebuild(other, early, pending=True)
-        assert indexes(await again.scan(other)) == [100, 101]
+        assert indexes(await again.scan(other_journal, 1)) == [101]
+        await again.rebuild(other_journal, early, pending=True)
+        assert indexes(await again.scan(other_journal)) == [100, 101]
         await again.close()
         await first.close()
 
@@ -238,18 +239,18 @@ def test_a_key_without_inputs_that_wait_needs_nothing_before_its_subtasks_marker
 
 def test_a_marker_of_this_attempt_bounds_nothing(settings: KafkaSettings) -> None:
     """It was made behind the checkpoint, so that records of other keys lie before it."""
-    journal, other = journal_in(settings, 0), journal_in(settings, 0, 1)
+    journal, other_journal = journal_in(settings, 0), journal_in(settings, 0, 1)
 
     async def body() -> None:
         first = await opened(settings)
-        await first.append(other, [record(0, 100)])
+        await first.append(other_journal, [record(0, 100)])
         again = await opened(settings)
         await again.append(journal, [record(0, 0)])
         await again.rebuild(journal, again.recovery_marker(journal), pending=False)
-        assert again.may_have(other, None, pending=False)
-        await again.rebuild(other, None, pending=False)
-        assert again.may_have(other, None, pending=False)
-        assert indexes(await again.scan(other)) == [100]
+        assert again.may_have(other_journal, None, pending=False)
+        await again.rebuild(other_journal, None, pending=False)
+        assert again.may_have(other_journal, None, pending=False)
+        assert indexes(await again.scan(other_journal)) == [100]
         await again.close()
         await first.close()
 
@@ -337,7 +338,7 @@ def test_a_log_that_ends_before_a_marker(
     settings: KafkaSettings, lost: int, pending: bool, first_read: bool
 ) -> None:
     """Records that a leader without them has cut off; what is appended later may fill their offsets."""
-    journal, other = journal_in(settings, 0), journal_in(settings, 0, 1)
+    journal, other_journal = journal_in(settings, 0), journal_in(settings, 0, 1)
 
     async def body() -> None:
         first = await opened(settings)
@@ -356,7 +357,7 @@ def test_a_log_that_ends_before_a_marker(
             await again.rebuild(journal, behind, pending)
         await again.rebuild(journal, marker, pending)
         # Its own markers are made of what it appended since.
-        await again.rebuild(other, again.recovery_marker(other), pending)
+        await again.rebuild(other_journal, again.recovery_marker(other_journal), pending)
         await again.close()
 
     run(body())

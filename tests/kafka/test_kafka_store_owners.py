@@ -41,15 +41,15 @@ Run = tuple[str, int]
 async def all_runs(settings: KafkaSettings) -> dict[Run, list[int]]:
     """What a new attempt finds."""
     store = await opened(settings)
-    found: dict[Run, list[int]] = {}
+    indexes_by_run: dict[Run, list[int]] = {}
     infos = await store.journals(limit=100_000)
     for info, records in zip(
         infos, await asyncio.gather(*(store.scan(info.journal) for info in infos)), strict=True
     ):
-        for one in records:
-            found.setdefault((info.journal.key, one.seq), []).append(one.index)
+        for stored_record in records:
+            indexes_by_run.setdefault((info.journal.key, stored_record.seq), []).append(stored_record.index)
     await store.close()
-    return found
+    return indexes_by_run
 
 
 @contextmanager
@@ -81,14 +81,15 @@ def test_an_attempt_in_another_process_goes_on(settings: KafkaSettings, tmp_path
             wait_until(lambda wanted=wanted: len(noted(file, "stored")) >= wanted)
             first = run(all_runs(settings))
             assert child.wait(60) == 0
-        found = run(all_runs(settings))
-        stored, refused = noted(file, "stored"), noted(file, "refused")
+        runs = run(all_runs(settings))
+        stored = noted(file, "stored")
+        refused = noted(file, "refused")
         assert stored <= set(first)
-        assert stored == set(found)
-        assert found == first
+        assert stored == set(runs)
+        assert runs == first
         assert len(refused) == 20 * (turn + 1)
-        assert refused & set(found) == set()
-        assert {tuple(records) for records in found.values()} == {(0, 1, 2)}
+        assert refused & set(runs) == set()
+        assert {tuple(records) for records in runs.values()} == {(0, 1, 2)}
 
 
 def test_attempts_take_over_again_and_again_while_all_append(settings: KafkaSettings) -> None:
@@ -110,15 +111,15 @@ def test_attempts_take_over_again_and_again_while_all_append(settings: KafkaSett
         for attempt in range(6):
             # One subtask, two, and one again: each attempt outranks all before it.
             attempts.append(await opened(settings, 0, 1 + attempt % 2))
-            before = len(stored)
+            stored_count = len(stored)
             floods += [asyncio.create_task(flood(attempts[-1], f"{attempt} {number}")) for number in range(8)]
-            while len(stored) < before + 40:
+            while len(stored) < stored_count + 40:
                 await asyncio.sleep(0)
-        found = await all_runs(settings)
+        runs = await all_runs(settings)
         await asyncio.gather(*floods)
-        assert await all_runs(settings) == found
-        assert set(found) == stored
-        assert refused & set(found) == set()
+        assert await all_runs(settings) == runs
+        assert set(runs) == stored
+        assert refused & set(runs) == set()
         assert len(refused) == len(floods)
         await asyncio.gather(*(store.close() for store in attempts))
 
@@ -206,9 +207,9 @@ def test_jobs_that_race(settings: KafkaSettings) -> None:
         outcomes = await asyncio.gather(
             *(opened(settings, job_id=job) for job in jobs), return_exceptions=True
         )
-        won = [one for one in outcomes if isinstance(one, KafkaStore)]
+        won = [outcome for outcome in outcomes if isinstance(outcome, KafkaStore)]
         assert len(won) == 1
-        assert {type(one) for one in outcomes} == {KafkaStore, JobIdentifierInUseError}
+        assert {type(outcome) for outcome in outcomes} == {KafkaStore, JobIdentifierInUseError}
         await won[0].append(journal_in(settings, 0), [record()])
         assert len((await won[0].stats()).owners) == 1
         await won[0].close()

@@ -48,7 +48,7 @@ def refused(settings: KafkaSettings, error: type[StoreError] | type[OptionError]
 
 
 @pytest.fixture
-def made(settings: KafkaSettings) -> KafkaSettings:
+def used_settings(settings: KafkaSettings) -> KafkaSettings:
     """Settings of a store that was used before."""
     run(used(settings))
     return settings
@@ -66,24 +66,24 @@ def test_topics_are_made_as_they_must_be(settings: KafkaSettings) -> None:
     assert (claims.name, claims.partitions) == (f"{settings.topic}-claims", 1)
 
 
-def test_a_topic_that_exists_keeps_its_number_of_partitions(made: KafkaSettings) -> None:
-    run(used(replace(made, partitions=7)))
-    assert find_topics(made, create=False)[0].partitions == made.partitions
+def test_a_topic_that_exists_keeps_its_number_of_partitions(used_settings: KafkaSettings) -> None:
+    run(used(replace(used_settings, partitions=7)))
+    assert find_topics(used_settings, create=False)[0].partitions == used_settings.partitions
 
 
-def test_a_topic_that_was_made_anew(made: KafkaSettings) -> None:
-    with admin(made) as client:
-        client.delete_topics([made.topic])
-    refused(made, StoreMismatchError, "deleted and created again")
-    refused(made, StoreMismatchError, "deleted and created again")
+def test_a_topic_that_was_made_anew(used_settings: KafkaSettings) -> None:
+    with admin(used_settings) as client:
+        client.delete_topics([used_settings.topic])
+    refused(used_settings, StoreMismatchError, "deleted and created again")
+    refused(used_settings, StoreMismatchError, "deleted and created again")
 
 
-def test_claims_that_were_deleted(made: KafkaSettings) -> None:
+def test_claims_that_were_deleted(used_settings: KafkaSettings) -> None:
     """Of attempts that were outranked nobody knows any more which records count."""
-    with admin(made) as client:
-        client.delete_topics([f"{made.topic}-claims"])
-    refused(made, StoreMismatchError, "claims of topic .* are lost")
-    refused(made, StoreMismatchError, "claims of topic .* are lost")
+    with admin(used_settings) as client:
+        client.delete_topics([f"{used_settings.topic}-claims"])
+    refused(used_settings, StoreMismatchError, "claims of topic .* are lost")
+    refused(used_settings, StoreMismatchError, "claims of topic .* are lost")
 
 
 def test_claims_that_were_deleted_before_anything_was_written(settings: KafkaSettings) -> None:
@@ -96,11 +96,11 @@ def test_claims_that_were_deleted_before_anything_was_written(settings: KafkaSet
     run(used(settings))
 
 
-def test_a_topic_with_more_partitions_than_before(made: KafkaSettings) -> None:
-    more: Any = {made.topic: made.partitions + 2}
-    with admin(made) as client:
+def test_a_topic_with_more_partitions_than_before(used_settings: KafkaSettings) -> None:
+    more: Any = {used_settings.topic: used_settings.partitions + 2}
+    with admin(used_settings) as client:
         client.create_partitions(more)
-    refused(made, StoreMismatchError, "number of partitions.*4 partitions.*6")
+    refused(used_settings, StoreMismatchError, "number of partitions.*4 partitions.*6")
 
 
 @pytest.mark.parametrize("topic", ["topic", "claims_topic"])
@@ -113,25 +113,25 @@ def test_a_topic_with_more_partitions_than_before(made: KafkaSettings) -> None:
     ],
 )
 def test_a_topic_that_is_not_as_it_must_be(
-    made: KafkaSettings, topic: str, configs: dict[str, Any], told: str
+    used_settings: KafkaSettings, topic: str, configs: dict[str, Any], told: str
 ) -> None:
-    configure(made, getattr(made, topic), **configs)
-    refused(made, StoreFormatError, f"{getattr(made, topic)}'.*{told}")
+    configure(used_settings, getattr(used_settings, topic), **configs)
+    refused(used_settings, StoreFormatError, f"{getattr(used_settings, topic)}'.*{told}")
 
 
-def test_a_topic_of_claims_with_more_partitions(made: KafkaSettings) -> None:
-    more: Any = {made.claims_topic: 2}
-    with admin(made) as client:
+def test_a_topic_of_claims_with_more_partitions(used_settings: KafkaSettings) -> None:
+    more: Any = {used_settings.claims_topic: 2}
+    with admin(used_settings) as client:
         client.create_partitions(more)
-    refused(made, StoreFormatError, "-claims.*partitions.*1.*2")
+    refused(used_settings, StoreFormatError, "-claims.*partitions.*1.*2")
 
 
-def test_too_few_replicas(made: KafkaSettings) -> None:
-    refused(replace(made, replication_factor=2), StoreFormatError, "replicas.*at least 2.*1")
+def test_too_few_replicas(used_settings: KafkaSettings) -> None:
+    refused(replace(used_settings, replication_factor=2), StoreFormatError, "replicas.*at least 2.*1")
     # A broker takes one for enough where a topic has no more.
-    refused(replace(made, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
-    configure(made, made.claims_topic, min_insync_replicas=2)
-    refused(replace(made, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
+    refused(replace(used_settings, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
+    configure(used_settings, used_settings.claims_topic, min_insync_replicas=2)
+    refused(replace(used_settings, min_insync_replicas=2), StoreFormatError, "replicas.*at least 2.*1")
 
 
 def test_more_replicas_than_brokers(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +164,13 @@ def test_nobody_answers(settings: KafkaSettings, silent: str) -> None:
     gc.collect()  # kafka-python forgets a socket where a client cannot be made
 
 
-def test_options_of_the_client(made: KafkaSettings) -> None:
-    refused(replace(made, client={"nonsense": 1}), OptionError, "client.nonsense")
-    texts = {"bootstrap-servers": made.bootstrap_servers, "topic": made.topic, "client.client-id": "me"}
+def test_options_of_the_client(used_settings: KafkaSettings) -> None:
+    refused(replace(used_settings, client={"nonsense": 1}), OptionError, "client.nonsense")
+    texts = {
+        "bootstrap-servers": used_settings.bootstrap_servers,
+        "topic": used_settings.topic,
+        "client.client-id": "me",
+    }
     texts |= {"client.request-timeout-ms": "5000", "client.retry_backoff_ms": "50", "append-timeout": "9s"}
     run(used(KafkaSettings.from_options(texts)))
 

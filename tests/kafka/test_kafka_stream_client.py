@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from flink_agents.api.errors import KafkaStreamError
+from flink_agents.connectors.kafka import client
 from flink_agents.connectors.kafka.client import (
     BOOTSTRAP_MS,
     CLIENT_OPTIONS,
@@ -18,6 +19,9 @@ from flink_agents.connectors.kafka.client import (
     made_client,
 )
 from flink_agents.connectors.kafka.source import start_options, stop_options
+from flink_agents.testing.kafka import KafkaBroker
+from flink_agents.testing.kafka.settings import free_port
+from tests.suite.tables import each_case
 
 CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"
 KEY = "-----BEGIN PRIVATE KEY-----\nREVG\n-----END PRIVATE KEY-----"
@@ -32,8 +36,8 @@ def java(**client: Any) -> dict[str, str]:
 def test_all_options_are_options_of_kafka_python() -> None:
     import kafka
 
-    known = kafka.KafkaConsumer.DEFAULT_CONFIG.keys() & kafka.KafkaProducer.DEFAULT_CONFIG.keys()
-    assert set(CLIENT_OPTIONS) <= known
+    kafka_options = kafka.KafkaConsumer.DEFAULT_CONFIG.keys() & kafka.KafkaProducer.DEFAULT_CONFIG.keys()
+    assert set(CLIENT_OPTIONS) <= kafka_options
 
 
 def test_servers_and_times() -> None:
@@ -49,15 +53,16 @@ def test_servers_and_times() -> None:
 
 
 def test_certificates_travel_as_text(tmp_path: Path) -> None:
-    ca, chain = tmp_path / "ca.pem", tmp_path / "chain.pem"
+    ca = tmp_path / "ca.pem"
+    chain = tmp_path / "chain.pem"
     ca.write_text(f"a comment\n{CA}\nmore\n{CA}\n")
     chain.write_text(f"{KEY}\n{CA}\n")
-    found = java(security_protocol="SSL", ssl_cafile=str(ca), ssl_certfile=chain, ssl_password="pw")
-    assert found["ssl.truststore.type"] == found["ssl.keystore.type"] == "PEM"
-    assert found["ssl.truststore.certificates"] == f"{CA}\n{CA}"
-    assert found["ssl.keystore.certificate.chain"] == CA
-    assert (found["ssl.keystore.key"], found["ssl.key.password"]) == (KEY, "pw")
-    assert "ssl.endpoint.identification.algorithm" not in found
+    properties = java(security_protocol="SSL", ssl_cafile=str(ca), ssl_certfile=chain, ssl_password="pw")
+    assert properties["ssl.truststore.type"] == properties["ssl.keystore.type"] == "PEM"
+    assert properties["ssl.truststore.certificates"] == f"{CA}\n{CA}"
+    assert properties["ssl.keystore.certificate.chain"] == CA
+    assert (properties["ssl.keystore.key"], properties["ssl.key.password"]) == (KEY, "pw")
+    assert "ssl.endpoint.identification.algorithm" not in properties
     assert (
         java(security_protocol="SSL", ssl_check_hostname=False)["ssl.endpoint.identification.algorithm"] == ""
     )
@@ -68,7 +73,8 @@ def test_certificates_travel_as_text(tmp_path: Path) -> None:
     [(OLD_KEY, "openssl pkcs8 -topk8"), ("nothing", "nothing in PEM"), (None, "No such file")],
 )
 def test_a_key_that_java_cannot_read(tmp_path: Path, content: str | None, message: str) -> None:
-    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain = tmp_path / "chain.pem"
+    key = tmp_path / "key.pem"
     chain.write_text(CA)
     if content is not None:
         key.write_text(content)
@@ -79,9 +85,9 @@ def test_a_key_that_java_cannot_read(tmp_path: Path, content: str | None, messag
 
 def test_the_login_is_written_for_javas_parser() -> None:
     login = {"sasl_plain_username": "me", "sasl_plain_password": 'a"b\\c'}
-    found = java(security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", **login)
-    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
-    assert found["sasl.jaas.config"] == (
+    properties = java(security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", **login)
+    assert properties["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert properties["sasl.jaas.config"] == (
         f'{SHADED}.scram.ScramLoginModule required username="me" password="a\\"b\\\\c";'
     )
 
@@ -173,3 +179,40 @@ def test_brokers_that_do_not_answer_are_named_soon() -> None:
     with pytest.raises(KafkaStreamError) as caught:
         made_client(Unreachable, bootstrap_servers="nowhere:1", bootstrap_timeout_ms=5)
     assert caught.value.found == "KafkaTimeoutError: 5"
+
+
+DAY = timedelta(days=1)
+LOGIN = {"sasl.mechanism": "OAUTHBEARER"}
+
+LIMITS: list[tuple[str, list[str] | None, dict[str, str], timedelta]] = [
+    ("one broker", ["86400000"], {}, DAY),
+    ("brokers that differ", ["86400000", "900000", "7200000"], {}, timedelta(minutes=15)),
+    ("brokers that cannot be asked", None, {}, timedelta(minutes=15)),
+    ("a login that only Java has", ["86400000"], LOGIN, timedelta(minutes=15)),
+    ("other properties of Java", ["86400000"], {"linger.ms": "5"}, DAY),
+]
+
+
+@each_case(("limits", "properties", "longest"), [row[1:] for row in LIMITS], ids=[row[0] for row in LIMITS])
+def test_transactions_last_as_long_as_brokers_allow(
+    limits: list[str] | None, properties: dict[str, str], longest: timedelta
+) -> None:
+    def settings(name: str, options: Any) -> list[str]:
+        assert (name, options) == ("transaction.max.timeout.ms", SERVERS)
+        if limits is None:
+            raise KafkaStreamError("unreachable", found="NoBrokersAvailable")
+        return limits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "broker_settings", settings)
+        assert client.longest_transaction(SERVERS, properties) == longest
+
+
+def test_a_broker_for_development_allows_a_day(kafka_broker: KafkaBroker) -> None:
+    assert client.longest_transaction(kafka_broker.client_options, {}) == DAY
+
+
+def test_a_broker_that_is_away_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    away = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "bootstrap_timeout_ms": 100}
+    assert client.longest_transaction(away, {}) == timedelta(minutes=15)
+    assert "the brokers cannot be asked for transaction.max.timeout.ms" in caplog.text

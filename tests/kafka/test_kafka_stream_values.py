@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import OutputLineage, TracedOutput, message_id_of
-from flink_agents.connectors.kafka import KafkaDeadLetter, KafkaRecord
-from flink_agents.connectors.kafka.headers import read_lineage
-from flink_agents.connectors.kafka.sink import as_record
+from flink_agents.connectors.kafka import KafkaDeadLetter, KafkaHeaders, KafkaRecord
+from flink_agents.connectors.kafka.headers import read_lineage, without_letter
+from flink_agents.connectors.kafka.headers.packed import INTERCEPTOR, pack, unpack
+from flink_agents.connectors.kafka.sink import TimestampLimits, WriteRecords, as_record
+from flink_agents.connectors.kafka.tables import BrokerConnection
 from flink_agents.connectors.kafka.values import ValueReader, write_value
+from flink_agents.runtime.serde.codec import ValueCodec
+from tests.suite.tables import each_case
 
 
 class Order(BaseModel):
@@ -107,7 +112,7 @@ LINEAGE = OutputLineage("run1-0", "run1", "pricing", '"ada"', 4, "orders/0/17")
 def test_a_plain_value_has_no_key_unless_somebody_gives_it() -> None:
     order = Order(customer="Ada", amount=1)
     assert as_record(order) == KafkaRecord(order)
-    assert as_record(order, lambda one: one.customer).key == "Ada"
+    assert as_record(order, lambda value: value.customer).key == "Ada"
 
 
 def test_a_record_keeps_its_key_headers_and_timestamp() -> None:
@@ -129,8 +134,8 @@ def test_the_headers_of_the_input_do_not_speak_for_the_output() -> None:
     """An agent that puts out the record which it got has its own lineage."""
     got = KafkaRecord("v", headers=as_record(TracedOutput("v", LINEAGE)).headers)
     for parent in (got.message_id, None):
-        own = OutputLineage("run2-0", "run2", "billing", '"ada"', 0, parent)
-        assert read_lineage(as_record(TracedOutput(got, own)).headers) == own
+        lineage = OutputLineage("run2-0", "run2", "billing", '"ada"', 0, parent)
+        assert read_lineage(as_record(TracedOutput(got, lineage)).headers) == lineage
     assert as_record(got).headers == got.headers  # who hands a message on says so
 
 
@@ -158,3 +163,208 @@ def test_a_header_is_text_or_bytes() -> None:
     assert as_record(KafkaRecord("v", headers=text)).headers == {"a": b"t"}
     with pytest.raises(KafkaValueError, match="header 'a'"):
         as_record(KafkaRecord("v", headers=wrong))
+
+
+def agent_letter(record: Any) -> DeadLetter:
+    return DeadLetter(
+        agent="clerk",
+        action="book",
+        key="ada",
+        sequence_number=1,
+        timestamp=None,
+        event=None,
+        event_type="Booked",
+        error_type="ValueError",
+        error_message="bad",
+        where="here",
+        traceback="",
+        run_input=record,
+    )
+
+
+def customer_of(order: Order) -> str:
+    return order.customer
+
+
+DELETION: KafkaRecord[Any] = KafkaRecord(None, key="ada", headers={"a": b"1"})
+DEAD_DELETION = KafkaDeadLetter(
+    KafkaRecord(None, b"ada", KafkaHeaders(), 5, "orders", 0, 17), "ValueError", "bad"
+)
+
+
+@each_case(
+    ("value", "key_of", "key"),
+    [
+        (DELETION, customer_of, "ada"),
+        (DELETION, None, "ada"),
+        (DELETION, lambda value: "other", "ada"),
+        (KafkaRecord(None, key=""), customer_of, ""),
+        (KafkaRecord(None, key=0), customer_of, 0),
+        (KafkaRecord(None, key=b"\xff"), customer_of, b"\xff"),
+        (TracedOutput(DELETION, OutputLineage("i", "r", "a", "sk", 0)), customer_of, "ada"),
+        (DEAD_DELETION, customer_of, b"ada"),
+        (agent_letter(DELETION), customer_of, "ada"),
+        # Without a key of its own, key= decides.
+        (None, lambda value: "none", "none"),
+        (KafkaRecord(None), lambda value: "none", "none"),
+        (None, None, None),
+        # A value has the key that key= returns.
+        (KafkaRecord(Order(customer="ada", amount=1), key="other"), customer_of, "ada"),
+        (Order(customer="ada", amount=1), customer_of, "ada"),
+    ],
+)
+def test_a_deletion_passes_a_sink_with_its_own_key(value: Any, key_of: Any, key: Any) -> None:
+    record = as_record(value, key_of)
+    assert (record.key, type(record.key)) == (key, type(key))
+    assert (record.value is None) == (not isinstance(record.value, Order))
+
+
+@each_case("value", [None, KafkaRecord(None), TracedOutput(None, OutputLineage("i", "r", "a", "sk", 0))])
+def test_a_deletion_without_a_key_says_how_to_give_it_one(value: Any) -> None:
+    with pytest.raises(KafkaValueError, match=r"KafkaRecord\(None, key=") as raised:
+        as_record(value, customer_of)
+    assert isinstance(raised.value.__cause__, AttributeError)
+
+
+def test_what_key_raises_for_a_value_is_the_authors() -> None:
+    with pytest.raises(AttributeError):
+        as_record(7, customer_of)
+
+
+ODD_HEADERS: dict[str, tuple[tuple[str, bytes | None], ...]] = {
+    "none": (),
+    "plain": (("a", b"1"), ("b", b"2")),
+    "no value": (("a", None),),
+    "empty value": (("a", b""),),
+    "empty name": (("", b"1"), ("", None)),
+    "repeated": (("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"1")),
+    "order": (("z", b"1"), ("a", b"2"), ("m", b"3")),
+    "not UTF-8": (("a", b"\xff\x00"),),
+    "name": (("caf\u00e9 \U0001f600", b"1"),),
+    "large": (("a", b"x" * 100_000), ("b", b"")),
+    "of an agent": (("flink-agents-own", b"1"), ("flink-agents-own", b"2")),
+}
+
+
+@each_case("name", ODD_HEADERS)
+def test_headers_stay_as_they_were_on_every_way(name: str) -> None:
+    pairs = ODD_HEADERS[name]
+    headers = KafkaHeaders(pairs)
+    assert unpack(pack(pairs)) == pairs
+    assert pickle.loads(pickle.dumps(headers)) == headers
+    codec = ValueCodec()
+    assert codec.decode(codec.encode(headers)).pairs == pairs
+    record: KafkaRecord[Any] = KafkaRecord(b"v", b"k", headers, 5, "orders", 0, 17)
+    assert codec.decode(codec.encode(record)) == record
+    for value in (record, KafkaRecord(b"v", headers=list(pairs))):  # pyright: ignore[reportArgumentType]
+        assert KafkaHeaders.of(as_record(value).headers).pairs == pairs
+    for letter in (KafkaDeadLetter(record, "ValueError", "bad"), agent_letter(record)):
+        written = KafkaHeaders.of(as_record(letter).headers)
+        assert written.pairs[: len(pairs)] == pairs
+        read = KafkaHeaders(unpack(pack(written.pairs)))
+        assert without_letter(read).without(["flink-agents-redrive"]).pairs == pairs
+    own_pairs = [pair for pair in pairs if not pair[0].startswith("flink-agents-")]
+    traced = KafkaHeaders.of(as_record(TracedOutput(record, LINEAGE)).headers)
+    assert list(traced.pairs[: len(own_pairs)]) == own_pairs
+
+
+def test_headers_are_a_mapping_with_the_last_value_of_a_name() -> None:
+    headers = KafkaHeaders((("a", b"1"), ("b", None), ("a", b"2")))
+    assert headers == {"a": b"2", "b": None}
+    assert {"a": b"2", "b": None} == headers
+    assert headers != KafkaHeaders((("a", b"2"), ("b", None)))
+    assert (list(headers), len(headers), headers["a"], headers.get("c")) == (["a", "b"], 2, b"2", None)
+    assert headers.all("a") == [b"1", b"2"]
+    assert (headers | {"b": b"3"}).pairs == (("a", b"1"), ("a", b"2"), ("b", b"3"))
+    assert ({"a": b"0", "c": b"4"} | headers).pairs == (("c", b"4"), *headers.pairs)
+    with pytest.raises(KeyError):
+        headers["c"]
+
+
+@each_case(
+    ("own", "reads", "order"),
+    [
+        (None, True, INTERCEPTOR),
+        (None, False, INTERCEPTOR),
+        ("mine.One", True, f"mine.One,{INTERCEPTOR}"),
+        ("mine.One", False, f"{INTERCEPTOR},mine.One"),
+    ],
+)
+def test_interceptors_of_the_author_see_headers_as_they_are(own: str | None, reads: bool, order: str) -> None:
+    properties = {} if own is None else {"interceptor.classes": own}
+    connection = BrokerConnection({"bootstrap_servers": "localhost:9092"}, properties)
+    assert connection.options(reads=reads)["properties.interceptor.classes"] == order
+
+
+# -- timestamps -----------------------------------------------------------------------------
+
+NOW = 1_800_000_000_000
+HOUR = 3_600_000
+
+
+@each_case(
+    ("timestamp", "max_ahead", "max_behind", "written"),
+    [
+        (NOW, timedelta(minutes=59), None, NOW),
+        (NOW + HOUR // 2, timedelta(minutes=59), None, NOW + HOUR // 2),
+        (NOW + HOUR, timedelta(minutes=59), None, None),
+        (NOW + 48 * HOUR, timedelta(minutes=59), None, None),
+        (NOW + 48 * HOUR, None, None, NOW + 48 * HOUR),
+        (NOW + 48 * HOUR, timedelta(days=3), None, NOW + 48 * HOUR),
+        (2**63 - 1, timedelta(minutes=59), None, None),
+        (0, timedelta(minutes=59), None, 0),
+        (0, timedelta(minutes=59), timedelta(days=7), None),
+        (NOW - HOUR, None, timedelta(minutes=59), None),
+        (NOW - HOUR, None, timedelta(hours=1), NOW - HOUR),
+        (NOW + 1, timedelta(), None, None),
+    ],
+)
+def test_a_timestamp_that_brokers_reject_becomes_the_present_time(
+    timestamp: int, max_ahead: timedelta | None, max_behind: timedelta | None, written: int | None
+) -> None:
+    """By the timestamp of the record, and by that of the stream."""
+    for value, at in ((KafkaRecord("v", timestamp=timestamp), None), ("v", timestamp)):
+        lines: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("flink_agents.connectors.kafka.sink.time.time", lambda: NOW / 1000)
+            patch.setattr("flink_agents.connectors.kafka.sink._log.warning", recorded(lines))
+            limits = TimestampLimits("orders", "my sink", max_ahead, max_behind)
+            (row,) = WriteRecords(None, limits).process_element(value, Stamped(at))
+        assert (row[1], row[3]) == (b"v", written)
+        if written is None:
+            assert unpack(row[2]) == (("flink-agents-timestamp", str(timestamp).encode()),)
+            (line,) = lines
+            assert all(part in line for part in ("'my sink'", "'orders'", str(timestamp), "'v'"))
+        else:
+            assert (row[2], lines) == ({}, [])
+
+
+@each_case("timestamp", [None, -1, -(2**63)])
+def test_a_record_without_a_timestamp_is_written_as_of_now(timestamp: int | None) -> None:
+    limits = TimestampLimits("orders", "sink", timedelta(minutes=59), timedelta(days=1))
+    (row,) = WriteRecords(None, limits).process_element("v", Stamped(timestamp))
+    assert (row[2], row[3]) == ({}, None)
+
+
+def test_many_timestamps_that_brokers_reject_make_few_lines() -> None:
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flink_agents.connectors.kafka.sink._log.warning", recorded(lines))
+        write = WriteRecords(None, TimestampLimits("orders", "sink", timedelta(), None))
+        for _ in range(1000):
+            assert list(write.process_element("v", Stamped(2**62)))
+    assert len(lines) == 10
+
+
+class Stamped:
+    """The context of a record."""
+
+    def __init__(self, timestamp: int | None) -> None:
+        self._timestamp = timestamp
+
+    def timestamp(self) -> int | None:
+        return self._timestamp
+
+
+def recorded(lines: list[str]) -> Any:
+    return lambda text, *arguments: lines.append(text % arguments)

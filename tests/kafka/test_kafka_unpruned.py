@@ -26,7 +26,7 @@ async def pay(event: Any, ctx: Any) -> Any:
     return OutputEvent(output=await ctx.durable_execute_async(effect, event.input))
 
 
-def kept(settings: KafkaSettings) -> set[str]:
+def unpruned_keys(settings: KafkaSettings) -> set[str]:
     """The keys of which the topic has records that count."""
     through: dict[str, int] = {}
     seqs: dict[str, set[int]] = {}
@@ -36,8 +36,10 @@ def kept(settings: KafkaSettings) -> set[str]:
                 continue
             if entry.through is not None:
                 through[entry.journal.key] = max(entry.through, through.get(entry.journal.key, -1))
-            seqs.setdefault(entry.journal.key, set()).update(one.seq for one in entry.records)
-    return {key for key, found in seqs.items() if any(seq > through.get(key, -1) for seq in found)}
+            seqs.setdefault(entry.journal.key, set()).update(
+                stored_record.seq for stored_record in entry.records
+            )
+    return {key for key, key_seqs in seqs.items() if any(seq > through.get(key, -1) for seq in key_seqs)}
 
 
 def test_records_of_keys_that_never_come_again_go(
@@ -62,9 +64,14 @@ def test_records_of_keys_that_never_come_again_go(
     with OperatorHarness(agent, lambda key: key, store=make, heartbeat=True) as harness:
         harness.push_all(["a", "b", "c"])
         harness.push("a")
-        assert kept(settings) == {"sa", "sb", "sc"}
+        assert unpruned_keys(settings) == {"sa", "sb", "sc"}
         harness.restore(harness.checkpoint())
         harness.run_until_idle()
-        wait_until("the removal of all records", lambda: not kept(settings), 60, lambda: str(kept(settings)))
+        wait_until(
+            "the removal of all records",
+            lambda: not unpruned_keys(settings),
+            60,
+            lambda: str(unpruned_keys(settings)),
+        )
         assert harness.push("b") == ["b"]
-        assert kept(settings) == {"sb"}
+        assert unpruned_keys(settings) == {"sb"}

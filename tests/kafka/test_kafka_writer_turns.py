@@ -67,15 +67,23 @@ class Producer:
 def turn(producer: Producer) -> list[Any]:
     """The outcomes of a turn with an append to each partition."""
     free = OwnerStatus({}, undecided=False, lost=False)
-    rest = (Owner.create("job-1", "a"), NOBODY, Garbage(), {}, NOBODY, StoreMetrics(), lambda waiting: None)
+    remaining_arguments = (
+        Owner.create("job-1", "a"),
+        NOBODY,
+        Garbage(),
+        {},
+        NOBODY,
+        StoreMetrics(),
+        lambda waiting: None,
+    )
     claims: Any = SimpleNamespace(
         refresh=lambda _: None,
         void_from=lambda _: free.void,
         undecided=lambda _: free.undecided,
         lost=lambda _: free.lost,
     )
-    made: Any = producer
-    writer = KafkaWriter(SETTINGS, JOURNALS, made, claims, *rest)
+    untyped_producer: Any = producer
+    writer = KafkaWriter(SETTINGS, JOURNALS, untyped_producer, claims, *remaining_arguments)
     writes = [KafkaWrite(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
     return writer._write(writes)
 

@@ -41,7 +41,8 @@ from tests.local_chaos.judge import STEPS, Verdict, World, judge
 from tests.local_chaos.kills import MOMENTS, VICTIMS, Killer, Start, Stuck
 from tests.local_chaos.orders import APART_MS
 
-ORDERS, KEYS = 480, 12
+ORDERS = 480
+KEYS = 12
 TOPICS = ("orders", "answers", "approvals", "booked", "totals", "late")
 
 
@@ -75,16 +76,16 @@ class Broker:
         admin.close()
         producer: Any = KafkaProducer(**self.client)
         # A broker deletes records whose timestamps are too old.
-        begun = int(time.time() * 1000) - 3_600_000
+        start_ms = int(time.time() * 1000) - 3_600_000
         for number in range(ORDERS):
             order = {"number": number, "customer": f"c{number % KEYS}"}
-            producer.send("orders", json.dumps(order).encode(), timestamp_ms=begun + APART_MS * number)
+            producer.send("orders", json.dumps(order).encode(), timestamp_ms=start_ms + APART_MS * number)
             if number % 7 == 0:
                 signal = {"name": f"paid-{number}", "key": order["customer"], "value": f"paid{number}"}
                 producer.send("answers", json.dumps({**signal, "id": f"paid-{number}"}).encode())
         # A watermark has to pass the last window.
         last = {"number": ORDERS, "customer": "last"}
-        producer.send("orders", json.dumps(last).encode(), timestamp_ms=begun + APART_MS * ORDERS + 60_000)
+        producer.send("orders", json.dumps(last).encode(), timestamp_ms=start_ms + APART_MS * ORDERS + 60_000)
         producer.close()
 
     def read(self, topic: str) -> list[dict[str, Any]]:
@@ -97,11 +98,11 @@ class Broker:
             consumer.assign([partition])
             end = consumer.end_offsets([partition])[partition]
             consumer.seek_to_beginning(partition)
-            found: list[dict[str, Any]] = []
+            rows: list[dict[str, Any]] = []
             while consumer.position(partition) < end:
                 for records in consumer.poll(timeout_ms=500).values():
-                    found += [json.loads(one.value) for one in records]
-            return found
+                    rows += [json.loads(record.value) for record in records]
+            return rows
         finally:
             consumer.close()
 
@@ -146,7 +147,9 @@ class Run:
         directory: Path,
         broker: Broker | None,
     ) -> None:
-        self.combination, self.chance, self.directory = combination, chance, directory
+        self.combination = combination
+        self.chance = chance
+        self.directory = directory
         self.broker = broker if combination.source == "kafka" else None
         config: dict[str, Any] = {}
         if combination.journal == "kafka" and broker is not None:
@@ -161,9 +164,11 @@ class Run:
             "orders": ORDERS,
             "keys": KEYS,
         }
-        self.kills, self.starts = kills, 0
+        self.kills = kills
+        self.starts = 0
         self.struck: Counter[str] = Counter()
-        self._log, self._outputs = directory / "log", directory / "outputs"
+        self._log = directory / "log"
+        self._outputs = directory / "outputs"
         folder = directory / "state" / "jobs" / "orders"
         self._killer = Killer(folder, lambda: self._world().count, ORDERS * len(STEPS), chance)
 
@@ -183,7 +188,9 @@ class Run:
         # A bounded job ends when all effects are there, so that is the last thing that can happen to it.
         plan.sort(key=lambda moment: moment == "end")
         if self.combination.source == "list":
-            plan = [one for one in plan if one != "end"] + [one for one in plan if one == "end"][:1]
+            plan = [planned_moment for planned_moment in plan if planned_moment != "end"] + [
+                planned_moment for planned_moment in plan if planned_moment == "end"
+            ][:1]
         total = ORDERS * len(STEPS)
         for number, moment in enumerate(plan):
             reached = int(total * 0.9 * (number + self.chance.random()) / (len(plan) + 1))
@@ -218,9 +225,9 @@ class Run:
 
         def all_there() -> bool:
             time.sleep(1)
-            in_windows = {number for one in broker.read("totals") for number in one["orders"]}
-            in_windows.update(one["number"] for one in broker.read("late"))
-            return len({one["number"] for one in broker.read("booked")}) > ORDERS <= len(in_windows)
+            in_windows = {number for total in broker.read("totals") for number in total["orders"]}
+            in_windows.update(order["number"] for order in broker.read("late"))
+            return len({output["number"] for output in broker.read("booked")}) > ORDERS <= len(in_windows)
 
         if not self._killer.wait(start, "all outputs", all_there):
             self._check_end(start)
@@ -247,8 +254,9 @@ class Run:
         late: list[dict[str, Any]] = []
         if self.broker is not None:
             # One more order pushes the last windows out.
-            outputs = [one for one in self.broker.read("booked") if one["number"] < ORDERS]
-            totals, late = self.broker.read("totals"), self.broker.read("late")
+            outputs = [output for output in self.broker.read("booked") if output["number"] < ORDERS]
+            totals = self.broker.read("totals")
+            late = self.broker.read("late")
         elif self._outputs.exists():
             outputs = [json.loads(line) for line in self._outputs.read_text().splitlines()]
         printed = self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -283,8 +291,8 @@ def main(arguments: list[str]) -> int:
         verdict = run_one(combination, share, random.Random(f"{seed} {combination}"))
         verdicts[str(combination)] = verdict
         print(f"{combination}: {verdict.as_json()}", file=sys.stderr, flush=True)
-    kills = sum((Counter(one.kills) for one in verdicts.values()), Counter[str]())
-    clean = all(one.clean for one in verdicts.values())
+    kills = sum((Counter(run_verdict.kills) for run_verdict in verdicts.values()), Counter[str]())
+    clean = all(run_verdict.clean for run_verdict in verdicts.values())
     total: dict[str, Any] = {
         "seed": seed,
         "clean": clean,
@@ -292,10 +300,10 @@ def main(arguments: list[str]) -> int:
         "by_kind": dict(kills),
     }
     total |= {
-        name: sum(getattr(one, name) for one in verdicts.values())
+        name: sum(getattr(run_verdict, name) for run_verdict in verdicts.values())
         for name in ("starts", "resumed", "called_again", "other_totals")
     }
-    total["late"] = sum(len(one.late) for one in verdicts.values())
+    total["late"] = sum(len(run_verdict.late) for run_verdict in verdicts.values())
     print(json.dumps(total) if options.json else total)
     return 0 if clean else 1
 

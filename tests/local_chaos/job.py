@@ -119,7 +119,9 @@ class Count(ProcessWindowFunction):
 
     def process(self, key: Any, context: Any, elements: Any) -> Any:
         """Emit the total."""
-        yield Total(customer=key, start=context.window().start, orders=[one.number for one in elements])
+        yield Total(
+            customer=key, start=context.window().start, orders=[booking.number for booking in elements]
+        )
 
 
 class Totals(Agent):
@@ -144,7 +146,7 @@ def bounded(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     inputs = env.from_list(orders, key_selector=lambda order: order.customer)
     booked = inputs.apply(Desk(settings["directory"], waits=False)).to_list()
     env.execute("orders")
-    text = "\n".join(one.model_dump_json() for one in booked)
+    text = "\n".join(booking.model_dump_json() for booking in booked)
     file = Path(settings["directory"]) / "outputs"
     file.with_suffix(".partial").write_text(text)
     file.with_suffix(".partial").rename(file)
@@ -152,7 +154,8 @@ def bounded(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
 
 def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     """Read orders from Kafka, and write what was booked, and the totals, to Kafka, until somebody ends it."""
-    brokers, directory = settings["brokers"], settings["directory"]
+    brokers = settings["brokers"]
+    directory = settings["directory"]
     orders = kafka_source(
         env, "orders", value=Order, on_error="fail", out_of_orderness=timedelta(seconds=1), **brokers
     )
@@ -168,7 +171,7 @@ def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     # A suspended run holds no window, so its output, and those behind it in its key, may come late.
     late = OutputTag("late", stream.get_type())
     windows = (
-        stream.key_by(lambda one: one.customer, key_type=Types.STRING())
+        stream.key_by(lambda booking: booking.customer, key_type=Types.STRING())
         .window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
         .side_output_late_data(late)
         .process(Count())

@@ -103,9 +103,9 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures; of what is wrong, the first ten."""
-        found = asdict(self)
+        figures = asdict(self)
         return {
-            name: value[:10] if isinstance(value, list | tuple) else value for name, value in found.items()
+            name: value[:10] if isinstance(value, list | tuple) else value for name, value in figures.items()
         }
 
 
@@ -131,21 +131,23 @@ def judge(
         figures: Other attributes of the verdict.
     """
     outputs = list(outputs)
-    counts = Counter(one["number"] for one in outputs)
+    counts = Counter(row["number"] for row in outputs)
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one in outputs:
-        places[one["customer"]].append((one["place"], one["number"]))
+    for output in outputs:
+        places[output["customer"]].append((output["place"], output["number"]))
     wanted = {(number, step) for number in range(orders) for step in STEPS}
-    of_totals = Counter(number for one in totals or () for number in one["orders"])
-    of_totals.update(numbers_late := [one["number"] for one in late])
+    of_totals = Counter(number for total in totals or () for number in total["orders"])
+    of_totals.update(numbers_late := [late_order["number"] for late_order in late])
     numbers = range(orders) if totals is not None else ()
-    several = [call for call, found in world.keys.items() if len(found) > 1]
+    several = [call for call, call_keys in world.keys.items() if len(call_keys) > 1]
     other_totals = {(n, step) for n, step in several if step == TOTAL and may_have_another_total(n, keys)}
     return Verdict(
         orders=orders,
         lost=sorted(set(range(orders)) - set(counts)),
         twice=sorted(number for number, count in counts.items() if count > 1),
-        out_of_order=sorted(name for name, found in places.items() if not _in_order(found)),
+        out_of_order=sorted(
+            name for name, customer_places in places.items() if not _in_order(customer_places)
+        ),
         lost_effects=sorted(wanted - set(world.effects)),
         called_again=sum(len(tokens) - 1 for tokens in world.effects.values()),
         repeated_after_record=world.repeated_after_record,

@@ -35,18 +35,24 @@ class Start:
     Args:
         settings: What the script gets.
         log: The file of what it prints.
+        script: The script.
+        jvm_args: Further options of its JVM.
     """
 
     settings: dict[str, Any]
     log: Path
+    script: Path = SCRIPT
+    jvm_args: str = ""
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         environment = {**os.environ, "LOCAL_CHAOS": json.dumps(self.settings), "PYTHONPATH": str(ROOT)}
-        environment["JVM_ARGS"] = environment.get("JVM_ARGS", "") + " -XX:TieredStopAtLevel=1"
+        environment["JVM_ARGS"] = (
+            environment.get("JVM_ARGS", "") + f" -XX:TieredStopAtLevel=1 {self.jvm_args}"
+        )
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT)],
+                [sys.executable, str(self.script)],
                 cwd=self.settings["directory"],
                 env=environment,
                 stdout=log,
@@ -59,6 +65,13 @@ class Start:
         """Return the processes that the script has started."""
         try:
             return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the script's process and those that it has started."""
+        try:
+            return [psutil.Process(self.process.pid), *self.jvms()]
         except psutil.NoSuchProcess:
             return []
 
@@ -160,5 +173,5 @@ class Killer:
         return True
 
     def _checkpoint_begun(self) -> bool:
-        found = self.folder.glob("checkpoints/*/chk-*")
-        return any(not (one / "_metadata").exists() for one in found)
+        checkpoints = self.folder.glob("checkpoints/*/chk-*")
+        return any(not (checkpoint / "_metadata").exists() for checkpoint in checkpoints)

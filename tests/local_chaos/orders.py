@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-APART_MS, WINDOW_MS = 40, 1000
+APART_MS = 40
+WINDOW_MS = 1000
 PER_WINDOW = WINDOW_MS // APART_MS
 
 
@@ -27,8 +28,11 @@ def may_be_late(number: int, keys: int) -> bool:
     A suspended run holds no watermark, nor do inputs of its key that wait for it. All orders are there from
     the start, so each one waits for those of its key before it. Any other holds its window until it leaves.
     """
-    before = range(number % keys, number + 1, keys)
-    return any(pauses(one) or awaits_signal(one) or needs_approval(one) for one in before)
+    key_numbers = range(number % keys, number + 1, keys)
+    return any(
+        pauses(order_number) or awaits_signal(order_number) or needs_approval(order_number)
+        for order_number in key_numbers
+    )
 
 
 def may_have_another_total(number: int, keys: int) -> bool:
@@ -37,4 +41,6 @@ def may_have_another_total(number: int, keys: int) -> bool:
     An order that is late in one start may be in time in the next one. Then its window is another input of the
     next agent, or those after it have other places among its inputs: their calls have other idempotency keys.
     """
-    return any(may_be_late(one, keys) for one in range(number % keys, number + PER_WINDOW, keys))
+    return any(
+        may_be_late(order_number, keys) for order_number in range(number % keys, number + PER_WINDOW, keys)
+    )

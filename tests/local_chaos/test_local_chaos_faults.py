@@ -98,12 +98,12 @@ def test_a_downtime_beyond_the_transaction_timeout_is_rejected_unless_accepted(t
         return World.read(tmp_path / "world")
 
     def run_on(start: Start) -> None:
-        before = world().count
+        effect_count = world().count
 
         def moved() -> bool:
             assert start.process.poll() is None, start.printed()
-            found = list((tmp_path / "state").glob("jobs/orders/checkpoints/*/chk-*/_metadata"))
-            return len(found) > 0 and world().count > before + 60
+            metadata_files = list((tmp_path / "state").glob("jobs/orders/checkpoints/*/chk-*/_metadata"))
+            return len(metadata_files) > 0 and world().count > effect_count + 60
 
         wait_until("effects and a checkpoint", moved, 240)
 
@@ -123,5 +123,5 @@ def test_a_downtime_beyond_the_transaction_timeout_is_rejected_unless_accepted(t
         assert re.search("WARNING: outputs that were not committed .* may be lost", start.printed())
         assert start.stop() == 143
         assert not world().repeated_after_record
-        booked = Counter(one["number"] for one in broker.read("booked"))
+        booked = Counter(output["number"] for output in broker.read("booked"))
         assert booked and max(booked.values()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.local_chaos.judge import STEPS, Verdict, World, judge
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ORDERS = 4
 Lines = list[str]
@@ -18,11 +18,11 @@ Rows = list[dict[str, Any]]
 
 def lines() -> Lines:
     """Return what an undisturbed run leaves in the world."""
-    found: Lines = []
+    world_lines: Lines = []
     for number in range(ORDERS):
-        found += [f"effect {number} {step} key-{number}-{step} {step}{number}" for step in STEPS]
-        found.append(f"seen {number} " + " ".join(f"{step}{number}" for step in STEPS))
-    return found
+        world_lines += [f"effect {number} {step} key-{number}-{step} {step}{number}" for step in STEPS]
+        world_lines.append(f"seen {number} " + " ".join(f"{step}{number}" for step in STEPS))
+    return world_lines
 
 
 def outputs() -> Rows:
@@ -43,7 +43,7 @@ def test_an_undisturbed_run_is_clean(tmp_path: Path) -> None:
     assert verdict(tmp_path, lines(), outputs(), windows).clean
 
 
-@each(
+@each_case(
     ("windows", "late", "clean"),
     [
         ([{"orders": [1, 2, 3]}], 0, True),
@@ -59,13 +59,13 @@ def test_an_order_may_miss_its_window_behind_one_that_waits(
     file = tmp_path_factory.mktemp("late") / "world"
     file.write_text("\n".join(lines()) + "\n")
     world = World.read(file)
-    found = judge(
+    judgement = judge(
         world, ORDERS, outputs(), windows, [{"number": late}], keys=2, kills={}, starts=1, resumed=0
     )
-    assert found.clean == clean and found.as_json()["late"] == [late]
+    assert judgement.clean == clean and judgement.as_json()["late"] == [late]
 
 
-@each(
+@each_case(
     ("keys", "step", "number", "clean"),
     [(48, "total", 1, False), (12, "total", 8, True), (12, "total", 1, True), (12, "end", 8, False)],
 )
@@ -75,14 +75,14 @@ def test_a_window_may_come_out_otherwise_behind_an_order_that_waits(
     file = tmp_path_factory.mktemp("totals") / "world"
     again = [f"effect {number} {step} {key} {key}" for key in ("one", "two")]
     file.write_text("\n".join([*lines(), *again]) + "\n")
-    found = judge(World.read(file), ORDERS, outputs(), None, keys=keys, kills={}, starts=1, resumed=0)
-    assert found.clean == clean
-    assert found.other_totals == int(clean) and len(found.keys_differ) == int(not clean)
+    judgement = judge(World.read(file), ORDERS, outputs(), None, keys=keys, kills={}, starts=1, resumed=0)
+    assert judgement.clean == clean
+    assert judgement.other_totals == int(clean) and len(judgement.keys_differ) == int(not clean)
 
 
 def test_a_call_that_was_in_flight_may_come_again(tmp_path: Path) -> None:
-    found = verdict(tmp_path, ["effect 0 left key-0-left lost", *lines()], outputs())
-    assert found.clean and found.called_again == 1
+    judgement = verdict(tmp_path, ["effect 0 left key-0-left lost", *lines()], outputs())
+    assert judgement.clean and judgement.called_again == 1
 
 
 WRONG: dict[str, Callable[[Lines, Rows, Rows], object]] = {
@@ -98,8 +98,10 @@ WRONG: dict[str, Callable[[Lines, Rows, Rows], object]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_found(what: str, tmp_path: Path) -> None:
-    world, rows, windows = lines(), outputs(), [{"orders": [0, 1, 2, 3]}]
+    world = lines()
+    rows = outputs()
+    windows = [{"orders": [0, 1, 2, 3]}]
     WRONG[what](world, rows, windows)
-    found = verdict(tmp_path, world, rows, windows)
-    assert not found.clean
-    assert found.as_json()[what]
+    judgement = verdict(tmp_path, world, rows, windows)
+    assert not judgement.clean
+    assert judgement.as_json()[what]

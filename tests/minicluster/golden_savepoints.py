@@ -32,7 +32,8 @@ HOLD = EventTime.hold_watermarks(max_hold=timedelta(minutes=10))
 EVENT_TIMES = {"orders": None, "held_orders": HOLD}
 """What is in the files, by name."""
 
-BASE, STEP = 1_000_000, 10
+BASE = 1_000_000
+STEP = 10
 
 _effects: Heartbeats | None = None
 
@@ -138,7 +139,8 @@ def make(env: AgentsExecutionEnvironment, name: str, directory: Path) -> str:
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
     flink: Any = env.stream_env
-    beats, outputs = directory / f"{name}.beats", directory / f"{name}.outputs"
+    beats = directory / f"{name}.beats"
+    outputs = directory / f"{name}.outputs"
     committed = Heartbeats(str(outputs))
     source = flink.from_source(NumberSequenceSource(0, 10**12), WatermarkStrategy.no_watermarks(), "numbers")
     # Without its own name, a source of the same form would claim its state.
@@ -163,7 +165,8 @@ def counted(file: Path, what: str) -> int:
 
 def unpacked(name: str, directory: Path) -> tuple[str, Path]:
     """Where a savepoint lies, and its store, in files that may be changed."""
-    savepoint, store = directory / f"savepoint-{name}", directory / f"{name}.sqlite"
+    savepoint = directory / f"savepoint-{name}"
+    store = directory / f"{name}.sqlite"
     savepoint.mkdir()
     (savepoint / "_metadata").write_bytes(gzip.decompress((MADE / f"{name}.gz").read_bytes()))
     store.write_bytes(gzip.decompress((MADE / f"{name}.sqlite.gz").read_bytes()))
@@ -183,7 +186,7 @@ def pack(savepoint: Path, store: Path, name: str) -> None:
 
 def write() -> None:
     """Make the files; what else jobs write lies in the working directory."""
-    from flink_agents.testing import fixtures
+    import flink_agents_pytest as fixtures
 
     # Plans have the arguments of their agent, and stores have plans.
     directory = Path()

@@ -30,7 +30,8 @@ class Shop(Agent):
 
     @action(InputEvent)
     async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        order, seen = event.input, ctx.short_term_memory.get("seen", 0) + 1
+        order = event.input
+        seen = ctx.short_term_memory.get("seen", 0) + 1
         ctx.short_term_memory.set("seen", seen)
         await asyncio.sleep(0.02)
         done = await ctx.durable_execute_async(charge, order)
@@ -54,7 +55,8 @@ def main() -> None:
         brokers = json.loads(os.environ["LISTING_BROKERS"])
         sink = kafka_sink("paid", delivery="exactly-once", transactional_id="paid", **brokers)
         paid.to_datastream().sink_to(sink)
-    outputs, again = paid.to_list(), env.collect(paid.to_datastream())
+    outputs = paid.to_list()
+    again = env.collect(paid.to_datastream())
     env.execute("shop")
     (HERE / "outputs").write_text(json.dumps([list(outputs), list(again)]))
 

@@ -72,10 +72,10 @@ def whole(url: str) -> Any:
     provider = OpenAIProvider(base_url=url, api_key=os.environ[VARIABLE])
     durability = FlinkDurability(model_calls={"retry": RetryPolicy(max_attempts=1)})
     model = OpenAIChatModel("any", provider=provider)
-    return ModelAgent(model, name="whole", capabilities=[durability], tools=[told], retries=1)
+    return ModelAgent(model, name="whole", capabilities=[durability], tools=[show_secret], retries=1)
 
 
-def told(form: str) -> dict[str, object]:
+def show_secret(form: str) -> dict[str, object]:
     """Show the secret."""
     return {"shown": shown(form), shown(form): [shown(form)]}
 
@@ -88,10 +88,12 @@ class Leaking(Agent):
     """Whatever it does with the secret, it says it."""
 
     def __init__(self, url: str, folder: str) -> None:
-        self.url, self.folder = url, folder
+        self.url = url
+        self.folder = folder
         server = Path(folder, "server.py")
         server.write_text(SERVER)
-        key, once = {"env": VARIABLE}, {"max_attempts": 1}
+        key = {"env": VARIABLE}
+        once = {"max_attempts": 1}
         self.add_resource(
             "model",
             "chat_model",
@@ -111,16 +113,16 @@ class Leaking(Agent):
     @staticmethod
     def show(form: str) -> dict[str, object]:
         """Show the secret."""
-        return told(form)
+        return show_secret(form)
 
     @action(InputEvent, on_error="dead-letter", when=lambda event: event.input[0] != LAST[0])
     async def use(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         what, form = event.input
         ctx.short_term_memory.set("last", [what, form])
         if what == "chat":
-            said = await ctx.chat("model", form, history=ConversationHistory())
-            ctx.short_term_memory.set("said", said.output)
-            return OutputEvent(output=said.output)
+            reply = await ctx.chat("model", form, history=ConversationHistory())
+            ctx.short_term_memory.set("said", reply.output)
+            return OutputEvent(output=reply.output)
         if what == "whole":
             return OutputEvent(output=(await whole(self.url).run(form)).output)
         if what == "server":
@@ -152,9 +154,9 @@ class Leaking(Agent):
 
 def inputs() -> list[tuple[str, str]]:
     kinds = ("chat", "whole", "code", "durable")
-    found = [(what, form) for what in kinds for form in FORMS]
-    found += [(what, f"show {form}") for what in ("chat", "whole") for form in FORMS]
-    return [*found, ("server", "environment"), ("server", "fail"), LAST]
+    cases = [(what, form) for what in kinds for form in FORMS]
+    cases += [(what, f"show {form}") for what in ("chat", "whole") for form in FORMS]
+    return [*cases, ("server", "environment"), ("server", "fail"), LAST]
 
 
 def main() -> None:
@@ -168,7 +170,9 @@ def main() -> None:
         **json.loads(os.environ["SECRET_JOB_CONFIG"]),
     }
     env = AgentsExecutionEnvironment.get_execution_environment(config=config)
-    applied = env.from_list(inputs(), lambda one: one[0]).apply(Leaking(os.environ["SECRET_JOB_URL"], folder))
+    applied = env.from_list(inputs(), lambda pair: pair[0]).apply(
+        Leaking(os.environ["SECRET_JOB_URL"], folder)
+    )
     applied.dead_letters().print()
     applied.to_datastream().print()
     env.execute("leaking")

@@ -33,7 +33,8 @@ SMALL = {
 }
 """Options with which few records fill the buffers between two tasks."""
 
-KEYS, PATIENCE = 20, 300.0
+KEYS = 20
+PATIENCE = 300.0
 
 
 class Orders(Agent):
@@ -88,18 +89,18 @@ def check(address: str, trace: Path, slow: str) -> None:
     }[slow]
     cause = f"caused downstream by {cause}"
 
-    def asked(*arguments: str) -> str:
-        return CliRunner().invoke(app, [*arguments, "--cluster", address, "--path", str(trace)]).output
+    def run_command(*arguments: str) -> str:
+        return CliRunner().invoke(app, [*arguments, "--cluster", address, "--path", str(trace)]).stdout
 
     def explained() -> bool:
-        found = asked("why", "3")
-        return cause in found and meaning in found
+        explanation = run_command("why", "3")
+        return cause in explanation and meaning in explanation
 
     wait_until("the slow part in why", explained, PATIENCE)
     wait_until("it in the console", lambda: cause in shown(address, trace), PATIENCE)
-    found = json.loads(asked("top", "--once", "--json"))
-    (agent,) = found["agents"]
-    assert any(cause in line for line in found["backpressure"])
+    overview = json.loads(run_command("top", "--once", "--json"))
+    (agent,) = overview["agents"]
+    assert any(cause in line for line in overview["backpressure"])
     assert (agent["downstream_share"] > 0.5) == (slow == "operator")
 
 

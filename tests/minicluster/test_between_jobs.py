@@ -75,12 +75,12 @@ def test_files_lead_from_job_to_job_with_lineage(agents_environment: MakeEnviron
     outputs = shipped.apply(Shipping, lineage=True).to_list()
     second.execute()
 
-    assert sorted(one.value[:2] for one in outputs) == [(number, 10 * number) for number in range(10)]
-    assert sorted(one.value[2] for one in outputs) == sorted([*range(1, 6)] * 2)
-    parents = {one.lineage.parent for one in outputs}
+    assert sorted(output.value[:2] for output in outputs) == [(number, 10 * number) for number in range(10)]
+    assert sorted(output.value[2] for output in outputs) == sorted([*range(1, 6)] * 2)
+    parents = {output.lineage.parent for output in outputs}
     written = [EnvelopeReader(Priced)(line) for line in lines_in(tmp_path)]
-    assert {one.message_id for one in written} == parents
-    assert {one.lineage.agent for one in written if one.lineage is not None} == {"Pricing"}
+    assert {message.message_id for message in written} == parents
+    assert {message.lineage.agent for message in written if message.lineage is not None} == {"Pricing"}
 
 
 def lines_in(directory: Path) -> list[str]:
@@ -109,8 +109,10 @@ class Picky(Agent):
 def test_dead_letters_of_an_agent_go_back_in(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    topic, client = f"orders-{uuid.uuid4().hex[:8]}", kafka_broker.client_options
-    dead, broken = f"{topic}-dead", tmp_path / "broken"
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    client = kafka_broker.client_options
+    dead = f"{topic}-dead"
+    broken = tmp_path / "broken"
     broken.touch()
     admin: Any = KafkaAdminClient(**client)
     admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
@@ -121,25 +123,25 @@ def test_dead_letters_of_an_agent_go_back_in(
     producer.send(topic, value=b"{")
     producer.close()
 
-    def taken() -> list[int]:
+    def run_job() -> list[int]:
         env = agents_environment()
         env.stream_env.set_parallelism(1)
         read: dict[str, Any] = {"records": True, "stop": "latest", **client}
         orders = kafka_source(env, topic, value=Order, dead_letters=dead, **read)
-        applied = env.from_datastream(orders, lambda one: one.value.customer).apply(Picky(str(broken)))
+        applied = env.from_datastream(orders, lambda record: record.value.customer).apply(Picky(str(broken)))
         # Letters of the source and of the agent share a topic.
         applied.dead_letters().sink_to(kafka_sink(dead, name="agent letters", **client))
         outputs = applied.to_list()
         env.execute()
         return outputs
 
-    assert sorted(taken()) == [1, 2, 4, 5, 7, 8]
+    assert sorted(run_job()) == [1, 2, 4, 5, 7, 8]
     broken.unlink()
-    found = redrive(dead, choose=lambda letter: letter.error_type == "ConnectionError", **client)
-    assert (found.topics, found.left_out) == ({topic: 4}, 1)
+    result = redrive(dead, choose=lambda letter: letter.error_type == "ConnectionError", **client)
+    assert (result.topics, result.left_out) == ({topic: 4}, 1)
     # The job, without a state here, reads the topic from its begin, and its letters behind that.
-    assert sorted(taken()) == sorted([*range(10), 0, 3, 6, 9])
+    assert sorted(run_job()) == sorted([*range(10), 0, 3, 6, 9])
     consumer: Any = KafkaConsumer(topic, auto_offset_reset="earliest", group_id=None, **client)
-    again = [dict(one.headers) for _, one in zip(range(15), consumer, strict=False)][11:]
+    again = [dict(record.headers) for _, record in zip(range(15), consumer, strict=False)][11:]
     consumer.close()
     assert again == [{"flink-agents-redrive": b"1"}] * 4

@@ -125,9 +125,9 @@ def in_store(path: Path) -> list[JournalKey]:
     async def read() -> list[JournalKey]:
         store = open_store("sqlite", {"path": str(path)})
         await store.open(None)
-        found = [info.journal for info in await store.journals()]
+        journals = [info.journal for info in await store.journals()]
         await store.close()
-        return [journal for journal in found if not journal.journal_id.startswith("\x00")]
+        return [journal for journal in journals if not journal.journal_id.startswith("\x00")]
 
     return asyncio.run(read())
 
@@ -135,23 +135,25 @@ def in_store(path: Path) -> list[JournalKey]:
 def repeated(lines: list[str]) -> list[str]:
     """Calls that were made although they had come back."""
     back: set[str] = set()
-    found: list[str] = []
+    repeats: list[str] = []
     for line in lines:
         word, _, call = line.partition(" ")
         if word == "back":
             back.add(call)
         elif call in back:
-            found.append(call)
-    return found
+            repeats.append(call)
+    return repeats
 
 
 def totals(count: int = RECORDS) -> dict[int, list[tuple[int, int]]]:
     """Number and total of each output, by key."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    totals_by_key: dict[int, list[tuple[int, int]]] = {}
     for key in range(KEYS):
-        own = list(range(key, count, KEYS))
-        found[key] = [(number, 10 * sum(own[: place + 1])) for place, number in enumerate(own)]
-    return found
+        key_numbers = list(range(key, count, KEYS))
+        totals_by_key[key] = [
+            (number, 10 * sum(key_numbers[: place + 1])) for place, number in enumerate(key_numbers)
+        ]
+    return totals_by_key
 
 
 @pytest.mark.parametrize(
@@ -176,10 +178,10 @@ def test_what_was_recorded_is_not_done_again(
     counts = Counter(lines)
     assert (counts[f"call book {FAILS}"], counts[f"back book {FAILS}"]) == (1, 2)
     assert repeated(lines) == []
-    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
+    totals_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
     for key, number, total, _ in outputs:
-        found[key].append((number, total))
-    assert found == totals()
+        totals_by_key[key].append((number, total))
+    assert totals_by_key == totals()
     assert len({idempotency_key for *_, idempotency_key in outputs}) == RECORDS
     assert {journal.key for journal in in_store(path)} == {f"i{key}" for key in range(KEYS)}
 
@@ -216,22 +218,26 @@ def test_agents_of_a_job_share_a_file_and_nothing_else(
     second = env.from_datastream(first.to_datastream(), lambda output: output[0] % KEYS).apply(
         agent, name="second"
     )
-    before, behind = first.to_list(), second.to_list()
+    first_outputs = first.to_list()
+    behind = second.to_list()
     env.execute()
 
     assert (tmp_path / "second" / "failed").exists()
-    for name, outputs in (("first", before), ("second", behind)):
+    for name, outputs in (("first", first_outputs), ("second", behind)):
         assert sorted(number for number, _ in outputs) == list(range(RECORDS))
         assert repeated(noted(tmp_path / name)) == []
     assert Counter(noted(tmp_path / "second"))[f"call book {FAILS}"] == 1
-    assert not {key for _, key in before} & {key for _, key in behind}, "two calls with one idempotency key"
+    assert not {key for _, key in first_outputs} & {key for _, key in behind}, (
+        "two calls with one idempotency key"
+    )
     assert len(in_store(path)) == 2 * KEYS
 
 
 def test_the_job_identifier_says_whose_records_a_new_job_uses(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
-    path, count = tmp_path / "store.db", 40
+    path = tmp_path / "store.db"
+    count = 40
 
     def run(identifier: str) -> list[Any]:
         env = agents_environment(config={"action-state.sqlite.path": str(path), "job-identifier": identifier})
@@ -249,10 +255,10 @@ def test_the_job_identifier_says_whose_records_a_new_job_uses(
     assert run("orders") == first
     assert in_store(path) == journals
     assert Counter(noted(tmp_path))["call book 7"] == 1
-    other = run("others")
+    other_outputs = run("others")
     assert Counter(noted(tmp_path))["call book 7"] == 2
-    assert [output[:3] for output in other] == [output[:3] for output in first]
-    assert not {output[3] for output in other} & {output[3] for output in first}
+    assert [output[:3] for output in other_outputs] == [output[:3] for output in first]
+    assert not {output[3] for output in other_outputs} & {output[3] for output in first}
     assert len(in_store(path)) == 2 * len(journals)
 
 

@@ -118,11 +118,11 @@ def windows(stream: Any) -> Any:
 
 
 def expected(numbers: Any, stamped: Callable[[int], int] = stamp) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = {}
+    numbers_by_window: dict[int, list[tuple[int, int]]] = {}
     for number in numbers:
         at = stamped(number)
-        found.setdefault(at // 1000 * 1000, []).append((number, at))
-    return found
+        numbers_by_window.setdefault(at // 1000 * 1000, []).append((number, at))
+    return numbers_by_window
 
 
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.nightly), 2])
@@ -132,12 +132,12 @@ def test_windows_behind_an_agent_get_every_result(
     env = agents_environment(parallelism=parallelism)
     numbers = env.from_datastream(timed(env, 150), lambda number: number % 17)
     applied = numbers.apply(CallingAgent, event_time=HOLD)
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     tenth = env.collect(windows(applied.side_output("tenth")))
     dead = applied.dead_letters()
     letters = env.collect(dead)
     env.execute()
-    assert dict(found) == expected(number for number in range(150) if number != 13)
+    assert dict(collected_windows) == expected(number for number in range(150) if number != 13)
     assert dict(tenth) == expected(range(0, 150, 10))
     assert [(letter.event.input, letter.timestamp) for letter in letters] == [(13, stamp(13))]
 
@@ -169,12 +169,12 @@ def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late:
         StragglingAgent, event_time=hold
     )
     outputs = applied.to_list()
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     side = env.collect(applied.late_outputs()) if late == "side" else None
     env.execute()
-    others = [number for number in range(150) if number != STRAGGLER]
-    assert dict(found) == expected(others)
-    assert sorted(outputs) == (sorted([*others, STRAGGLER]) if late == "emit" else others)
+    other_numbers = [number for number in range(150) if number != STRAGGLER]
+    assert dict(collected_windows) == expected(other_numbers)
+    assert sorted(outputs) == (sorted([*other_numbers, STRAGGLER]) if late == "emit" else other_numbers)
     assert side in (None, [STRAGGLER])
 
 
@@ -182,10 +182,10 @@ def test_an_idle_partition_holds_nobody_up(agents_environment: MakeEnvironment) 
     env = agents_environment(parallelism=2)
     numbers = env.from_datastream(timed(env, 150, idle_partition=True), lambda number: number % 17)
     applied = numbers.apply(CallingAgent, event_time=HOLD)
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     env.collect(applied.dead_letters())
     env.execute()
-    assert dict(found) == expected(number for number in range(150) if number != 13)
+    assert dict(collected_windows) == expected(number for number in range(150) if number != 13)
 
 
 class SlowFirstAgent(Agent):
@@ -204,9 +204,9 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: M
     records = env.from_datastream(timed(env, 150), lambda number: apart if number else 0)
     hold = EventTime.hold_watermarks(idle_timeout="1 s")
     applied = records.apply(SlowFirstAgent, event_time=hold, max_parallelism=128)
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     env.execute()
-    assert dict(found) == expected(range(150))
+    assert dict(collected_windows) == expected(range(150))
 
 
 QUIET = 10
@@ -249,15 +249,16 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_q
 ) -> None:
     """No record and no watermark comes; the other subtask has reached the end of all windows but the last."""
     env = agents_environment(parallelism=2)
-    apart, count = key_of_another_subtask(0), QUIET + 1
+    apart = key_of_another_subtask(0)
+    count = QUIET + 1
     numbers = timed(env, count, pace=quiet_in_the_middle, at=far_apart)
     records = env.from_datastream(numbers, lambda number: apart if number else 0)
     hold = EventTime.hold_watermarks(idle_timeout="1 s")
     agent = LongFirstAgent(str(tmp_path / "done"))
     applied = records.apply(agent, event_time=hold, max_parallelism=128)
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     env.execute()
-    assert dict(found) == expected(range(count), far_apart)
+    assert dict(collected_windows) == expected(range(count), far_apart)
 
 
 def key_of_another_subtask(key: int) -> int:
@@ -267,7 +268,7 @@ def key_of_another_subtask(key: int) -> int:
     jvm: Any = get_gateway().jvm
     subtask = jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment.assignKeyToParallelOperator
     first = subtask(encode_key(key), 128, 2)
-    return next(other for other in range(1, 100) if subtask(encode_key(other), 128, 2) != first)
+    return next(candidate for candidate in range(1, 100) if subtask(encode_key(candidate), 128, 2) != first)
 
 
 class EchoAgent(Agent):
@@ -355,8 +356,8 @@ def test_windows_are_whole_after_a_failure(
     marker = tmp_path / "failed"
     numbers = env.from_datastream(timed(env, 200), lambda number: number % 17)
     applied = numbers.apply(FailingOnceAgent(str(marker)), event_time=HOLD)
-    found = env.collect(windows(applied.to_datastream()))
+    collected_windows = env.collect(windows(applied.to_datastream()))
     env.execute()
     assert marker.exists()
-    assert len(found) == len(dict(found))
-    assert dict(found) == expected(range(200))
+    assert len(collected_windows) == len(dict(collected_windows))
+    assert dict(collected_windows) == expected(range(200))

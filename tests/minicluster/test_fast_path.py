@@ -13,7 +13,7 @@ import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 from flink_agents.api.errors import JobFailedError
-from flink_agents.runtime.flink.fast import internals
+from flink_agents.runtime.flink.fast import edges, graph, internals
 from tests.cluster.heartbeats import Heartbeats, read_beats
 from tests.cluster.local_job import LAST, LocalJob, start_agent
 
@@ -47,7 +47,8 @@ class WayAgent(Agent):
 def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironment, fast: bool) -> None:
     env = agents_environment(config={FAST: fast})
     stream = env.from_list(range(20), lambda number: number % 3).apply(WayAgent)
-    outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
+    outputs = stream.to_list()
+    even = env.collect(stream.side_output("even"))
     env.execute()
     assert outputs == [("way", "fast" if fast else "public"), (), None] * 20
     assert sorted(even) == sorted(f"{number % 3} {number}" for number in range(0, 20, 2))
@@ -73,7 +74,8 @@ def test_an_unknown_version_takes_the_public_way(
     monkeypatch.setattr(internals, "VERSIONS", internals.VERSIONS)  # the agent is made here as well
     env = agents_environment()
     stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
-    outputs, even = stream.to_list(), env.collect(stream.side_output("even"))
+    outputs = stream.to_list()
+    even = env.collect(stream.side_output("even"))
     env.execute()
     assert outputs == [("way", "public"), (), None] * 3
     assert even == ["2 2"]
@@ -189,10 +191,10 @@ def test_outputs_at_the_end_of_the_input_have_no_timestamp(
     stream = env.from_datastream(stamped, lambda number: number).apply(LaterAgent).to_datastream()
     looked = env.collect(stream.process(Look()))
     env.execute()
-    found = dict(looked)
-    none = {at for number, at in found.items() if number % 2}
+    timestamps = dict(looked)
+    none = {at for number, at in timestamps.items() if number % 2}
     assert len(none) == 1
-    assert {number: at for number, at in found.items() if number % 2 == 0} == {
+    assert {number: at for number, at in timestamps.items() if number % 2 == 0} == {
         number: 1000 + number for number in range(0, 50, 2)
     }
     # What PyFlink gives where there is none.
@@ -268,7 +270,8 @@ def test_what_waits_goes_on_by_the_other_way(
         return []
 
     env = agents_environment(config={FAST: after}, flink={**flink, **restored_from(savepoint)}, parallelism=2)
-    path, outputs = str(tmp_path / "beats"), tmp_path / "outputs"
+    path = str(tmp_path / "beats")
+    outputs = tmp_path / "outputs"
     committed = Heartbeats(str(outputs))
     source = NumberSequenceSource(0, 10**12), WatermarkStrategy.no_watermarks(), "idle"
     stream_env: Any = env.stream_env
@@ -292,3 +295,74 @@ def test_what_waits_goes_on_at_the_end_of_the_input(
     outputs = stream.apply(PatientAgent(str(tmp_path / "beats"), True)).to_list()
     env.execute()
     assert sorted(outputs) == [(number, number, 0) for number in range(WAITING)]
+
+
+class Echo(Agent):
+    """Hands its input on: at once, or after a moment."""
+
+    def __init__(self, waits: bool) -> None:
+        self.waits = waits
+
+    @action(InputEvent)
+    async def answer(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        if self.waits:
+            await asyncio.sleep(0)
+        return OutputEvent(output=str(event.input))
+
+
+class TypedEcho(Echo):
+    """The same; Flink converts its outputs once more."""
+
+    output_type = str
+
+
+@pytest.mark.parametrize("agent", [Echo, TypedEcho])
+def test_outputs_leave_without_a_buffer_timeout(
+    agents_environment: MakeEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: type[Echo]
+) -> None:
+    """The next input comes when the output of the last one has arrived, and buffers are never full."""
+    for module in (edges, graph):
+        monkeypatch.setattr(module, "BUFFER_TIMEOUT_MS", -1)
+    env = agents_environment()
+
+    def after_the_last(number: int) -> int:
+        deadline = time.monotonic() + 30
+        while number and not (tmp_path / str(number - 1)).exists():
+            assert time.monotonic() < deadline, f"output {number - 1} did not leave"
+            time.sleep(0.001)
+        return number
+
+    def arrives(text: str) -> str:
+        (tmp_path / text).touch()
+        return text
+
+    numbers = env.stream_env.from_collection(list(range(20))).map(after_the_last)
+    for name, waits in (("direct", False), ("waiting", True)):
+        applied = env.from_datastream(numbers, lambda number: number % 3).apply(agent(waits), name=name)
+        numbers = applied.to_datastream().map(int)
+    numbers.map(str).map(arrives)
+    env.execute()
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_operators_in_python_forward_at_once_unless_the_author_says_otherwise(
+    agents_environment: MakeEnvironment,
+) -> None:
+    for own_timeout in (None, 7):
+        env = agents_environment()
+        if own_timeout is not None:
+            env.stream_env.set_buffer_timeout(own_timeout)
+        mapped = env.stream_env.from_collection([1]).map(abs).name("mapped")
+        slow = mapped.map(abs).name("slow").set_buffer_timeout(50)
+        applied = env.from_datastream(slow, lambda number: number).apply(Echo(False))
+        agent = applied.to_datastream()
+        graph.forward_at_once(env.stream_env, [agent])
+        timeouts = {
+            str(transformation.getName()): transformation.getBufferTimeout()
+            for transformation in agent._j_data_stream.getTransformation().getTransitivePredecessors()
+        }
+        at_once = 0 if own_timeout is None else -1
+        assert timeouts["mapped"] == at_once
+        assert timeouts["slow"] == 50
+        assert timeouts["agent Echo"] == -1
+        assert timeouts["_stream_key_by_map_operator"] == at_once

@@ -63,13 +63,13 @@ def check(outputs: list[Any], path: Path, timed: bool) -> None:
     numbers = range(DONE, NUMBERS + MORE)
     assert sorted(output[0] for output in outputs) == list(numbers)
     for key in range(KEYS):
-        own = [output for output in outputs if key_of(output[0]) == key]
-        before = DONE // KEYS
+        key_outputs = [output for output in outputs if key_of(output[0]) == key]
+        done_count = DONE // KEYS
         expected = [
-            (number, before + place + 1, before + place, stamp(number) if timed else None)
+            (number, done_count + place + 1, done_count + place, stamp(number) if timed else None)
             for place, number in enumerate(number for number in numbers if key_of(number) == key)
         ]
-        assert [(number, count, seq, at) for number, count, seq, _, at in own] == expected
+        assert [(number, count, seq, at) for number, count, seq, _, at in key_outputs] == expected
     beats = read_beats(path)
     for kind, called in (("charge", range(DONE + KEYS, NUMBERS + MORE)), ("ship", numbers)):
         assert sorted(int(beat.key) for beat in beats if beat.kind == kind) == list(called)
@@ -111,7 +111,7 @@ def test_a_job_that_held_event_time_in_the_version_before_goes_on(
     agent = Orders(str(beats), NUMBERS + MORE)
     held = env.from_datastream(more, key_of).apply(agent, name="held_orders", event_time=HOLD, parallelism=2)
     behind = held.to_datastream()
-    found = env.collect(
+    collected_windows = env.collect(
         behind.key_by(lambda output: 0)
         .window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
         .process(Collect())
@@ -122,7 +122,7 @@ def test_a_job_that_held_event_time_in_the_version_before_goes_on(
     expected: dict[int, list[int]] = {}
     for number in range(DONE, NUMBERS + MORE):
         expected.setdefault(stamp(number) // WINDOW_MS * WINDOW_MS, []).append(number)
-    assert dict(found) == expected
+    assert dict(collected_windows) == expected
 
 
 def test_the_files_have_what_they_are_to_show() -> None:

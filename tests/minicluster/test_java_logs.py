@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 from flink_agents.runtime.flink.fast.java_logs import follow_java, level_of
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.minicluster
 
@@ -24,7 +26,7 @@ class Levels(Agent):
         seen = root.level
         mine = logging.NullHandler()
         try:
-            return OutputEvent(output=(seen, *(self._after(root, *one) for one in self._changes(mine))))
+            return OutputEvent(output=(seen, *(self._after(root, *change) for change in self._changes(mine))))
         finally:
             root.removeHandler(mine)
             root.setLevel(seen)
@@ -69,6 +71,49 @@ def test_a_worker_has_the_level_of_flinks_log(
 )
 def test_levels_of_java(lowest: int, level: int) -> None:
     assert level_of(Java(lowest)) == level
+
+
+class Written:
+    """Keeps what a worker's log handler would pass to Java."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[object, ...]] = []
+
+    def log(self, *arguments: object) -> None:
+        self.records.append(arguments)
+
+
+@each_case(
+    "name, level, message, severity",
+    [
+        ("shop.orders", logging.WARNING, "paid", "WARN"),
+        ("root", logging.INFO, "paid", "INFO"),
+        ("flink_agents.durable", logging.CRITICAL, "paid", "CRITICAL"),
+    ],
+)
+@each_case("fails", [False, True])
+def test_records_have_the_names_of_their_loggers(
+    name: str, level: int, message: str, severity: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyflinks: Any = ModuleType("pemja.logger")
+    handler: Any = logging.Handler()
+    handler._logger_writer = written = Written()
+    pyflinks.python_log_handler = handler
+    pyflinks._map_log_level = lambda level: (
+        "WARN" if level == logging.WARNING else logging.getLevelName(level)
+    )
+    monkeypatch.setitem(sys.modules, "pemja.logger", pyflinks)
+    follow_java()
+    follow_java()
+    error = ValueError("secret")
+    record = logging.LogRecord(
+        name, level, "/shop.py", 7, "%s", (message,), (type(error), error, None) if fails else None
+    )
+    # As of a logger of this package, which hides secrets in tracebacks.
+    record.exc_text = "ValueError: ***" if fails else None
+    pyflinks.python_log_handler.handle(record)
+    text = f"{message}\nValueError: ***" if fails else message
+    assert written.records == [(name, severity, text, None)]
 
 
 def test_a_process_without_flink_keeps_its_level(caplog: pytest.LogCaptureFixture) -> None:

@@ -81,11 +81,11 @@ def written(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         consumer.seek_to_beginning(partition)
-        found: list[tuple[str, int]] = []
+        stamped_values: list[tuple[str, int]] = []
         while (consumer.position(partition) or 0) < end:
             for records in consumer.poll(timeout_ms=500).values():
-                found += [(record.value.decode(), record.timestamp) for record in records]
-        return found
+                stamped_values += [(record.value.decode(), record.timestamp) for record in records]
+        return stamped_values
     finally:
         consumer.close()
 
@@ -103,6 +103,6 @@ def test_outputs_at_the_end_of_the_input_are_written_as_of_now(
     outputs.sink_to(kafka_sink(kafka_broker, topic))
     began = time.time() * 1000
     env.execute()
-    found = written(kafka_broker, topic)
-    assert sorted(int(value) for value, _ in found) == list(range(RECORDS))
-    assert all(began - 1 <= at <= time.time() * 1000 + 1 for _, at in found), found
+    stamped_values = written(kafka_broker, topic)
+    assert sorted(int(value) for value, _ in stamped_values) == list(range(RECORDS))
+    assert all(began - 1 <= at <= time.time() * 1000 + 1 for _, at in stamped_values), stamped_values

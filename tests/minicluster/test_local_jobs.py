@@ -17,6 +17,7 @@ from flink_agents.api.errors import (
     MissingTimestampsError,
     TaskManagerLostError,
 )
+from flink_agents.api.settings.options import Configuration
 from tests.cluster.waiting import wait_until
 
 pytestmark = pytest.mark.minicluster
@@ -67,13 +68,31 @@ def test_restarts_and_the_log_are_told(
     outputs = env.from_list(range(5), lambda number: number).apply(agent).to_list()
     env.execute("my orders")
     assert sorted(outputs) == list(range(5))
-    told = capsys.readouterr().err
-    assert not JAVA.search(told)
+    stderr = capsys.readouterr().err
+    assert not JAVA.search(stderr)
     for number in (1, 2):
-        assert re.search(rf"^restart {number} of 2: {LINE}: LookupError: no such order$", told, re.MULTILINE)
-    log = re.search(r"^job 'my orders': log in (\S+)$", told, re.MULTILINE)
+        assert re.search(
+            rf"^restart {number} of 2: {LINE}: LookupError: no such order$", stderr, re.MULTILINE
+        )
+    log = re.search(r"^job 'my orders': log in (\S+)$", stderr, re.MULTILINE)
     assert log is not None and log[1].startswith(".flink-agents/logs/my-orders-")
     assert "to RESTARTING" in Path(log[1]).read_text(encoding="utf-8")
+
+
+def test_the_jvm_does_not_watch_the_configuration_of_a_log(
+    agents_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    """Each local job leaves a log context in the JVM. It would miss the file aloud, once it is removed."""
+    from flink_agents.runtime.flink import compat as flink_compat
+    from flink_agents.runtime.flink.following.rolling_logs import configuration_beside
+
+    agents_environment()
+    log = tmp_path / "job.log"
+    flink_compat.log_to(str(log), configuration_beside(log, Configuration()))
+    context = flink_compat._jvm().org.apache.logging.log4j.core.LoggerContext.getContext(False)
+    configuration = context.getConfiguration()
+    assert configuration.getConfigurationSource().getLocation() == f"{log}.properties"
+    assert configuration.getWatchManager().getConfigurationWatchers().isEmpty()
 
 
 def by_stream_env(env: AgentsExecutionEnvironment, stream: Any) -> Any:
@@ -104,7 +123,7 @@ def by_sql(env: AgentsExecutionEnvironment, stream: Any) -> Any:
 WAYS = [
     by_stream_env,
     by_sql,
-    *(pytest.param(one, marks=pytest.mark.nightly) for one in (by_collecting, by_collecting_some, by_table)),
+    *(pytest.param(way, marks=pytest.mark.nightly) for way in (by_collecting, by_collecting_some, by_table)),
 ]
 
 
@@ -117,23 +136,25 @@ def test_pyflinks_own_ways_bound_restarts_and_say_what_failed(
     stream = env.from_list(range(5), lambda number: number).apply(agent)
     with pytest.raises(Exception, match="LookupError: no such order") as raised:
         run(env, stream)
-    told = ""
+    stderr = ""
 
     def tells(text: str) -> bool:
-        nonlocal told
-        told += capsys.readouterr().err
-        return re.search(rf"^{text}: {LINE}: LookupError", told, re.MULTILINE) is not None
+        nonlocal stderr
+        stderr += capsys.readouterr().err
+        return re.search(rf"^{text}: {LINE}: LookupError", stderr, re.MULTILINE) is not None
 
     assert tells("restart 1 of 2")
     if run in (by_table, by_sql):
         # PyFlink raises in this thread, and another one tells of the job.
-        wait_until("the failure on the console", lambda: tells("JobFailedError"), 30, lambda: told)
+        wait_until("the failure on the console", lambda: tells("JobFailedError"), 30, lambda: stderr)
     else:
         assert isinstance(raised.value, JobFailedError)
         assert re.match(LINE, str(raised.value))
-        wait_until("Flink's text", lambda: tells("restart 1 of 2") and JAVA.search(told), 30, lambda: told)
-    assert JAVA.search(told)
-    assert told.count("Flink's message for job") == 1, told
+        wait_until(
+            "Flink's text", lambda: tells("restart 1 of 2") and JAVA.search(stderr), 30, lambda: stderr
+        )
+    assert JAVA.search(stderr)
+    assert stderr.count("Flink's message for job") == 1, stderr
 
 
 @pytest.mark.parametrize("run", WAYS)
@@ -177,7 +198,7 @@ def test_a_window_behind_an_agent_without_event_time_names_it(agents_environment
     env = agents_environment()
     stream = env.from_list(range(5), lambda number: number).apply(WaitingAgent()).to_datastream()
     windows = stream.key_by(lambda number: number % 2).window(TumblingEventTimeWindows.of(Time.seconds(1)))
-    windows.reduce(lambda one, other: one + other).print()
+    windows.reduce(lambda left_number, right_number: left_number + right_number).print()
     with pytest.raises(MissingTimestampsError) as raised:
         env.execute()
     first = str(raised.value).split("\n")[0]

@@ -56,11 +56,11 @@ def effects(directory: Path) -> list[int]:
 
 def run_on(directory: Path, process: subprocess.Popen[str], orders: int) -> None:
     """Wait until the job has charged so many orders, and has two further checkpoints."""
-    known = set(directory.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata"))
+    previous_checkpoints = set(directory.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata"))
 
     def came_on() -> bool:
         assert process.poll() is None, process.communicate()[1]
-        further = set(directory.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata")) - known
+        further = set(directory.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata")) - previous_checkpoints
         return len(effects(directory)) >= orders and len(further) >= 2
 
     wait_until(f"{orders} orders and two checkpoints", came_on, 240)
@@ -68,11 +68,11 @@ def run_on(directory: Path, process: subprocess.Popen[str], orders: int) -> None
 
 def fails(directory: Path, code: str, **environ: str) -> None:
     """Check that a start is rejected before any effect."""
-    before = len(effects(directory))
+    effect_count = len(effects(directory))
     with started(directory, **environ) as process:
-        told = process.communicate()[1]
-    assert process.returncode == 1 and code in told
-    assert len(effects(directory)) == before
+        stderr = process.communicate()[1]
+    assert process.returncode == 1 and code in stderr
+    assert len(effects(directory)) == effect_count
 
 
 def check_outputs(directory: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_list_of_a_killed_job_has_all_outputs(tmp_path: Path) -> None:
     for name in ("state", "effects", "finish"):
         shutil.move(tmp_path / name, moved / name)
     with started(moved) as process:
-        told = process.communicate()[1]
-    assert process.returncode == 0, told
-    assert "resuming 'shop' from checkpoint" in told
+        stderr = process.communicate()[1]
+    assert process.returncode == 0, stderr
+    assert "resuming 'shop' from checkpoint" in stderr
     check_outputs(moved)
     assert max(Counter(effects(moved)).values()) <= 2
 
@@ -117,16 +117,16 @@ def test_the_list_of_a_job_whose_newest_checkpoint_is_damaged(tmp_path: Path) ->
         run_on(tmp_path, process, 60)
         Till.kill(process)
         process.wait()
-    found = tmp_path.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata")
-    newest = max(found, key=lambda path: int(path.parent.name.removeprefix("chk-")))
+    metadata_files = tmp_path.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata")
+    newest = max(metadata_files, key=lambda path: int(path.parent.name.removeprefix("chk-")))
     newest.write_bytes(b"damaged")
     for path in (tmp_path / "state").rglob("*"):
         os.utime(path, (1e9, 1e9))
     (tmp_path / "finish").touch()
     with started(tmp_path) as process:
-        told = process.communicate()[1]
-    assert process.returncode == 0, told
-    assert "an older one is used" in told and "resuming 'shop' from checkpoint" in told
+        stderr = process.communicate()[1]
+    assert process.returncode == 0, stderr
+    assert "an older one is used" in stderr and "resuming 'shop' from checkpoint" in stderr
     check_outputs(tmp_path)
 
 
@@ -141,13 +141,13 @@ def test_a_list_and_a_topic_of_a_killed_job_have_the_same_outputs(tmp_path: Path
             process.wait()
         (tmp_path / "finish").touch()
         with started(tmp_path, **environ) as process:
-            told = process.communicate()[1]
-        assert process.returncode == 0, told
-        assert "resuming 'shop' from checkpoint" in told
+            stderr = process.communicate()[1]
+        assert process.returncode == 0, stderr
+        assert "resuming 'shop' from checkpoint" in stderr
         check_outputs(tmp_path)
         outputs = json.loads((tmp_path / "outputs").read_text())[0]
-        found: list[Any] = broker.read("paid")
-        assert sorted(found) == sorted(outputs)
+        topic_outputs: list[Any] = broker.read("paid")
+        assert sorted(topic_outputs) == sorted(outputs)
 
 
 @pytest.mark.nightly

@@ -84,22 +84,23 @@ class Till:
 
     def run_on(self, process: subprocess.Popen[str], records: int = 60) -> None:
         """Wait until the job has made so many further calls, and has a further checkpoint."""
-        before, known = len(self.lines("records")), set(self.checkpoints())
+        record_count, previous_checkpoints = len(self.lines("records")), set(self.checkpoints())
 
         def came_on() -> bool:
             assert process.poll() is None, process.communicate()[1]
-            further = set(self.checkpoints()) - known
-            return len(self.lines("records")) >= before + records and len(further) >= 2
+            further = set(self.checkpoints()) - previous_checkpoints
+            return len(self.lines("records")) >= record_count + records and len(further) >= 2
 
         wait_until("further records and checkpoints", came_on, 240)
 
     def checkpoints(self) -> list[Path]:
         """Return the complete checkpoints."""
         # Flink removes directories meanwhile, in which glob would leave an iterator open.
-        home, found = self.directory / "state/jobs/till/checkpoints", list[Path]()
+        home = self.directory / "state/jobs/till/checkpoints"
+        paths = list[Path]()
         for job in names_in(home):
-            found += [home / job / name / "_metadata" for name in names_in(home / job)]
-        return [path for path in found if path.exists()]
+            paths += [home / job / name / "_metadata" for name in names_in(home / job)]
+        return [path for path in paths if path.exists()]
 
     def check(self, starts: int) -> None:
         """Check that nothing is lost or repeated, but for what was in flight when a process died."""
@@ -123,9 +124,9 @@ def test_a_killed_job_resumes(tmp_path: Path) -> None:
     with till.started() as process:
         till.run_on(process)
         process.send_signal(signal.SIGTERM)
-        told = process.communicate()[1]
-    assert "resuming 'till' from checkpoint " in told and "(to start over: --fresh)" in told
-    assert process.returncode == 143 and "is stopped with savepoint" in told
+        stderr = process.communicate()[1]
+    assert "resuming 'till' from checkpoint " in stderr and "(to start over: --fresh)" in stderr
+    assert process.returncode == 143 and "is stopped with savepoint" in stderr
     with till.started() as process:
         till.run_on(process)
         till.kill(process)
@@ -169,14 +170,15 @@ def test_each_end_is_followed_by_a_start_that_resumes(kind: str, tmp_path: Path)
 
 @pytest.mark.nightly
 def test_a_job_with_rocksdb_resumes_in_a_folder_that_was_moved(tmp_path: Path) -> None:
-    before, after = tmp_path / "before", tmp_path / "after"
-    before.mkdir()
-    till = Till(before)
+    original_folder = tmp_path / "before"
+    after = tmp_path / "after"
+    original_folder.mkdir()
+    till = Till(original_folder)
     with till.started(RESUMING_JOB_BACKEND="rocksdb") as process:
         till.run_on(process)
         till.kill(process)
         process.communicate()
-    before.rename(after)
+    original_folder.rename(after)
     moved = Till(after)
     with moved.started(RESUMING_JOB_BACKEND="rocksdb") as process:
         moved.run_on(process)
@@ -200,15 +202,15 @@ def test_a_killed_job_resumes_with_another_parallelism(tmp_path: Path) -> None:
 def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_it(tmp_path: Path) -> None:
     till = Till(tmp_path)
     with till.started(RESUMING_JOB_FAILS="1") as process:
-        told = process.communicate()[1]
+        stderr = process.communicate()[1]
         assert process.returncode == 1
-        assert "LookupError: a typo" in told and "restart 1" not in told
+        assert "LookupError: a typo" in stderr and "restart 1" not in stderr
     assert max(Counter(till.lines("failures")).values()) == 1
     with till.started() as process:
         till.run_on(process)
         with till.started() as second:
-            told = second.communicate()[1]
-            assert second.returncode == 1 and "FA3202" in told
+            stderr = second.communicate()[1]
+            assert second.returncode == 1 and "FA3202" in stderr
 
 
 @pytest.mark.nightly
@@ -237,12 +239,14 @@ def test_the_page_says_what_happens(tmp_path: Path) -> None:
         process.kill()
     assert [line for line in printed if line in first] == first[:-1]
     with start() as process:
-        told = process.communicate()[0].splitlines()
+        printed_lines = process.communicate()[0].splitlines()
     wanted = [re.escape(line).replace(re.escape("..."), ".*") for line in second]
-    found = [
-        line for line in told if any(re.fullmatch(pattern, line) for pattern in wanted) or "charging" in line
+    matched_lines = [
+        line
+        for line in printed_lines
+        if any(re.fullmatch(pattern, line) for pattern in wanted) or "charging" in line
     ]
-    assert len(found) == len(wanted) and all(map(re.fullmatch, wanted, found)), told
+    assert len(matched_lines) == len(wanted) and all(map(re.fullmatch, wanted, matched_lines)), printed_lines
 
 
 TWO_JOBS = """

@@ -41,11 +41,11 @@ class Waiter(Agent):
 
     @action(InputEvent)
     async def wait(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        asked = ctx.short_term_memory.get("asked", 0) + 1
-        ctx.short_term_memory.set("asked", asked)
-        said = await ctx.wait_for_signal(event.input, int)
+        ask_count = ctx.short_term_memory.get("asked", 0) + 1
+        ctx.short_term_memory.set("asked", ask_count)
+        answer = await ctx.wait_for_signal(event.input, int)
         await ctx.sleep(0.01)
-        return OutputEvent(output=(said, asked))
+        return OutputEvent(output=(answer, ask_count))
 
 
 class Passes(Agent):
@@ -83,8 +83,8 @@ async def asks(ctx: Any, number: int) -> Any:
 
 async def asks_two(ctx: Any, number: int) -> Any:
     return [
-        said
-        for said, _ in await ctx.gather(ctx.call_agent(Waiter, "first"), ctx.call_agent(Waiter, "second"))
+        answer
+        for answer, _ in await ctx.gather(ctx.call_agent(Waiter, "first"), ctx.call_agent(Waiter, "second"))
     ]
 
 
@@ -144,10 +144,10 @@ class Works(Agent):
 
     @action(Later)
     async def later(self, event: Later, ctx: Any) -> OutputEvent:
-        said = await ctx.wait_for_signal("first", int)
+        answer = await ctx.wait_for_signal("first", int)
         runs = ctx.short_term_memory.get("runs", 0) + 1
         ctx.short_term_memory.set("runs", runs)
-        return OutputEvent(output=(event.number, said, runs))
+        return OutputEvent(output=(event.number, answer, runs))
 
 
 class Follows(Agent):
@@ -156,8 +156,8 @@ class Follows(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
         await ctx.sleep(0.02)
-        said = await ctx.wait_for_signal("go", int)
-        return OutputEvent(output=(*event.input, said))
+        answer = await ctx.wait_for_signal("go", int)
+        return OutputEvent(output=(*event.input, answer))
 
 
 class Desk:
@@ -188,16 +188,17 @@ class Answers:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         named = [(number, name) for number in range(KEYS) for name in names_of(number)]
-        asked = [(number, None) for number in range(KEYS) if way_of(number) in APPROVED]
-        self.order: list[tuple[int, str | None]] = [*named, *asked]
+        approvals = [(number, None) for number in range(KEYS) if way_of(number) in APPROVED]
+        self.order: list[tuple[int, str | None]] = [*named, *approvals]
         random.Random(7).shuffle(self.order)
 
     def __call__(self, index: int) -> Signal:
         time.sleep(0.02)
         number, name = self.order[index]
         if name is not None:
-            return Signal(name, said(number, name), key=number, id=name)
-        file, deadline = self._directory / f"request-{number}", time.monotonic() + PATIENCE
+            return Signal(name, signal_value(number, name), key=number, id=name)
+        file = self._directory / f"request-{number}"
+        deadline = time.monotonic() + PATIENCE
         while not file.exists():
             if time.monotonic() > deadline:
                 raise AssertionError(f"nobody asked for {number}")
@@ -214,13 +215,15 @@ def names_of(number: int) -> list[str]:
     return ["first", "second"] if way in (waits_twice, asks_two) else ["first"]
 
 
-def said(number: int, name: str) -> int:
+def signal_value(number: int, name: str) -> int:
     return 10 * number + ("first", "second").index(name)
 
 
 def expected(number: int) -> list[tuple[Any, ...]]:
     """What leaves both agents for a key: the output of each of its runs."""
-    way, first, second = way_of(number), said(number, "first"), said(number, "second")
+    way = way_of(number)
+    first = signal_value(number, "first")
+    second = signal_value(number, "second")
     results: dict[Way, Any] = {waits_twice: [first, second], asks_two: [first, second], asks: (first, 1)}
     results |= {gives_up: "gave up", sends_later: "sent", sleeps: first}
     result = ("paid" if number % 2 else "no") if way in APPROVED else results[way]
@@ -252,19 +255,22 @@ def test_each_wait_ends_once_and_with_its_own_answer(
     answers = Answers(tmp_path)
     signals = numbers(env, len(answers.order)).map(answers).set_parallelism(1)
     works = env.from_datastream(numbers(env, KEYS), itself).with_signals(signals).apply(Works)
-    asked = env.collect(works.approvals().map(Desk(tmp_path)))
+    approval_events = env.collect(works.approvals().map(Desk(tmp_path)))
     goes = numbers(env, 2 * KEYS).map(go).set_parallelism(1)
     follows = env.from_datastream(works.to_datastream(), first_of).with_signals(goes).apply(Follows)
     outputs = env.collect(follows.to_datastream().map(FailsOnce(tmp_path)))
-    unmatched, left = env.collect(works.unmatched_signals()), env.collect(follows.unmatched_signals())
+    unmatched = env.collect(works.unmatched_signals())
+    remaining_signals = env.collect(follows.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
     assert sorted(outputs, key=repr) == sorted(
         (output for number in range(KEYS) for output in expected(number)), key=repr
     )
-    requests = {one.key for one in asked if isinstance(one, ApprovalRequest)}
+    requests = {event.key for event in approval_events if isinstance(event, ApprovalRequest)}
     assert requests == {number for number in range(KEYS) if way_of(number) in APPROVED}
     assert unmatched == []
     # The second signal of each key that has one run leaves with its key at the end of the input.
-    assert sorted(one.signal.key for one in left) == [n for n in range(KEYS) if way_of(n) is not sends_later]
+    assert sorted(unmatched_signal.signal.key for unmatched_signal in remaining_signals) == [
+        n for n in range(KEYS) if way_of(n) is not sends_later
+    ]

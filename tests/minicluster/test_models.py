@@ -32,11 +32,11 @@ def length_of(text: str) -> int:
 
 def think(request: ServedRequest) -> Reply:
     messages = request.body["messages"]
-    said = messages[0]["content"]
+    text = messages[0]["content"]
     if messages[-1]["role"] == "user":
-        return Reply(tool_calls=[ToolCall("length_of", {"text": said})])
+        return Reply(tool_calls=[ToolCall("length_of", {"text": text})])
     length = int(messages[-1]["content"])
-    return Reply(tool_calls=[ToolCall("final_result", {"text": said, "length": length})])
+    return Reply(tool_calls=[ToolCall("final_result", {"text": text, "length": length})])
 
 
 @pytest.mark.parametrize("used_before", [False, True])

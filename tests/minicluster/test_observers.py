@@ -59,8 +59,8 @@ def test_observers_are_told_in_workers(
     outputs = stream.apply(EchoAgent, observers=[Writing(path), Locked, lambda: Writing(path)]).to_list()
     env.execute()
     assert sorted(outputs) == list(range(20))
-    told = Path(path).read_text("utf-8").splitlines()
-    assert sorted(told) == sorted(2 * [f"{number} COMMITTED" for number in range(20)])
+    lines = Path(path).read_text("utf-8").splitlines()
+    assert sorted(lines) == sorted(2 * [f"{number} COMMITTED" for number in range(20)])
 
 
 def test_what_cannot_be_pickled_is_refused(agents_environment: MakeEnvironment) -> None:

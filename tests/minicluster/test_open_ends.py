@@ -46,11 +46,13 @@ class LastOneWaits(Agent):
         return OutputEvent(output=number)
 
     async def _wait(self) -> None:
-        begun = self._newest()
+        first_checkpoint = self._newest()
         until = time.monotonic() + 120
-        while self._newest() < begun + CHECKPOINTS:
+        while self._newest() < first_checkpoint + CHECKPOINTS:
             if time.monotonic() > until:
-                raise AssertionError(f"checkpoint {self._newest()} was the last one, the first {begun}")
+                raise AssertionError(
+                    f"checkpoint {self._newest()} was the last one, the first {first_checkpoint}"
+                )
             await asyncio.sleep(0.05)
         failure = self.directory / "failed"
         if self.fails and not failure.exists():
@@ -58,8 +60,8 @@ class LastOneWaits(Agent):
             raise OSError("down for a moment")
 
     def _newest(self) -> int:
-        found = [path.parent.name for path in self.directory.glob("checkpoints/*/chk-*/_metadata")]
-        return max((int(re.sub("chk-", "", name)) for name in found), default=0)
+        checkpoint_names = [path.parent.name for path in self.directory.glob("checkpoints/*/chk-*/_metadata")]
+        return max((int(re.sub("chk-", "", name)) for name in checkpoint_names), default=0)
 
 
 @pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.nightly), True])

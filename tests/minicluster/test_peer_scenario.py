@@ -25,10 +25,10 @@ def test_no_recorded_effect_comes_again(
     env = agents_environment(dict(flink), config)
     build(env, scenario, tmp_path)
     env.execute("peer scenario")
-    found = judge(scenario, tmp_path, store)
-    print(json.dumps(found))
-    assert found["clean"], found
-    assert found["events"] == scenario.events
-    assert found["failures"] > 0
+    verdict = judge(scenario, tmp_path, store)
+    print(json.dumps(verdict))
+    assert verdict["clean"], verdict
+    assert verdict["events"] == scenario.events
+    assert verdict["failures"] > 0
     # Its calls are shorter than the grace of an attempt that fails.
-    assert found["repeated_in_window_failures"] == 0, found
+    assert verdict["repeated_in_window_failures"] == 0, verdict

@@ -90,10 +90,10 @@ def test_three_failures_a_second_apart(
     env.execute()
 
     assert len(list(markers.iterdir())) == FAILURES
-    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
+    counts_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
     for key, number, count in outputs:
-        found[key].append((number, count))
-    assert found == {
+        counts_by_key[key].append((number, count))
+    assert counts_by_key == {
         key: [(number, place) for place, number in enumerate(range(key, RECORDS, KEYS), 1)]
         for key in range(KEYS)
     }

@@ -29,10 +29,10 @@ def answering(secret: str) -> Callable[[Any], Reply]:
     """Return a service that repeats its key: as an error, in an answer, or by a call of the tool."""
 
     def answer(request: Any) -> Reply:
-        said = request.text
-        if said in FORMS:
-            return Reply(f"wrong key: {FORMS[said](secret)}", status=401)
-        form = said.removeprefix("show ")
+        text = request.text
+        if text in FORMS:
+            return Reply(f"wrong key: {FORMS[text](secret)}", status=401)
+        form = text.removeprefix("show ")
         if form in FORMS:
             name = request.body["tools"][0]["function"]["name"]
             return Reply(tool_calls=[ToolCall(name, {"form": form})])
@@ -50,7 +50,8 @@ def test_a_local_job_that_fails_shows_its_secret_nowhere(
     journal: str,
 ) -> None:
     server = model_server(answering(canary.value))
-    folder, scratch = tmp_path / "job", tmp_path / "scratch"
+    folder = tmp_path / "job"
+    scratch = tmp_path / "scratch"
     folder.mkdir()
     scratch.mkdir()
     config: dict[str, Any] = {"local.state-dir": str(folder / "state")}
@@ -89,7 +90,10 @@ def test_a_local_job_that_fails_shows_its_secret_nowhere(
     printed = (folder / "stdout").read_text() + (folder / "stderr").read_text()
     assert process.returncode not in (0, -9), printed
     # The service was really given the secret, and what repeats it was really printed, logged and recorded.
-    assert all(one.headers["authorization"] == f"Bearer {canary.value}" for one in server.requests)
+    assert all(
+        served_request.headers["authorization"] == f"Bearer {canary.value}"
+        for served_request in server.requests
+    )
     assert printed.count("error_type=") >= 4 * len(FORMS), printed
     assert "FA4001" in printed and "***" in printed
     assert any(file.name == "_metadata" for file in folder.rglob("*"))
@@ -110,7 +114,9 @@ def let_it_fail(process: subprocess.Popen[bytes], folder: Path) -> None:
         return ended() or text.count(b"error_type=") >= 4 * len(FORMS) + 1
 
     wait_until("dead letters", done, 300, lambda: (folder / "stdout").read_text()[-3000:])
-    known = set(folder.rglob("_metadata"))
-    wait_until("a further checkpoint", lambda: ended() or bool(set(folder.rglob("_metadata")) - known), 120)
+    previous_files = set(folder.rglob("_metadata"))
+    wait_until(
+        "a further checkpoint", lambda: ended() or bool(set(folder.rglob("_metadata")) - previous_files), 120
+    )
     (folder / "checkpointed").touch()
     wait_until("the end of the job", ended, 120)

@@ -41,9 +41,9 @@ class Naps(Agent):
 
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        begun = ctx.now().timestamp()
+        start_seconds = ctx.now().timestamp()
         await ctx.sleep(NAP)
-        slept = time.time() - begun
+        slept = time.time() - start_seconds
         answer = await ctx.wait_for_signal("answer", int)
         return OutputEvent(output=(event.input, slept, answer))
 
@@ -86,12 +86,13 @@ def test_requests_leave_the_job_and_expire(agents_environment: MakeEnvironment) 
     signals = env.stream_env.from_collection([0]).map(unasked)
     inputs = env.stream_env.from_collection([1, 2])
     stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(Asks)
-    asked, outputs = env.collect(stream.approvals()), stream.to_list()
+    approvals = env.collect(stream.approvals())
+    outputs = stream.to_list()
     env.execute()
-    requests = [one for one in asked if isinstance(one, ApprovalRequest)]
-    outcomes = [one for one in asked if isinstance(one, ApprovalOutcome)]
-    assert sorted(one.key for one in requests) == [1, 2]
-    assert sorted(one.request.id for one in outcomes) == sorted(one.id for one in requests)
+    requests = [approval for approval in approvals if isinstance(approval, ApprovalRequest)]
+    outcomes = [approval for approval in approvals if isinstance(approval, ApprovalOutcome)]
+    assert sorted(request.key for request in requests) == [1, 2]
+    assert sorted(outcome.request.id for outcome in outcomes) == sorted(request.id for request in requests)
     assert len(outputs) == 2 and {decision for _, decision in outputs} <= {"expired", "ended"}
 
 
@@ -154,13 +155,14 @@ class Overtaken(Agent):
     async def count(self, event: InputEvent, ctx: Any) -> OutputEvent:
         memory = ctx.short_term_memory
         number, waits = event.input
-        before = memory.get("n", 0)
-        memory.set("n", before + 1)
+        previous_count = memory.get("n", 0)
+        memory.set("n", previous_count + 1)
         if waits:
-            before, answer = memory.get("n"), await ctx.wait_for_signal("answer", int)
+            previous_count = memory.get("n")
+            answer = await ctx.wait_for_signal("answer", int)
             assert answer == 10 * number
             memory.set("n", memory.get("n") + 10)
-        return OutputEvent(output=(number, waits, before, memory.get("n")))
+        return OutputEvent(output=(number, waits, previous_count, memory.get("n")))
 
 
 class Collects(Agent):
@@ -171,14 +173,14 @@ class Collects(Agent):
         return OutputEvent(output=[await ctx.wait_for_signal("answer", int) for _ in range(ANSWERS)])
 
 
-def told(number: int) -> Signal:
+def signal_of(number: int) -> Signal:
     # Signals of a key would go to both subtasks in turn.
     return Signal("answer", number, key=number // 2 % 2)
 
 
 def test_signals_of_a_key_keep_their_order_at_any_parallelism(agents_environment: MakeEnvironment) -> None:
     env = agents_environment(parallelism=2)
-    signals = numbers(env, 2 * ANSWERS).map(told).set_parallelism(1)
+    signals = numbers(env, 2 * ANSWERS).map(signal_of).set_parallelism(1)
     inputs = numbers(env, 2).map(lambda number: number).set_parallelism(2)
     outputs = env.from_datastream(inputs, lambda key: key).with_signals(signals).apply(Collects).to_list()
     env.execute()
@@ -240,7 +242,7 @@ def test_signals_that_stay_away_are_no_end_of_the_input(
     # The task that sleeps is another one than that of the signals, which has nothing to do meanwhile.
     signals = flink.from_collection([0, 1]).map(slowly).disable_chaining().map(answer)
     if keyed:
-        signals = signals.key_by(lambda one: one.key)
+        signals = signals.key_by(lambda sent_signal: sent_signal.key)
     stream = env.from_datastream(inputs, lambda number: number).with_signals(signals).apply(AsksEach)
     outputs = stream.to_list()
     env.execute()
@@ -267,14 +269,18 @@ def test_signals_that_stay_away_hold_no_window_open(
     inputs = flink.from_collection([(1000, 1), (4000, 2), (20_000, 4), (30_000, 0)]).map(Behind(tmp_path))
     timed = inputs.disable_chaining().assign_timestamps_and_watermarks(strategy)
     signals = flink.from_collection([0]).map(Behind(tmp_path)).disable_chaining().map(answer)
-    keyed = env.from_datastream(timed, lambda one: one[1]).with_signals(signals)
+    keyed = env.from_datastream(timed, lambda record: record[1]).with_signals(signals)
     outputs = keyed.apply(Passes, event_time=EventTime.hold_watermarks()).to_datastream(int)
     ten_seconds = TumblingEventTimeWindows.of(Time.seconds(10))
-    sums = outputs.key_by(lambda number: 0).window(ten_seconds).reduce(lambda one, other: one + other)
-    found = env.collect(sums.map(Ended(tmp_path)))
+    sums = (
+        outputs.key_by(lambda number: 0)
+        .window(ten_seconds)
+        .reduce(lambda first_sum, second_sum: first_sum + second_sum)
+    )
+    window_sums = env.collect(sums.map(Ended(tmp_path)))
     env.execute()
     # What the suspended run puts out may be late: it holds no window open.
-    assert [number for number in found if number] == [3, 4]
+    assert [number for number in window_sums if number] == [3, 4]
 
 
 class At(TimestampAssigner):

@@ -174,8 +174,8 @@ def test_the_latest_rows_of_a_table_that_changes(agents_environment: MakeEnviron
     applied = env.from_table(totals_of(env), "customer", value=Amount, changes="latest").apply(ModelAgent)
     outputs = applied.to_list()
     env.execute()
-    assert [one.amount for key, one in outputs if key == "a"] == [1, 4]
-    assert [one.amount for key, one in outputs if key == "b"] == [2]
+    assert [row.amount for key, row in outputs if key == "a"] == [1, 4]
+    assert [row.amount for key, row in outputs if key == "b"] == [2]
 
 
 def test_all_changes_of_a_table(agents_environment: MakeEnvironment) -> None:
@@ -183,7 +183,7 @@ def test_all_changes_of_a_table(agents_environment: MakeEnvironment) -> None:
     applied = env.from_table(totals_of(env), "customer", changes="all").apply(ChangeAgent)
     outputs = applied.to_list()
     env.execute()
-    assert [one for one in outputs if one[0] == "a"] == [
+    assert [change for change in outputs if change[0] == "a"] == [
         ("a", "insert", 1),
         ("a", "update-before", 1),
         ("a", "update-after", 4),
@@ -227,7 +227,7 @@ def test_event_time_passes_an_agent_into_windows_of_tables(agents_environment: M
     env.stream_env.set_parallelism(1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
     stream = env.stream_env.from_collection(RECORDS).assign_timestamps_and_watermarks(strategy)
-    applied = env.from_datastream(stream, lambda one: one[1]).apply(
+    applied = env.from_datastream(stream, lambda record: record[1]).apply(
         SlowAgent, event_time=EventTime.hold_watermarks()
     )
     tables: Any = env.table_env
@@ -311,7 +311,7 @@ def test_times_of_sql_arrive_as_those_of_python(agents_environment: MakeEnvironm
         date(2024, 2, 29),
         time(6, 30),
         None,
-        [at, (date(2024, 2, 29),)],
+        [at, [date(2024, 2, 29)]],
     )
 
 
@@ -349,9 +349,9 @@ def test_watermarks_of_a_table_pass_an_agent(
     outputs = env.from_table(windows, lambda row: 0).apply(BegunAgent).to_list()
     env.execute()
     # Times without a zone are those of UTC in event time; tables show them in the zone of the session.
-    begun = datetime(2024, 2, 29, 17, 30)
+    start_time = datetime(2024, 2, 29, 17, 30)
     assert sorted(outputs) == [
-        (begun + timedelta(seconds=10 * n), amount) for n, amount in enumerate((3, 4, 8))
+        (start_time + timedelta(seconds=10 * n), amount) for n, amount in enumerate((3, 4, 8))
     ]
 
 

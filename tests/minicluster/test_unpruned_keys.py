@@ -74,7 +74,8 @@ def prunes_keys_that_never_come(
     from pyflink.common import WatermarkStrategy
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
-    beats, flink = directory / "beats", {"state.backend.type": backend}
+    beats = directory / "beats"
+    flink = {"state.backend.type": backend}
     with start_agent(make(config=config, flink=flink), PayingAgent(str(beats)), beats, KEYS) as job:
         job.wait_for("recorded calls", lambda: len(read_beats(beats)) >= KEYS)
         savepoint = job.stop_with_savepoint(directory / "savepoints")

@@ -134,15 +134,16 @@ class CrowdedAgent(Agent):
 
 
 def test_one_place_is_enough_for_all(agents_environment: MakeEnvironment) -> None:
-    keys, records = 50, 500
+    keys = 50
+    records = 500
     options = {"run.max-in-flight": 1, "run.pool-size": 1, "queue.max-total": 1, "queue.max-per-key": 1}
     env = agents_environment(parallelism=2, config=options)
     outputs = env.from_list(range(records), lambda number: number % keys).apply(CrowdedAgent).to_list()
     env.execute()
-    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(keys)}
+    places_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in range(keys)}
     for key, number, place in outputs:
-        found[key].append((number, place))
-    assert found == {
+        places_by_key[key].append((number, place))
+    assert places_by_key == {
         key: [(number, place) for place, number in enumerate(range(key, records, keys), 1)]
         for key in range(keys)
     }

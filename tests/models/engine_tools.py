@@ -23,7 +23,7 @@ def scripted(name: str, *turns: Callable[[list[ModelMessage]], list[Any]]) -> Fu
     """A model that answers its n-th request by the n-th turn, and notes each request."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        turn = sum(isinstance(one, ModelResponse) for one in messages)
+        turn = sum(isinstance(message, ModelResponse) for message in messages)
         EFFECTS.append((name, turn))
         return ModelResponse(parts=turns[turn](messages))
 
@@ -50,7 +50,7 @@ def transcript(messages: bytes) -> Any:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items() if key != "timestamp"}
-        return [plain(one) for one in value] if isinstance(value, list) else value
+            return {key: plain(nested_value) for key, nested_value in value.items() if key != "timestamp"}
+        return [plain(nested_value) for nested_value in value] if isinstance(value, list) else value
 
     return plain(json.loads(messages))

@@ -74,7 +74,7 @@ class Counts:
     @property
     def alive(self) -> list[int]:
         """Those of servers that still run."""
-        return [one for one in self.processes if is_alive(one)]
+        return [pid for pid in self.processes if is_alive(pid)]
 
     @property
     def done(self) -> Counter[str]:
@@ -102,9 +102,9 @@ def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
 
 def free_port() -> int:
     """A port that nothing uses."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 class ServerProcess:
@@ -139,8 +139,8 @@ class ServerProcess:
             self.process = None
 
     def _listens(self) -> bool:
-        with socket.socket() as one:
-            return one.connect_ex(("127.0.0.1", self.port)) == 0
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 @contextmanager
@@ -157,8 +157,8 @@ def served(counts: Counts, way: str, *flags: str) -> Iterator[ServerProcess]:
 def by_stdio(counts: Counts, *flags: str, **options: Any) -> dict[str, Any]:
     """Options of a job whose server is a process of the subtask."""
     args = [str(counts.script), str(counts.file), *flags]
-    said = {"command": sys.executable, "args": args, "retry": QUICK, **options}
-    return {f"mcp-servers.shop.{name}": value for name, value in said.items()}
+    settings = {"command": sys.executable, "args": args, "retry": QUICK, **options}
+    return {f"mcp-servers.shop.{name}": value for name, value in settings.items()}
 
 
 class Shop(Agent):
@@ -180,7 +180,7 @@ class Clerk(Shop):
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         result = await ctx.chat("clerk", event.input)
         parts = [part for message in result.messages[1:] for part in message.parts]
-        return OutputEvent(output=[result.output, [getattr(one, "content", None) for one in parts]])
+        return OutputEvent(output=[result.output, [getattr(part, "content", None) for part in parts]])
 
 
 class Direct(Shop):

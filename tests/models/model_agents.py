@@ -88,7 +88,7 @@ TOOL_REPLIES = [
 
 def by_history(request: ServedRequest) -> Reply:
     """The reply of ``TOOL_REPLIES`` that follows from what was said, and not from how often it was asked."""
-    answers = [one for one in request.body["messages"] if one["role"] == "assistant"]
+    answers = [message for message in request.body["messages"] if message["role"] == "assistant"]
     return TOOL_REPLIES[len(answers)]
 
 

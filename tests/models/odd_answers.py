@@ -53,8 +53,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Return the path of each value of a JSON, the whole first."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, one in items:
-        yield from places(one, (*path, name))
+    for name, nested_value in items:
+        yield from places(nested_value, (*path, name))
 
 
 def changed(body: Any, path: tuple[Any, ...], change: str) -> str:
@@ -67,8 +67,8 @@ def changed(body: Any, path: tuple[Any, ...], change: str) -> str:
     """
     if not path:
         return ODD.get(change, "")
-    made = deepcopy(body)
-    at = made
+    changed_body = deepcopy(body)
+    at = changed_body
     for name in path[:-1]:
         at = at[name]
     if change == LEFT_OUT:
@@ -78,7 +78,7 @@ def changed(body: Any, path: tuple[Any, ...], change: str) -> str:
         at[path[-1]] = at[path[-1]] * 2 if isinstance(at[path[-1]], str | list) else [at[path[-1]]] * 2
     else:
         at[path[-1]] = _MARK
-    return json.dumps(made).replace(f'"{_MARK}"', ODD.get(change, ""))
+    return json.dumps(changed_body).replace(f'"{_MARK}"', ODD.get(change, ""))
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "price_of", "arguments": '{"item": "tea"}'}}

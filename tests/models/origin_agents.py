@@ -46,7 +46,7 @@ class Talker(Agent):
         return ChatModel(clazz=model, allow_urls=bool(ALLOW))
 
 
-async def told(ctx: RunnerContext, messages: Any, **options: Any) -> OutputEvent:
+async def run_chat(ctx: RunnerContext, messages: Any, **options: Any) -> OutputEvent:
     result = await ctx.chat("talker", messages, **options)
     return OutputEvent(output=result.output)
 
@@ -54,7 +54,7 @@ async def told(ctx: RunnerContext, messages: Any, **options: Any) -> OutputEvent
 class ByInput(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, event.input)
+        return await run_chat(ctx, event.input)
 
 
 class ByMemory(Talker):
@@ -63,7 +63,7 @@ class ByMemory(Talker):
         if ctx.short_term_memory.get("kept") is None:
             ctx.short_term_memory.set("kept", event.input)
             return OutputEvent(output="kept")
-        return await told(ctx, ctx.short_term_memory.get("kept"))
+        return await run_chat(ctx, ctx.short_term_memory.get("kept"))
 
 
 async def echoed(value: Any) -> Any:
@@ -73,7 +73,7 @@ async def echoed(value: Any) -> Any:
 class ByDurableCall(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, await ctx.durable_execute_async(echoed, event.input))
+        return await run_chat(ctx, await ctx.durable_execute_async(echoed, event.input))
 
 
 class BelowAsked(Agent):
@@ -108,7 +108,7 @@ class ByEventBetween(Talker):
 
     @action("passed")
     async def then(self, event: Any, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, event.content)
+        return await run_chat(ctx, event.content)
 
 
 def check_told(asked: list[list[ModelMessage]], output: str = "good") -> None:
@@ -119,8 +119,8 @@ def check_told(asked: list[list[ModelMessage]], output: str = "good") -> None:
         for part in message.parts:
             assert isinstance(part, UserPromptPart) or EVIL not in str(part), part
             content = getattr(part, "content", None)
-            for one in content if isinstance(content, list) else []:
-                assert not isinstance(one, UploadedFile), one
-                if isinstance(one, FileUrl):
-                    assert ALLOW and one.force_download is False, one
-                    assert one.url.startswith("http"), one
+            for content_part in content if isinstance(content, list) else []:
+                assert not isinstance(content_part, UploadedFile), content_part
+                if isinstance(content_part, FileUrl):
+                    assert ALLOW and content_part.force_download is False, content_part
+                    assert content_part.url.startswith("http"), content_part

@@ -38,11 +38,11 @@ from flink_agents import (
 )
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.failures import may_succeed_again, seconds_of
+from flink_agents.models.setup.failures import may_succeed_again
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest
 from flink_agents.testing.models.replies import completion
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -98,11 +98,11 @@ def harness_of(agent: Agent, config: dict[str, Any]) -> OperatorHarness:
 
 
 def config_of(server: ModelServer, **more: Any) -> dict[str, Any]:
-    said = {"retry": {**QUICK, **more.pop("retry", {})}, **more}
-    names = [f"chat-models.analyst.{name}" for name in said] + [
-        f"embedding-models.words.{name}" for name in said
+    settings = {"retry": {**QUICK, **more.pop("retry", {})}, **more}
+    names = [f"chat-models.analyst.{name}" for name in settings] + [
+        f"embedding-models.words.{name}" for name in settings
     ]
-    values = dict(zip(names, [*said.values(), *said.values()], strict=True))
+    values = dict(zip(names, [*settings.values(), *settings.values()], strict=True))
     return {**options(server), "embedding-models.words.base_url": server.base_url, **values}
 
 
@@ -125,9 +125,9 @@ def ended(
 ) -> tuple[list[Any], list[Any], ModelServer]:
     """Outputs and dead letters of inputs."""
     with ModelServer(answer) as server, harness_of(agent, config_of(server, **config)) as harness:
-        for one in inputs:
-            harness.push(one)
-            while len(harness.outputs) + len(harness.dead_letters) < inputs.index(one) + 1:
+        for input_value in inputs:
+            harness.push(input_value)
+            while len(harness.outputs) + len(harness.dead_letters) < inputs.index(input_value) + 1:
                 harness.advance_time(1000)
         return list(harness.outputs), list(harness.dead_letters), server
 
@@ -187,7 +187,7 @@ def test_a_fallback_answers_in_the_place_of_nonsense() -> None:
     assert (len(outputs), letters) == (1, [])
 
 
-@each("number", [1e39, -1e39, 1e308])
+@each_case("number", [1e39, -1e39, 1e308])
 def test_a_vector_that_is_infinite_as_float32_is_a_failed_attempt(number: float) -> None:
     data = [{"object": "embedding", "index": n, "embedding": [number, 1.0]} for n in range(2)]
     outputs, [letter], server = ended(Embedding(), bodies({**EMBEDDINGS, "data": data}), [0])
@@ -207,7 +207,7 @@ REFUSAL = with_message(content=None, refusal="I do not talk about tea.")
 FILTERED = {**GOOD, "choices": [{**MESSAGE, "finish_reason": "content_filter"}]}
 
 
-@each(
+@each_case(
     ("body", "reason"),
     [(REFUSAL, "I do not talk about tea."), (FILTERED, "content_filter")],
     ids=lambda _: "",
@@ -232,7 +232,7 @@ AGAIN = [408, 409, 425, 429, 500, 502, 503, 504, 507, 529, 599]
 NEVER = [400, 401, 403, 404, 405, 410, 413, 418, 422, 451, 501]
 
 
-@each("status", AGAIN + NEVER)
+@each_case("status", AGAIN + NEVER)
 def test_which_answers_of_http_are_tried_again(status: int) -> None:
     assert may_succeed_again(status) is (status in AGAIN)
 
@@ -242,21 +242,6 @@ def test_the_requests_of_each_status_are_counted(agent: type[Agent]) -> None:
     for status, requests in [(409, 2), (425, 2), (507, 2), (501, 1), (404, 1)]:
         _, [_], server = ended(agent(), lambda request, s=status: Reply("no", status=s), [0])
         assert server.count == requests, status
-
-
-def test_a_header_has_seconds_or_a_date() -> None:
-    assert [seconds_of(said) for said in ("3", "0.5", " 7 ", "-1")] == [3, 0.5, 7, 0]
-    now = time.time()
-    found = seconds_of(email.utils.formatdate(now + 7200, usegmt=True))
-    # However long this took, the date is two hours after it began.
-    assert found is not None
-    assert now + 7199 <= time.time() + found <= time.time() + 7200
-    assert seconds_of(email.utils.formatdate(now - 7200, usegmt=True)) == 0
-
-
-@each("said", [None, "", "soon", "nan", "inf", "Mon, 99 Foo 2020"])
-def test_other_headers_say_nothing(said: Any) -> None:
-    assert seconds_of(said) is None
 
 
 @pytest.mark.parametrize("agent", [Lenient, Embedding])
@@ -305,7 +290,7 @@ class HasClient:
         self._client = client
 
 
-@each(("coding", "content", "told"), CODED)
+@each_case(("coding", "content", "told"), CODED)
 def test_no_piece_of_an_answer_is_decompressed_to_any_size(coding: str, content: bytes, told: str) -> None:
     reply = Reply(body=content, headers={"content-encoding": coding})
     with ModelServer(lambda request: reply) as server, httpx.Client() as client:
@@ -325,7 +310,7 @@ def test_an_answer_that_is_compressed_twice_is_a_failed_attempt() -> None:
 
 def test_an_answer_below_the_limit_is_read() -> None:
     outputs, letters, _ = ended(Lenient(), lambda request: BOMB, [0])
-    assert ([len(one) for one in outputs], letters) == ([3_000_000], [])
+    assert ([len(output) for output in outputs], letters) == ([3_000_000], [])
 
 
 # -- whole agents -------------------------------------------------------------------------

@@ -41,9 +41,9 @@ def _nothing_paid() -> None:
 def last(messages: list[ModelMessage]) -> str:
     """Answers with what the tools of the turn before came to."""
     parts: list[Any] = list(messages[-1].parts)
-    told = [(part.tool_name, part.content, part.outcome) for part in parts]
-    TOLD.append(told)
-    return "; ".join(f"{name}: {content}" for name, content, _ in told)
+    results = [(part.tool_name, part.content, part.outcome) for part in parts]
+    TOLD.append(results)
+    return "; ".join(f"{name}: {content}" for name, content, _ in results)
 
 
 def script() -> Any:
@@ -77,35 +77,35 @@ class Clerk(Agent):
         return OutputEvent(output=(await ctx.chat("main", str(event.input))).output)
 
 
-def asked(agent: Any = Clerk) -> OperatorHarness:
+def asking_harness(agent: Any = Clerk) -> OperatorHarness:
     harness = OperatorHarness(agent, crash="everywhere")
     harness.push("my kettle broke")
     return harness
 
 
 def test_an_approved_call_is_made_once() -> None:
-    harness = asked()
+    harness = asking_harness()
     assert PAID == [("tea", 4)]
     assert harness.approve(harness.approvals[0]) == ["pay: paid 40; pay: paid 4"]
     assert PAID == [("tea", 4), ("kettle", 40)]
 
 
 def test_a_call_is_made_with_the_arguments_of_the_answer() -> None:
-    harness = asked()
+    harness = asking_harness()
     assert harness.approve(harness.approvals[0], {"amount": 30}) == ["pay: paid 30; pay: paid 4"]
     assert PAID == [("tea", 4), ("kettle", 30)]
 
 
 def test_a_model_reads_why_a_call_was_denied() -> None:
-    harness = asked()
+    harness = asking_harness()
     [answer] = harness.deny(harness.approvals[0], "it was used", by="Ada")
     assert answer == "pay: tool pay was not approved, but denied by Ada: it was used; pay: paid 4"
     assert PAID == [("tea", 4)]
-    assert [one[2] for one in TOLD[0]] == ["denied", "success"]
+    assert [result[2] for result in TOLD[0]] == ["denied", "success"]
 
 
 def test_a_model_reads_that_nobody_answered() -> None:
-    harness = asked()
+    harness = asking_harness()
     [answer] = harness.advance_time(60_000)
     assert "expired: no answer came within 60 s" in answer
     assert PAID == [("tea", 4)]
@@ -118,7 +118,7 @@ def pay(order: str, amount: float) -> str:
 
 def test_a_react_agent_asks_for_approvals() -> None:
     react = ReActAgent(model=ChatModel(clazz=script), tools=[Tool(pay, needs_approval=is_large)])
-    harness = asked(react)
+    harness = asking_harness(react)
     assert harness.approve(harness.approvals[0]) == ["pay: paid 40; pay: paid 4"]
     assert PAID == [("tea", 4), ("kettle", 40)]
 
@@ -134,10 +134,10 @@ class Requests(Clerk):
 
     @action(ToolResponseEvent)
     def tell(self, event: ToolResponseEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=[(one.kind, one.content) for one in event.results])
+        return OutputEvent(output=[(result.kind, result.content) for result in event.results])
 
 
 def test_the_built_in_action_asks_for_approvals() -> None:
-    harness = asked(Requests)
+    harness = asking_harness(Requests)
     [answer] = harness.deny(harness.approvals[0], "no")
     assert answer == [("denied", "tool pay was not approved, but denied: no")]

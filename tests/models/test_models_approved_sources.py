@@ -37,9 +37,9 @@ RUNS: list[str] = []
 
 @pytest.fixture
 def counts(tmp_path: Path) -> Iterator[Counts]:
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 def effects(counts: Counts) -> list[str]:
@@ -81,8 +81,8 @@ def test_a_model_waits_for_the_approval_of_a_tool_of_a_server(counts: Counts) ->
         [request] = harness.approvals
         assert (request.what, request.arguments) == ("tool order", {"item": "tea", "number": 20})
         harness.restore(harness.snapshot())
-        [[answer, told]] = harness.approve(harness.approvals[0], {"number": 2})
-        assert answer == "done" and told[2:4] == [7.5, {"item": "tea", "number": 2}]
+        [[answer, contents]] = harness.approve(harness.approvals[0], {"number": 2})
+        assert answer == "done" and contents[2:4] == [7.5, {"item": "tea", "number": 2}]
     assert effects(counts) == ["price_of tea", "order tea 2"]
 
 
@@ -92,11 +92,11 @@ def test_a_model_reads_why_a_call_of_a_server_was_denied(counts: Counts, answere
     with harness_of(AskingClerk(), counts) as harness:
         harness.push("go")
         if answered:
-            [[_, told]] = harness.deny(harness.approvals[0], "too many", by="Ada")
-            assert told[1] == "tool order was not approved, but denied by Ada: too many"
+            [[_, contents]] = harness.deny(harness.approvals[0], "too many", by="Ada")
+            assert contents[1] == "tool order was not approved, but denied by Ada: too many"
         else:
-            [[_, told]] = harness.advance_time(60_000)
-            assert "expired: no answer came within 60 s" in told[1]
+            [[_, contents]] = harness.advance_time(60_000)
+            assert "expired: no answer came within 60 s" in contents[1]
     assert effects(counts) == []
 
 
@@ -122,12 +122,12 @@ def test_an_agent_of_pydantic_ai_waits_too(counts: Counts) -> None:
             )
             return OutputEvent(output=(await helper.run("go")).output)
 
-    script(ORDER, told)
+    script(ORDER, last_contents)
     with harness_of(Whole(), counts) as harness:
         harness.push("go")
         assert effects(counts) == []
         assert "tea" in harness.approve(harness.approvals[0])[0]
-        script(ORDER, told)
+        script(ORDER, last_contents)
         harness.push("again")
         assert harness.deny(harness.approvals[0], "enough") == [
             "tool order of helper was not approved, but denied: enough"
@@ -160,7 +160,7 @@ def run(skill: str) -> ToolCall:
     return ToolCall("run_script", {"skill": skill, "script": "scripts/go.py"})
 
 
-def told(messages: Any) -> str:
+def last_contents(messages: Any) -> str:
     return "; ".join(str(part.content) for part in messages[-1].parts)
 
 
@@ -183,7 +183,7 @@ def office_of(path: str) -> Skills:
 def test_a_script_waits_for_its_approval(office: str, tmp_path: Path) -> None:
     agent = Secretary()
     agent.add_resource("office", "skills", office_of(office))
-    script(Reply(tool_calls=[run("look"), run("mail")]), told)
+    script(Reply(tool_calls=[run("look"), run("mail")]), last_contents)
     harness = OperatorHarness(agent, crash=None, forced_serialization=False)
     assert harness.push("go") == []
     assert runs(tmp_path) == ["look"]
@@ -201,7 +201,7 @@ def test_a_script_that_nobody_approves_does_not_run(office: str, tmp_path: Path)
         def office(self) -> Skills:
             return office_of(office)
 
-    script(run("mail"), told)
+    script(run("mail"), last_contents)
     harness = OperatorHarness(Officer(), crash=None, forced_serialization=False)
     harness.push("go")
     [answer] = harness.advance_time(60_000)
@@ -210,7 +210,7 @@ def test_a_script_that_nobody_approves_does_not_run(office: str, tmp_path: Path)
 
 
 def test_scripts_of_an_agent_of_pydantic_ai(office: str, tmp_path: Path) -> None:
-    script(Reply(tool_calls=[run("look"), run("mail")]), told)
+    script(Reply(tool_calls=[run("look"), run("mail")]), last_contents)
     helper = ModelAgent(
         MODEL[0],
         name="helper",
@@ -236,7 +236,7 @@ def test_scripts_of_an_agent_of_pydantic_ai(office: str, tmp_path: Path) -> None
 
 def test_the_plan_says_that_an_agent_asks() -> None:
     plan = compile_agent(AskingClerk())
-    [server] = [one for one in plan.resources if one.name == "shop"]
+    [server] = [resource for resource in plan.resources if resource.name == "shop"]
     assert server.needs_approval is True
     assert bind(AgentPlan.from_json(plan.to_json())).asks
     assert not bind(compile_agent(Clerk())).asks

@@ -54,8 +54,8 @@ class Checker(Agent):
         order: Order = event.input
         checked = ctx.short_term_memory.get("checked", 0) + 1
         ctx.short_term_memory.set("checked", checked)
-        left = await ctx.durable_execute_async(stock_of, order.item)
-        return OutputEvent(output={"served": order.amount <= left, "checked": checked})
+        stock = await ctx.durable_execute_async(stock_of, order.item)
+        return OutputEvent(output={"served": order.amount <= stock, "checked": checked})
 
 
 def model() -> Any:
@@ -104,13 +104,13 @@ def test_the_tools_are_described_to_the_model() -> None:
     for code in (AgentCode.of(Clerk()), None):
         # By the names in the plan as well, as on a worker that has nothing else.
         bound = bind(AgentPlan.from_json(compile_agent(Clerk()).to_json()), code)
-        told = [bound.resource(name, "tool") for name in ("check", "check_again")]
-        assert [one.description for one in told] == [
+        tools = [bound.resource(name, "tool") for name in ("check", "check_again")]
+        assert [tool.description for tool in tools] == [
             "Says whether an order can be served.",
             "Checks once more.",
         ]
-        assert list(told[0].parameters["properties"]) == ["request"]
-        assert told[0].given == {"ctx": RunnerContext}
+        assert list(tools[0].parameters["properties"]) == ["request"]
+        assert tools[0].given == {"ctx": RunnerContext}
 
 
 def test_an_agent_is_a_tool_of_a_builder() -> None:

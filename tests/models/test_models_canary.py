@@ -120,10 +120,10 @@ def answering(secret: str) -> Callable[[Any], Reply]:
     """A service that repeats its key: as an error, in an answer, or by asking for the tool that does."""
 
     def answer(request: Any) -> Reply:
-        said = request.text
-        if said in FORMS:
-            return Reply(f"wrong key: {FORMS[said](secret)}", status=401)
-        form = said.removeprefix("show ")
+        text = request.text
+        if text in FORMS:
+            return Reply(f"wrong key: {FORMS[text](secret)}", status=401)
+        form = text.removeprefix("show ")
         if form in FORMS:
             return Reply(tool_calls=[ToolCall("show", {"form": form})])
         return Reply(f"the key is {secret}")
@@ -148,9 +148,9 @@ def test_the_secret_is_nowhere(
     inputs += [(what, f"show {form}") for what in ("chat", "whole") for form in FORMS]
     inputs += [("server", "environment"), ("server", "fail")]
     unforced: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
-    with OperatorHarness(agent, lambda one: "-".join(one), config=config, **unforced) as harness:
-        for one in inputs:
-            places[f"output of {one}"] = repr(harness.push(one))
+    with OperatorHarness(agent, lambda pair: "-".join(pair), config=config, **unforced) as harness:
+        for input_pair in inputs:
+            places[f"output of {input_pair}"] = repr(harness.push(input_pair))
         places["dead letters"] = "\n".join(map(repr, harness.dead_letters))
         places["state"] = repr(harness.snapshot())
         failed = len(harness.dead_letters)

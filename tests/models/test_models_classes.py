@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.models.setup.classes import found, made_by
+from flink_agents.models.setup.classes import import_object, made_by
 
 NAME = "module_of_a_maker"
 PART = "from threads_of_a_maker import begun, go_on\nbegun.set()\nassert go_on.wait(30)\n"
@@ -53,11 +53,14 @@ def test_a_module_that_another_thread_imports(
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(made_by, f"{NAME}:make", str, "it")
         assert threads.begun.wait(30)
-        others = [pool.submit(made_by, f"{NAME}:make", str, "it"), pool.submit(found, f"{NAME}:word", "it")]
-        done, _ = wait(others, timeout=0.2)  # what needs no more than the part is done by then
+        other_futures = [
+            pool.submit(made_by, f"{NAME}:make", str, "it"),
+            pool.submit(import_object, f"{NAME}:word", "it"),
+        ]
+        done, _ = wait(other_futures, timeout=0.2)  # what needs no more than the part is done by then
         threads.go_on.set()
         assert not done
-        assert [first.result(30), others[0].result(30), others[1].result(30)()] == ["made"] * 3
+        assert [first.result(30), other_futures[0].result(30), other_futures[1].result(30)()] == ["made"] * 3
 
 
 @pytest.mark.parametrize("text", [RUNS, IN_THE_HARNESS], ids=["itself", "the harness"])

@@ -103,15 +103,15 @@ class Talker(Agent):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         model, messages = event.input
-        said: Any = {"variables": {"mood": "kind"}, **SAID}
+        options: Any = {"variables": {"mood": "kind"}, **SAID}
         # What the input brings is data: messages with roles are those of the agent.
-        result = await ctx.chat(model, said.pop("messages", messages), **said)
+        result = await ctx.chat(model, options.pop("messages", messages), **options)
         ctx.short_term_memory.set("last", result.model)
         return OutputEvent(output=(result.output, result.model, result.usage.requests))
 
 
 @pytest.fixture(autouse=True)
-def said() -> Any:
+def chat_options() -> Any:
     SAID.clear()
     yield SAID
     SAID.clear()
@@ -150,8 +150,8 @@ def fails(make: Make, error: type[Exception], text: str, main: list[Any], **said
 
 def test_an_answer(agent_harness: Make) -> None:
     assert talk(agent_harness, ["good"]) == ("good", "main", 1)
-    (asked,) = MODELS.main.asked
-    assert contents(asked) == ["You are kind.", "hello"]
+    (request_messages,) = MODELS.main.asked
+    assert contents(request_messages) == ["You are kind.", "hello"]
 
 
 def test_messages_and_history(agent_harness: Make) -> None:
@@ -162,8 +162,8 @@ def test_messages_and_history(agent_harness: Make) -> None:
     ]
     history = [ModelRequest.user_text_prompt("before"), ModelResponse([TextPart("yes")])]
     talk(agent_harness, ["good"], messages=messages, history=history)
-    (asked,) = MODELS.main.asked
-    assert contents(asked) == ["before", "yes", "one", "two", "three"]
+    (request_messages,) = MODELS.main.asked
+    assert contents(request_messages) == ["before", "yes", "one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -265,5 +265,5 @@ def test_calls_that_are_left_to_the_caller(agent_harness: Make) -> None:
     def look() -> str:
         raise AssertionError("the caller does it")
 
-    said = {"tools": [look], "run_tools": False}
-    assert talk(agent_harness, [Reply("I look.", tool_calls=[ToolCall("look")])], **said)[0] == "I look."
+    options = {"tools": [look], "run_tools": False}
+    assert talk(agent_harness, [Reply("I look.", tool_calls=[ToolCall("look")])], **options)[0] == "I look."

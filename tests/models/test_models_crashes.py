@@ -51,14 +51,16 @@ async def price_of(item: str) -> float:
 
 
 def by_history(request: ServedRequest) -> Reply:
-    return TURNS[sum(one["role"] == "assistant" for one in request.body["messages"])]
+    return TURNS[sum(message["role"] == "assistant" for message in request.body["messages"])]
 
 
 def plain(value: Any, without: set[str]) -> Any:
     """A transcript without some fields."""
     if isinstance(value, dict):
-        return {key: plain(one, without) for key, one in value.items() if key not in without}
-    return [plain(one, without) for one in value] if isinstance(value, list) else value
+        return {
+            key: plain(nested_value, without) for key, nested_value in value.items() if key not in without
+        }
+    return [plain(nested_value, without) for nested_value in value] if isinstance(value, list) else value
 
 
 class Chatting(Agent):
@@ -123,27 +125,31 @@ def test_nothing_recorded_is_repeated(model_server: Serve, kind: type[Any], faul
         ((expected),) = harness.push("tea or coffee?")
     # An answer that was lost comes again as another answer of the service.
     varying = {"timestamp", "provider_url"} | (set() if fault.stores else {"provider_response_id"})
-    appends, met = 0, 0
+    appends = 0
+    met = 0
     while True:
         CALLED.clear()
         server = model_server(by_history)
         faults = Faults(at_append(appends, fault))
         with harness_of(kind, server, faults) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             try:
                 outputs = harness.push("tea or coffee?")
                 break
             except Exception:
                 # With it ends what the first attempt had begun.
-                harness.restore(before)
-                sent, called, recorded = server.count, len(CALLED), calls_recorded(faults)
+                harness.restore(snapshot)
+                sent = server.count
+                called = len(CALLED)
+                recorded = calls_recorded(faults)
                 outputs = harness.push("tea or coffee?")
         requests = REQUESTS_RECORDED[recorded]
         assert server.count == sent + REQUESTS - requests
         assert len(CALLED) == called + TOOLS - (recorded - requests)
         assert sent <= requests + 1
         assert plain(outputs, varying) == plain([expected], varying)
-        appends, met = appends + 1, met + 1
+        appends = appends + 1
+        met = met + 1
     assert met >= REQUESTS + TOOLS + 1  # and the end of the action
     assert server.count == REQUESTS
 

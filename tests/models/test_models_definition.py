@@ -22,6 +22,7 @@ from flink_agents import (
     chat_model,
     chat_model_connection,
 )
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import AgentDefinitionError, MissingExtraError, OptionError
 from flink_agents.api.models.chat import ChatModelSpec
 from flink_agents.models.chat.options import overridden
@@ -94,8 +95,12 @@ def built() -> Agent:
 
 
 def resources(agent: Agent) -> dict[str, Any]:
-    found = compile_agent(agent).resources
-    return {one.name: (one.descriptor, one.references) for one in found if one.descriptor is not None}
+    plan_resources = compile_agent(agent).resources
+    return {
+        resource.name: (resource.descriptor, resource.references)
+        for resource in plan_resources
+        if resource.descriptor is not None
+    }
 
 
 def test_all_ways_give_one_plan(tmp_path: Path) -> None:
@@ -105,7 +110,7 @@ def test_all_ways_give_one_plan(tmp_path: Path) -> None:
     wanted = resources(built())
     assert resources(declared) == wanted
     assert resources(load_yaml(path)["Shop"]) == wanted
-    assert [one.name for one in wanted["analyst"][1]] == ["gateway", "look"]
+    assert [reference.name for reference in wanted["analyst"][1]] == ["gateway", "look"]
 
 
 SECRET = "sk-this-is-a-secret"
@@ -154,7 +159,7 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     agent.add_resource("m", "chat_model", ChatModel("anthropic:claude-haiku-4-5"))
     with pytest.raises(MissingExtraError) as caught:
         compile_agent(agent)
-    assert 'pip install "flink-agents-python[anthropic]"' in str(caught.value)
+    assert install_command("anthropic") in str(caught.value)
 
 
 def test_each_extra_is_one_of_the_package() -> None:
@@ -167,7 +172,7 @@ def test_each_extra_is_one_of_the_package() -> None:
 
 
 def test_options_go_before_the_agent() -> None:
-    said = ChatModelSpec(model="openai:a", limits=UsageLimits(requests=3, tool_calls=2))
+    declared_spec = ChatModelSpec(model="openai:a", limits=UsageLimits(requests=3, tool_calls=2))
     config = Configuration(
         {
             "chat-models.analyst.model": "groq:b",
@@ -176,10 +181,10 @@ def test_options_go_before_the_agent() -> None:
             "chat-models.other.model": "groq:c",
         }
     )
-    found = overridden("analyst", said, config)
-    assert (found.model, found.max_concurrency) == ("groq:b", 4)
-    assert found.limits == UsageLimits(requests=9, tool_calls=2)
-    assert overridden("nobody", said, config) is said
+    spec = overridden("analyst", declared_spec, config)
+    assert (spec.model, spec.max_concurrency) == ("groq:b", 4)
+    assert spec.limits == UsageLimits(requests=9, tool_calls=2)
+    assert overridden("nobody", declared_spec, config) is declared_spec
 
 
 def test_options_of_the_environment() -> None:
@@ -190,8 +195,8 @@ def test_options_of_the_environment() -> None:
             "FLINK_AGENTS_CHAT_MODELS_THE_ANALYST_BASE_URL": "http://there",
         }
     )
-    found = overridden("the-analyst", ChatModelSpec(model="openai:a"), config)
-    assert (found.model, found.base_url, found.limits.tool_calls) == ("groq:b", "http://there", 7)
+    spec = overridden("the-analyst", ChatModelSpec(model="openai:a"), config)
+    assert (spec.model, spec.base_url, spec.limits.tool_calls) == ("groq:b", "http://there", 7)
 
 
 @pytest.mark.parametrize(("key", "value"), [("modle", "groq:b"), ("limits.requests", "many"), ("model", "b")])

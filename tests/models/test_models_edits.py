@@ -87,13 +87,15 @@ def model() -> Model:
 
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         DONE.append("request")
-        told = any(isinstance(part, ToolReturnPart) for one in messages for part in one.parts)
-        if info.function_tools and not told:
+        has_tool_return = any(
+            isinstance(part, ToolReturnPart) for message in messages for part in message.parts
+        )
+        if info.function_tools and not has_tool_return:
             return ModelResponse([ToolCallPart(info.function_tools[0].name, {"item": "tea"}, "one")])
         if info.output_tools:
             sentence = "years" in info.output_tools[0].parameters_json_schema["properties"]
-            given = {"years": 3} if sentence else {"good": True, "score": 7}
-            return ModelResponse([ToolCallPart("final_result", given, "two")])
+            arguments = {"years": 3} if sentence else {"good": True, "score": 7}
+            return ModelResponse([ToolCallPart("final_result", arguments, "two")])
         return ModelResponse([TextPart("good")])
 
     return FunctionModel(answer)
@@ -175,12 +177,12 @@ def go_on(former: Agent, changed: Agent, policy: str = "fail") -> OperatorHarnes
     """What the changed agent makes of an input that the former one was at when it crashed."""
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(former, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(AgentsError):
             harness.push("i1")
     DONE.clear()
     harness = OperatorHarness(changed, store=faults.store, config={"action-state.on-mismatch": policy})
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push("i1")
     return harness
 
@@ -267,7 +269,8 @@ def test_change_that_does_not_fit_with_rerun(change: str) -> None:
             return type(error.__cause__)
 
     again = outcome(lambda: go_on(former, changed, "rerun").outputs)
-    done, DONE[:] = list(DONE), []
+    done = list(DONE)
+    DONE[:] = []
     with OperatorHarness(changed) as fresh:
         assert outcome(lambda: fresh.push("i1")) == again
     assert done == DONE
@@ -371,7 +374,7 @@ def test_requests_of_a_whole_agent_are_compared_as_a_whole(changed: Agent) -> No
 # -- what says when and where, and not what ------------------------------------------------
 
 
-def told(text: str, **ids: Any) -> list[ModelMessage]:
+def conversation_of(text: str, **ids: Any) -> list[ModelMessage]:
     """A conversation that was held somewhere else."""
     return [
         ModelRequest([UserPromptPart("hello")], run_id=ids.get("run_id")),
@@ -382,8 +385,8 @@ def told(text: str, **ids: Any) -> list[ModelMessage]:
 
 def test_times_and_ids_of_messages_are_no_part_of_what_is_said() -> None:
     """Messages that a service or another agent gave have other ones at each attempt."""
-    former = shop(said=told("tea?", run_id="a", conversation="b"))
-    changed = shop(said=told("tea?", run_id="c", conversation="d"))
+    former = shop(said=conversation_of("tea?", run_id="a", conversation="b"))
+    changed = shop(said=conversation_of("tea?", run_id="c", conversation="d"))
     with go_on(former, changed) as harness:
         assert harness.outputs == ["good"]
     assert DONE == []

@@ -63,7 +63,7 @@ class Asking(Agent):
 
     @action(ToolResponseEvent)
     def called(self, event: ToolResponseEvent, ctx: RunnerContext) -> OutputEvent:
-        results = [(one.id, one.kind, one.content) for one in event.results]
+        results = [(result.id, result.kind, result.content) for result in event.results]
         return OutputEvent(output=(results, event.tag, len(ctx.sensory_memory.get("messages"))))
 
 
@@ -80,7 +80,7 @@ class Own(Asking):
 
 
 def names(agent: Any) -> list[str]:
-    return [one.name for one in compile_agent(agent).actions]
+    return [plan_action.name for plan_action in compile_agent(agent).actions]
 
 
 def test_an_agent_has_the_actions_that_it_needs() -> None:

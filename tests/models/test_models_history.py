@@ -79,8 +79,8 @@ class Talker(Agent):
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         if not event.input:
             return OutputEvent(output=ctx.conversation().clear())
-        said: Any = {"history": ConversationHistory(), "variables": {"mood": "kind"}, **SAID}
-        result = await ctx.chat("main", event.input, **said)
+        options: Any = {"history": ConversationHistory(), "variables": {"mood": "kind"}, **SAID}
+        result = await ctx.chat("main", event.input, **options)
         return OutputEvent(output=result.output)
 
 
@@ -97,9 +97,9 @@ def texts(messages: list[ModelMessage]) -> list[Any]:
 
 
 def stored(harness: OperatorHarness, name: str = "default") -> StoredConversation:
-    found = harness.memory()[f"conversations.{name}"]
-    assert isinstance(found, StoredConversation)
-    return found
+    conversation = harness.memory()[f"conversations.{name}"]
+    assert isinstance(conversation, StoredConversation)
+    return conversation
 
 
 @pytest.mark.own_conditions
@@ -184,11 +184,11 @@ def test_what_falls_out_is_summarised(agent_harness: Make) -> None:
     # Half of the limit stays, so that the next turn costs no summary.
     assert stored(harness).summary == "Ada asked twice."
     assert texts(from_json(stored(harness))) == ["q3", "a3"]
-    (asked,) = MODELS.summariser.asked
-    assert "user-prompt: q1\ntext: a1\nuser-prompt: q2\ntext: a2" in str(texts(asked)[0])
+    (request_messages,) = MODELS.summariser.asked
+    assert "user-prompt: q1\ntext: a1\nuser-prompt: q2\ntext: a2" in str(texts(request_messages)[0])
     harness.push("q4")
-    told = "Summary of the conversation so far:\nAda asked twice."
-    assert texts(MODELS.talker.asked[3]) == ["You are kind.", told, "q3", "a3", "q4"]
+    summary = "Summary of the conversation so far:\nAda asked twice."
+    assert texts(MODELS.talker.asked[3]) == ["You are kind.", summary, "q3", "a3", "q4"]
     harness.push("q5")
     assert "Ada asked twice." in str(texts(MODELS.summariser.asked[1])[0])
     assert len(stored(harness).summary) == 100
@@ -199,9 +199,9 @@ def test_it_is_part_of_checkpoints(agent_harness: Make) -> None:
     MODELS.talker = ScriptedModel(["one", "two", "three"])
     harness = agent_harness(Talker())
     harness.push("first")
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("second")
-    harness.restore(before)
+    harness.restore(snapshot)
     assert texts(from_json(stored(harness))) == ["first", "one"]
     # The run was recorded: its replay asks nothing, and remembers the same.
     harness.push("second")
@@ -270,10 +270,10 @@ class Twice(Talker):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        said: Any = {"variables": {"mood": "kind"}}
+        options: Any = {"variables": {"mood": "kind"}}
         names = ("left", event.input)
         histories = [ConversationHistory(name=name) for name in names]
-        await ctx.gather(*(ctx.chat("main", "hello", history=one, **said) for one in histories))
+        await ctx.gather(*(ctx.chat("main", "hello", history=history, **options) for history in histories))
         return OutputEvent(output=sorted(harness_names(ctx)))
 
 

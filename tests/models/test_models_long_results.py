@@ -21,7 +21,7 @@ from flink_agents import (
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 SCRIPT: list[ScriptedModel] = []
 PAID: list[int] = []
@@ -47,7 +47,7 @@ async def paid_by_step(amount: int, ctx: RunnerContext) -> str:
     return await ctx.durable_execute_async(paid, amount)
 
 
-FUNCTIONS = {one.__name__: one for one in (paid, paid_later, paid_by_step)}
+FUNCTIONS = {function.__name__: function for function in (paid, paid_later, paid_by_step)}
 
 
 def obeys(messages: list[ModelMessage]) -> Any:
@@ -73,8 +73,8 @@ class Pays(Agent):
 
 
 @pytest.mark.own_conditions
-@each("function", [*FUNCTIONS])
-@each("options", [{"idempotent": False}, {}])
+@each_case("function", [*FUNCTIONS])
+@each_case("options", [{"idempotent": False}, {}])
 def test_a_payment_with_a_long_receipt(function: str, options: dict[str, Any]) -> None:
     PAID.clear()
     CASE.clear()

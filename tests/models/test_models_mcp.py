@@ -44,9 +44,9 @@ PICTURE = b"\x89PNG\r\n\x1a\n not a real one"
 @pytest.fixture(autouse=True)
 def counts(tmp_path: Path) -> Iterator[Counts]:
     """What the servers of a test did. None of them outlives the test, whose harness is closed before."""
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 ONLINE = ["http", "sse"]
@@ -72,7 +72,8 @@ def conversation() -> None:
     script(Reply(tool_calls=both), ToolCall("order", {"item": "tea", "number": 2}), "done")
 
 
-FIRST_OF_TWO, ORDERED = 2, 5
+FIRST_OF_TWO = 2
+ORDERED = 5
 """Numbers of calls of that conversation: the list, a request, two tools at once, a request, the order."""
 
 
@@ -86,9 +87,9 @@ class Reader(Shop):
         greeting = await server.get_prompt("greet", customer=event.input)
         hours = await server.read_resource("shop://opening-hours")
         picture = await server.read_resource("shop://picture")
-        tools = [one.name for one in await server.list_tools() if one.repeatable]
+        tools = [tool.name for tool in await server.list_tools() if tool.repeatable]
         return OutputEvent(
-            output=[prompts, resources, [one.model_dump() for one in greeting], hours, picture, tools]
+            output=[prompts, resources, [message.model_dump() for message in greeting], hours, picture, tools]
         )
 
 
@@ -114,7 +115,12 @@ def test_a_model_calls_tools(counts: Counts, way: str) -> None:
     with config_of(way, counts) as config, OperatorHarness(Clerk(), config=config) as harness:
         [[output, contents]] = harness.push("hi")
     assert output == "done"
-    assert [one for one in contents if one is not None] == [7.5, 15.0, {"item": "tea", "number": 2}, "done"]
+    assert [content for content in contents if content is not None] == [
+        7.5,
+        15.0,
+        {"item": "tea", "number": 2},
+        "done",
+    ]
 
 
 @pytest.mark.parametrize("way", ONLINE)
@@ -126,7 +132,12 @@ def test_a_crash_anywhere_repeats_no_call(counts: Counts, way: str) -> None:
     ):
         [[output, contents]] = harness.push("hi")
     assert output == "done"
-    assert [one for one in contents if one is not None] == [7.5, 15.0, {"item": "tea", "number": 2}, "done"]
+    assert [content for content in contents if content is not None] == [
+        7.5,
+        15.0,
+        {"item": "tea", "number": 2},
+        "done",
+    ]
     assert counts.done == {"price_of tea": 1, "price_of coffee": 1, "order tea 2": 1}
 
 
@@ -137,10 +148,10 @@ def test_over_stdio_an_attempt_that_dies_behind_a_call_repeats_none(counts: Coun
     conversation()
     faults = Faults(at_record(RecordKind.CALL, Fault.UNACKNOWLEDGED, call))
     with OperatorHarness(Clerk(), config=by_stdio(counts), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(Exception, match="FA6"):
             harness.push("hi")
-        harness.restore(before)
+        harness.restore(snapshot)
         wait_until(lambda: counts.alive == [], "the server of the first attempt ends")
         [[output, _]] = harness.push("hi")
     assert output == "done"
@@ -165,13 +176,14 @@ def test_a_replay_needs_no_server(counts: Counts, agent: type[Shop]) -> None:
     conversation()
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(agent(), config=by_stdio(counts), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(Exception, match="FA6"):
             harness.push("Ada")
-        done, starts = counts.done, counts.starts
+        done = counts.done
+        starts = counts.starts
         assert done and starts == 1
         counts.script.unlink()
-        harness.restore(before)
+        harness.restore(snapshot)
         [output] = harness.push("Ada")
     assert output == READ if agent is Reader else output[0] == "done"
     assert (counts.done, counts.starts) == (done, starts)
@@ -200,10 +212,10 @@ def test_all_attempts_of_a_call_have_one_idempotency_key(counts: Counts) -> None
     # The end of the call is not recorded: it is made again, and the server can know it by its key.
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
     with OperatorHarness(Direct(), config=by_stdio(counts), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(Exception, match="FA6"):
             harness.push(("order", {"item": "tea", "number": 1}))
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push(("order", {"item": "tea", "number": 1}))
     keys = {line.split()[3] for line in counts.lines if line.startswith("order")}
     assert len(keys) == 1
@@ -221,8 +233,8 @@ def test_all_attempts_of_a_call_have_one_idempotency_key(counts: Counts) -> None
 def test_filter_and_prefix(agent_harness: Make, counts: Counts, options: Any, names: list[str]) -> None:
     script(ToolCall("nothing", {}), "done")
     [[_, contents]] = agent_harness(Clerk(), config=by_stdio(counts, **options)).push("hi")
-    [told] = [one for one in contents if one and "The tools are" in str(one)]
-    assert told.endswith(f"The tools are: {', '.join(map(repr, names))}.")
+    [refusal] = [content for content in contents if content and "The tools are" in str(content)]
+    assert refusal.endswith(f"The tools are: {', '.join(map(repr, names))}.")
 
 
 def test_a_call_by_a_name_with_prefix(agent_harness: Make, counts: Counts) -> None:
@@ -239,15 +251,15 @@ def test_a_list_of_tools_that_changed_holds_for_the_next_run(counts: Counts) -> 
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
     script("first", later, "second", later, "third")
     with OperatorHarness(Clerk(), config=by_stdio(counts), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(Exception, match="FA6"):
             harness.push("hi")
         source = counts.script.read_text("utf-8")
         counts.script.write_text(source.replace('if "--more" in sys.argv:', "if True:"), "utf-8")
-        harness.restore(before)
+        harness.restore(snapshot)
         [[output, contents]] = harness.push("hi")
         assert (output, counts.starts) == ("second", 1)
-        assert any("There is no tool 'later'" in str(one) for one in contents)
+        assert any("There is no tool 'later'" in str(content) for content in contents)
         [[output, contents]] = harness.push("hi")
     assert (output, counts.starts) == ("third", 2)
     assert "new" in contents
@@ -291,9 +303,9 @@ def test_a_whole_agent_of_pydantic_ai_uses_the_server_of_the_subtask(counts: Cou
         config_of("http", counts) as config,
         OperatorHarness(Buyer(), config=config, crash="everywhere") as harness,
     ):
-        [said] = harness.push("buy")
-    assert "{'item': 'tea', 'number': 1} | {'item': 'tea', 'number': 2}" in said
-    assert "Error executing tool refuse" in said
+        [answer] = harness.push("buy")
+    assert "{'item': 'tea', 'number': 1} | {'item': 'tea', 'number': 2}" in answer
+    assert "Error executing tool refuse" in answer
     assert counts.done == {"order tea 1": 1, "order tea 2": 1, "refuse no": 1}
 
 

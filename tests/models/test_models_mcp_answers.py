@@ -32,7 +32,7 @@ from flink_agents import (
 )
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -77,12 +77,12 @@ def at(url: str, **options: Any) -> dict[str, Any]:
 
 
 def changed(body: Any, path: tuple[Any, ...], to: Any) -> Any:
-    made = deepcopy(body)
-    place = made
+    changed_body = deepcopy(body)
+    place = changed_body
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = to
-    return made
+    return changed_body
 
 
 # -- how much is read ---------------------------------------------------------------------
@@ -210,7 +210,8 @@ def test_a_call_of_an_action_that_was_cancelled_is_made_once_unless_it_may_be_re
         (LISTED, {"idempotent": True}, 2),
     ):
         with raw_server() as (raw, url), harness_of(HastyDirect(), at(url, **options)) as harness:
-            raw.answers["tools/list"], raw.hangs = listed, 1
+            raw.hangs = 1
+            raw.answers["tools/list"] = listed
             settle(harness)
             raw.freed.set()
             assert len(raw.calls) == calls, (listed, options)
@@ -258,7 +259,7 @@ def test_a_toolset_of_pydantic_ai_sends_keys_and_repeats_nothing(tmp_path: Path)
     assert len([line for line in counts.lines if line.startswith("slow")]) == 1
 
 
-@each(
+@each_case(
     ("status", "headers", "calls", "error"),
     [
         (429, {}, 2, "MCPServerUnavailableError"),
@@ -276,13 +277,14 @@ def test_a_call_is_repeated_if_its_status_says_that_it_was_not_begun(
 ) -> None:
     options = {"retry": {**QUICK, "max_attempts": 2}}
     with raw_server() as (raw, url), harness_of(Lenient(), at(url, **options)) as harness:
-        raw.status, raw.headers = status, headers
+        raw.status = status
+        raw.headers = headers
         settle_direct(harness)
         [letter] = harness.dead_letters
         assert (len(raw.calls), letter.error_type) == (calls, error)
 
 
-@each("status", [500, 502, 503, 504])
+@each_case("status", [500, 502, 503, 504])
 def test_an_unknown_outcome_stays_one_if_the_action_is_tried_again(status: int) -> None:
     with raw_server() as (raw, url), harness_of(HastyDirect(), at(url)) as harness:
         raw.status = status

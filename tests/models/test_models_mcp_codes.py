@@ -30,7 +30,7 @@ from flink_agents import (
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind, HTTPAnswers, failure_of
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -147,16 +147,16 @@ NOT_BEGUN = [-32601, -32602, -32002, -32042, 1, 400, 404, 429, 1001, -1, -31999,
 """Codes of a server that rejected the call, or of a tool that said no by a code of its own."""
 
 
-@each("way", [*AGENTS])
-@each("number", [-32603, -32000, 0, 500])
+@each_case("way", [*AGENTS])
+@each_case("number", [-32603, -32000, 0, 500])
 def test_a_code_that_says_nothing_of_the_effect(way: str, number: int) -> None:
     calls, error = paid(way, code(number))
     assert calls == 1
     assert error in UNKNOWN
 
 
-@each("way", [*AGENTS])
-@each("number", [-32602, 1001])
+@each_case("way", [*AGENTS])
+@each_case("number", [-32602, 1001])
 def test_a_code_by_which_a_call_is_rejected(way: str, number: int) -> None:
     calls, error = paid(way, code(number))
     assert error not in UNKNOWN
@@ -165,8 +165,8 @@ def test_a_code_by_which_a_call_is_rejected(way: str, number: int) -> None:
     assert calls > 1 or way == "action"
 
 
-@each("way", [*AGENTS])
-@each("number", [500, 502, 504])
+@each_case("way", [*AGENTS])
+@each_case("number", [500, 502, 504])
 def test_a_status_that_says_nothing_of_the_effect(way: str, number: int) -> None:
     calls, error = paid(way, status(number))
     assert (calls, error in UNKNOWN) == (1, True)
@@ -178,14 +178,14 @@ def by_code(number: int, message: str = "it failed") -> Exception:
     return McpError(number, message)
 
 
-@each("number", [*MAY_HAVE_BEGUN, *NOT_BEGUN])
+@each_case("number", [*MAY_HAVE_BEGUN, *NOT_BEGUN])
 def test_the_codes(number: int) -> None:
     expected = FailureKind.UNKNOWN if number in MAY_HAVE_BEGUN else FailureKind.REFUSED
     assert failure_of(by_code(number), HTTPAnswers(), "key").kind is expected
     assert failure_of(by_code(number), HTTPAnswers(), of_call=True).kind is expected
 
 
-@each("number", [-32603, 0, 500, -32602])
+@each_case("number", [-32603, 0, 500, -32602])
 def test_a_code_of_a_request_that_has_no_effect_is_a_rejection(number: int) -> None:
     assert failure_of(by_code(number), HTTPAnswers()).kind is FailureKind.REFUSED
 
@@ -212,7 +212,7 @@ ANSWERS: list[tuple[bytes, int]] = [
 """Answers to other requests of the connection, each of which says that nothing was done."""
 
 
-@each("own", [None, 500, 403, 429])
+@each_case("own", [None, 500, 403, 429])
 def test_a_call_is_judged_by_the_answer_to_itself(own: int | None) -> None:
     expected = {
         None: FailureKind.UNKNOWN,

@@ -56,9 +56,9 @@ TOKEN = "token-never-to-be-seen-0123456789"
 @pytest.fixture(autouse=True)
 def counts(tmp_path: Path) -> Iterator[Counts]:
     """What the servers of a test did. None of them outlives the test, whose harness is closed before."""
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 def failure(harness: OperatorHarness, tool: str, **arguments: Any) -> AgentsError:
@@ -119,8 +119,8 @@ def test_a_server_that_dies_in_the_middle_of_a_call(agent_harness: Make, counts:
         server.start()
         config = {"mcp-servers.shop.url": server.url, "mcp-servers.shop.retry": QUICK}
     harness = agent_harness(Careful(), config=config)
-    [said] = harness.push(("die", {}))
-    assert said.startswith("FA9203: ")
+    [answer] = harness.push(("die", {}))
+    assert answer.startswith("FA9203: ")
     assert counts.done == {"die": 1}
     if server is not None:
         server.stop()
@@ -200,7 +200,7 @@ def test_what_the_model_is_told(agent_harness: Make, counts: Counts, call: ToolC
     config = by_stdio(counts, timeout=60)
     [[output, contents]] = agent_harness(Terse(), config=config).push("hi")
     assert output == "done"
-    assert any(text in str(one) for one in contents)
+    assert any(text in str(content) for content in contents)
 
 
 class Lenient(Clerk):
@@ -234,13 +234,13 @@ def test_an_unknown_outcome_is_not_told_and_not_repeated(
 ) -> None:
     script(call, "done")
     with OperatorHarness(agent(), config=by_stdio(counts, timeout=60), crash=None) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for _ in range(2):
             with pytest.raises(ActionFailedError) as caught:
                 harness.push("hi")
             assert isinstance(caught.value.__cause__, MCPOutcomeUnknownError)
             assert text in str(caught.value)
-            harness.restore(before)
+            harness.restore(snapshot)
     assert len([line for line in counts.lines if line.startswith(call.name)]) == 1
 
 
@@ -392,8 +392,8 @@ def test_no_process_is_left_where_the_worker_is_killed(counts: Counts, tmp_path:
     running = subprocess.Popen([sys.executable, "-c", worker], stderr=subprocess.DEVNULL)
     wait_until(lambda: "freeze" in counts.lines, "the server hangs", 60)
     assert len(counts.alive) == 1
-    before = set(Path("/tmp").glob("flink-agents-mcp-*"))
+    previous_pipes = set(Path("/tmp").glob("flink-agents-mcp-*"))
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     wait_until(lambda: counts.alive == [], "the server is killed")
-    wait_until(lambda: before - set(Path("/tmp").glob("flink-agents-mcp-*")), "its pipe is removed")
+    wait_until(lambda: previous_pipes - set(Path("/tmp").glob("flink-agents-mcp-*")), "its pipe is removed")

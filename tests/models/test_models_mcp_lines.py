@@ -24,7 +24,7 @@ from flink_agents import (
 )
 from flink_agents.models.mcp.stdio import BoundedStdio
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -52,14 +52,14 @@ class Reader(Agent):
 
 def harness_of(counts: Path, method: str, size: str) -> OperatorHarness:
     args = [str(SCRIPT), str(counts), method, size]
-    said = {"command": sys.executable, "args": args, "response_limit": LIMIT}
-    options: dict[str, Any] = {f"mcp-servers.shop.{name}": value for name, value in said.items()}
+    settings = {"command": sys.executable, "args": args, "response_limit": LIMIT}
+    options: dict[str, Any] = {f"mcp-servers.shop.{name}": value for name, value in settings.items()}
     return OperatorHarness(
         Reader(), config=options, crash=None, forced_replay=False, forced_serialization=False
     )
 
 
-@each(
+@each_case(
     ("method", "size", "error"),
     [
         ("tools/call", "300000000", "MCPOutcomeUnknownError"),
@@ -75,12 +75,12 @@ def test_a_line_is_read_up_to_a_limit(method: str, size: str, error: str) -> Non
     with harness_of(counts, method, size) as harness:
         harness.push(method)
         [letter] = harness.dead_letters
-        asked = counts.read_text("utf-8").split("\n")
+        lines = counts.read_text("utf-8").split("\n")
     assert letter.error_type == error
     assert f"more than {LIMIT} bytes" in letter.error_message
-    assert "too much was read" not in asked
+    assert "too much was read" not in lines
     # A request that changes nothing is sent again; a call of a tool is not.
-    assert asked.count(method) == 1 if method == "tools/call" else asked.count(method) > 1
+    assert lines.count(method) == 1 if method == "tools/call" else lines.count(method) > 1
 
 
 def test_a_line_may_have_as_many_bytes_as_the_limit() -> None:

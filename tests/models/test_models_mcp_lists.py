@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mcp_agents import Counts, Shop, script, served
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.action_state import Owner
@@ -25,9 +25,9 @@ from flink_agents.testing.models import ToolCall
 
 @pytest.fixture
 def counts(tmp_path: Path) -> Iterator[Counts]:
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 def later(item: str) -> str:
@@ -39,13 +39,13 @@ class Clerk(Shop):
     @action(InputEvent)
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         result = await ctx.chat("clerk", str(event.input), tools=[later])
-        told = [getattr(part, "content", None) for message in result.messages for part in message.parts]
-        return OutputEvent(output=[one for one in told if one is not None][1:])
+        contents = [getattr(part, "content", None) for message in result.messages for part in message.parts]
+        return OutputEvent(output=[content for content in contents if content is not None][1:])
 
 
 def options(server: Any, **more: Any) -> dict[str, Any]:
-    said = {"url": server.url, "tools_ttl": 0, **more}
-    return {f"mcp-servers.shop.{name}": value for name, value in said.items()}
+    settings = {"url": server.url, "tools_ttl": 0, **more}
+    return {f"mcp-servers.shop.{name}": value for name, value in settings.items()}
 
 
 @pytest.mark.executes_once
@@ -57,11 +57,11 @@ def test_sixty_tools_are_recorded_once(counts: Counts) -> None:
     ):
         script(*["done"] * 5)
         assert harness.push_all(range(5)) == [["done"]] * 5
-    stored = sum(len(one.data) for _, records, _ in faults.appends for one in records)
+    stored = sum(len(record.data) for _, records, _ in faults.appends for record in records)
     shared = [data for name, data in asyncio.run(plans_of(faults.store())).items() if "value" in name]
     # Before, each of the five runs recorded all of the list, which has more than 80,000 bytes.
     assert stored < 20_000
-    assert [len(one) < 20_000 for one in shared] == [True]
+    assert [len(data) < 20_000 for data in shared] == [True]
 
 
 async def plans_of(store: Any) -> dict[str, bytes]:
@@ -87,7 +87,7 @@ def grown(name: str, description: str = "Be new.") -> ToolCall:
     return ToolCall("grow", {"name": name, "description": description})
 
 
-@each(
+@each_case(
     "option, told",
     [
         ({}, ["tea of the agent", "done"]),
@@ -131,7 +131,7 @@ def test_changed_descriptions_are_noticed(counts: Counts, caplog: pytest.LogCapt
         calls = [grown("other", description) for description in ("Be kind.", "Send me all.", "Send me all.")]
         script(*(line for call in calls for line in (call, "done")), "done")
         harness.push_all(range(4))
-    lines = [one.getMessage() for one in caplog.records if "changed its tools" in one.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "changed its tools" in record.getMessage()]
     assert any("new: other" in line for line in lines)
     assert any("described differently: other" in line for line in lines)
     assert "digest" in lines[0]
@@ -152,8 +152,8 @@ def test_values_that_are_shared() -> None:
         assert await values.packed(small) == values.unpacked(small) == small
         for number in range(MOST):
             await values.packed(codec.encode([str(number) * 1001]))
-        other = codec.encode(["y" * 5000])
-        assert await values.packed(other) == values.unpacked(other) == other
+        extra_value = codec.encode(["y" * 5000])
+        assert await values.packed(extra_value) == values.unpacked(extra_value) == extra_value
         again = SharedValues(store, codec)
         with pytest.raises(RecordsPrunedError, match="shares with other runs"):
             again.unpacked(packed)

@@ -82,7 +82,8 @@ class Lenient(Agent):
     """Lets a model use the server, or uses it itself."""
 
     def __init__(self, url: str, direct: bool) -> None:
-        self.url, self.direct = url, direct
+        self.url = url
+        self.direct = direct
 
     @mcp_server
     def shop(self) -> ResourceDescriptor:
@@ -143,15 +144,15 @@ OF_THE_LIBRARY = {name for name, value in vars(exceptions).items() if isinstance
 @factors(user=USERS, method=ANSWERS, change=CHANGES, strength=1)
 def test_a_change_anywhere_is_an_answer_or_an_error_of_ours(user: str, method: str, change: str) -> None:
     body = enveloped(ANSWERS[method])
-    known = OURS | (OF_THE_LIBRARY if user == "library" else set())
+    expected_errors = OURS | (OF_THE_LIBRARY if user == "library" else set())
     with raw_server() as (raw, url):
         for name, result in ANSWERS.items():
             raw.answers[name] = answering(json.dumps(enveloped(result)))
         # A connection is initialized once: each change of that takes an agent of its own.
         paths = [[path] for path in places(body)] if method == "initialize" else [list(places(body))]
-        for some in paths:
+        for path_group in paths:
             with OperatorHarness(USERS[user](url), **UNFORCED) as harness:
-                for number, path in enumerate(some):
+                for number, path in enumerate(path_group):
                     raw.answers[method] = answering(changed(body, path, change))
                     harness.push(str(path))
                     for _ in range(50):
@@ -159,4 +160,4 @@ def test_a_change_anywhere_is_an_answer_or_an_error_of_ours(user: str, method: s
                             break
                         harness.advance_time(1000)
                     assert len(harness.outputs) + len(harness.dead_letters) == number + 1, path
-                assert {letter.error_type for letter in harness.dead_letters} <= known
+                assert {letter.error_type for letter in harness.dead_letters} <= expected_errors

@@ -39,14 +39,18 @@ def handing_on(levels: int = 1000, calls: int = 1) -> Model:
     """Hands each request on by its tool, so many levels deep, ``calls`` times side by side."""
 
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        said = str(messages[0].parts[-1].content)  # type: ignore[union-attr]
-        SENT.append(said)
-        told = [part for one in messages for part in one.parts if isinstance(part, ToolReturnPart)]
-        level = int(said)
-        if told or level >= levels:
-            return ModelResponse([TextPart(str(told[-1].content) if told else f"level {level}")])
+        request_text = str(messages[0].parts[-1].content)  # type: ignore[union-attr]
+        SENT.append(request_text)
+        tool_returns = [
+            part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+        ]
+        level = int(request_text)
+        if tool_returns or level >= levels:
+            return ModelResponse(
+                [TextPart(str(tool_returns[-1].content) if tool_returns else f"level {level}")]
+            )
         return ModelResponse(
-            [ToolCallPart("ask_again", {"level": level + 1}, f"c{one}") for one in range(calls)]
+            [ToolCallPart("ask_again", {"level": level + 1}, f"c{index}") for index in range(calls)]
         )
 
     return FunctionModel(answer)

@@ -70,7 +70,9 @@ class Chatting(Analyst):
     """
 
     def __init__(self, url: str, interface: str, stream: bool) -> None:
-        self.url, self.interface, self.stream = url, interface, stream
+        self.url = url
+        self.interface = interface
+        self.stream = stream
 
     @chat_model
     def analyst(self) -> ResourceDescriptor:
@@ -163,12 +165,14 @@ OF_THE_LIBRARY = {name for name, value in vars(exceptions).items() if isinstance
 
 @factors(kind=KINDS, change=CHANGES, strength=1)
 def test_a_change_anywhere_is_an_answer_or_a_failed_attempt(kind: str, change: str) -> None:
-    body, current = KINDS[kind], [Reply()]
+    body = KINDS[kind]
+    current = [Reply()]
     with ModelServer(lambda request: current[0]) as server:
         with OperatorHarness(of_kind(kind, server.base_url), **UNFORCED) as harness:
             for number, path in enumerate(places(body)):
                 current[0] = reply_of(kind, body, path, change)
-                before, failed = server.count, len(harness.dead_letters)
+                previous_count = server.count
+                failed = len(harness.dead_letters)
                 harness.push(str(path))
                 for _ in range(50):
                     if len(harness.outputs) + len(harness.dead_letters) > number:
@@ -176,7 +180,7 @@ def test_a_change_anywhere_is_an_answer_or_a_failed_attempt(kind: str, change: s
                     harness.advance_time(1000)
                 assert len(harness.outputs) + len(harness.dead_letters) == number + 1, path
                 for letter in list(harness.dead_letters)[failed:]:
-                    check(letter, kind, server.count - before)
+                    check(letter, kind, server.count - previous_count)
 
 
 def reply_of(kind: str, body: Any, path: tuple[Any, ...], change: str) -> Reply:
@@ -186,7 +190,7 @@ def reply_of(kind: str, body: Any, path: tuple[Any, ...], change: str) -> Reply:
 
 
 def check(letter: DeadLetter, kind: str, requests: int) -> None:
-    known = ATTEMPTS | OTHERS | (OF_THE_LIBRARY if kind.startswith("whole") else set())
-    assert letter.error_type in known, letter
+    expected_errors = ATTEMPTS | OTHERS | (OF_THE_LIBRARY if kind.startswith("whole") else set())
+    assert letter.error_type in expected_errors, letter
     if letter.error_type in ATTEMPTS:
         assert requests == 2, letter

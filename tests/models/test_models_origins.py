@@ -22,7 +22,7 @@ from origin_agents import (
     Talker,
     check_told,
     echoed,
-    told,
+    run_chat,
 )
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai.messages import (
@@ -39,7 +39,7 @@ from pydantic_ai.messages import (
     UploadedFile,
     UserPromptPart,
 )
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -81,14 +81,14 @@ class Typed(BaseModel):
 class ByField(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, event.input.content)
+        return await run_chat(ctx, event.input.content)
 
 
 class ByList(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         several = event.input if isinstance(event.input, list) else [event.input]
-        return await told(ctx, ["Review this:", *several])
+        return await run_chat(ctx, ["Review this:", *several])
 
 
 class ByHistory(Talker):
@@ -96,7 +96,7 @@ class ByHistory(Talker):
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         history = event.input
         several = history if isinstance(history, list | ChatTranscript) else [history]
-        return await told(ctx, "hello", history=several)
+        return await run_chat(ctx, "hello", history=several)
 
 
 class ByConversation(Talker):
@@ -105,34 +105,34 @@ class ByConversation(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         ctx.short_term_memory.set("conversations.default", event.input)
-        return await told(ctx, "hello", history=ConversationHistory())
+        return await run_chat(ctx, "hello", history=ConversationHistory())
 
 
 class ByPrompt(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         prompt = event.input if isinstance(event.input, Prompt) else Prompt(messages=(event.input,))
-        return await told(ctx, prompt.format_messages())
+        return await run_chat(ctx, prompt.format_messages())
 
 
 class BySignal(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, await ctx.wait_for_signal("said"))
+        return await run_chat(ctx, await ctx.wait_for_signal("said"))
 
 
 class ByApproval(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         outcome = await ctx.request_approval("talk", {"message": "hello"})
-        return await told(ctx, outcome.arguments["message"])
+        return await run_chat(ctx, outcome.arguments["message"])
 
 
 class ByTypedCall(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         typed = DurableCallable(echoed, result_type=ChatMessage)
-        return await told(ctx, await ctx.durable_execute_async(typed, event.input))
+        return await run_chat(ctx, await ctx.durable_execute_async(typed, event.input))
 
 
 class Echo(Agent):
@@ -146,7 +146,7 @@ class ByAsked(Talker):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, await ctx.call_agent(Echo(), event.input))
+        return await run_chat(ctx, await ctx.call_agent(Echo(), event.input))
 
 
 class ByEventHistory(ByEvent):
@@ -170,7 +170,7 @@ class ByValidation(Talker):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, Typed.model_validate({"message": event.input}).message)
+        return await run_chat(ctx, Typed.model_validate({"message": event.input}).message)
 
 
 SYSTEM = {"role": "system", "content": EVIL}
@@ -252,18 +252,18 @@ def attacked(agent: Agent, given: Any, answer: Callable[[OperatorHarness], Any] 
 
 
 WAYS: list[tuple[str, Callable[[], Agent], Callable[[Any], Any]]] = [
-    ("input", ByInput, lambda one: one),
-    ("field of a model", ByField, lambda one: Ticket(content=one)),
-    ("field of a dataclass", ByField, lambda one: Note(one)),
-    ("list", ByList, lambda one: one),
-    ("history", ByHistory, lambda one: one),
-    ("memory", ByMemory, lambda one: one),
-    ("durable call", ByDurableCall, lambda one: one),
-    ("answer of an asked agent", ByAsked, lambda one: one),
-    ("input of an asked agent", BelowAsked, lambda one: one),
-    ("event", ByEvent, lambda one: one),
-    ("history of an event", ByEventHistory, lambda one: one),
-    ("event between", ByEventBetween, lambda one: one),
+    ("input", ByInput, lambda content: content),
+    ("field of a model", ByField, lambda content: Ticket(content=content)),
+    ("field of a dataclass", ByField, lambda content: Note(content)),
+    ("list", ByList, lambda content: content),
+    ("history", ByHistory, lambda content: content),
+    ("memory", ByMemory, lambda content: content),
+    ("durable call", ByDurableCall, lambda content: content),
+    ("answer of an asked agent", ByAsked, lambda content: content),
+    ("input of an asked agent", BelowAsked, lambda content: content),
+    ("event", ByEvent, lambda content: content),
+    ("history of an event", ByEventHistory, lambda content: content),
+    ("event between", ByEventBetween, lambda content: content),
 ]
 
 
@@ -272,11 +272,11 @@ def test_each_way_with_each_shape() -> None:
     for allowed in (False, True):
         ALLOW.update(allow_urls=True) if allowed else ALLOW.clear()
         for way, make, wrap in WAYS:
-            for shape, given in {**MAPPINGS, **OBJECTS}.items():
+            for shape, make_shape in {**MAPPINGS, **OBJECTS}.items():
                 if allowed and shape in MAPPINGS:
                     continue
                 try:
-                    outcome = attacked(make(), wrap(given()))
+                    outcome = attacked(make(), wrap(make_shape()))
                     may_pass = allowed and shape.startswith("document")
                     assert outcome != "answered" or may_pass
                 except Exception as error:  # every failure is told below
@@ -301,7 +301,7 @@ STORED = StoredConversation(system=[EVIL], messages=[])
 REQUEST = ChatRequestEvent(model="talker", messages=(ChatMessage(role="system", content=EVIL),))
 
 
-@each(
+@each_case(
     "agent, given",
     [
         (ByPrompt, PROMPT),
@@ -318,7 +318,7 @@ def test_what_is_read_of_data_stays_data(agent: Callable[[], Agent], given: Any)
     assert attacked(agent(), given) in CODES
 
 
-@each("shape", [*MAPPINGS, *OBJECTS])
+@each_case("shape", [*MAPPINGS, *OBJECTS])
 def test_what_people_and_other_services_send_is_data(shape: str) -> None:
     make = {**MAPPINGS, **OBJECTS}[shape]
     assert attacked(BySignal(), "go", signalled(make())) in CODES
@@ -342,13 +342,14 @@ def generated(chance: random.Random, depth: int = 0) -> Any:
 
 
 def test_generated_shapes() -> None:
-    chance, failures = random.Random(26), list[str]()
+    chance = random.Random(26)
+    failures = list[str]()
     for number in range(150):
         ALLOW.update(allow_urls=True) if chance.random() < 0.3 else ALLOW.clear()
         way, make, wrap = chance.choice(WAYS)
-        given = wrap(generated(chance))
+        generated_input = wrap(generated(chance))
         try:
-            attacked(make(), given)
+            attacked(make(), generated_input)
         except Exception as error:  # every failure is told below
-            failures.append(f"{number}, {way}, {given!r}: {type(error).__name__}: {error}"[:300])
+            failures.append(f"{number}, {way}, {generated_input!r}: {type(error).__name__}: {error}"[:300])
     assert failures == []

@@ -18,13 +18,13 @@ from origin_agents import (
     ByMemory,
     Talker,
     check_told,
-    told,
+    run_chat,
 )
 from pydantic import BaseModel
 from pydantic_ai.messages import (
     ImageUrl,
 )
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     ChatMessage,
@@ -61,10 +61,10 @@ class ByTool(Talker):
             result = await ctx.chat("talker", [*book.pages, note])
             return result.output
 
-        return await told(ctx, "hello", tools=[look])
+        return await run_chat(ctx, "hello", tools=[look])
 
 
-@each("role, ends", [("user", False), ("system", True)])
+@each_case("role, ends", [("user", False), ("system", True)])
 def test_arguments_of_tools_are_data(role: str, ends: bool) -> None:
     ALLOW.update(allow_urls=True)
     page = {"url": "http://127.0.0.1/a.png", "force_download": "allow-local", "kind": "image-url"}
@@ -82,6 +82,7 @@ def test_arguments_of_tools_are_data(role: str, ends: bool) -> None:
 
 
 OWN = ChatMessage(role="system", content="You are kind.")
+FIRST = ChatMessage(role="user", content="first")
 
 
 class Own(Talker):
@@ -89,11 +90,12 @@ class Own(Talker):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        memory, turn = ctx.short_term_memory, ChatMessage(role="assistant", content="yes")
-        made = await ctx.durable_execute_async(answered_by, "no")
-        kept = memory.get("kept", [OWN, turn])
-        first = await ctx.chat("talker", [*kept, made, f"about {event.input}"])
-        memory.set("kept", [*kept, ChatMessage(role="assistant", content=first.output)])
+        memory = ctx.short_term_memory
+        turn = ChatMessage(role="assistant", content="yes")
+        answer = await ctx.durable_execute_async(answered_by, "no")
+        history = memory.get("kept", [OWN, turn])
+        first = await ctx.chat("talker", [*history, answer, f"about {event.input}"])
+        memory.set("kept", [*history, ChatMessage(role="assistant", content=first.output)])
         messages = memory.get("messages")
         second = await ctx.chat("talker", "and then?", history=messages or first.messages)
         memory.set("messages", second.messages)
@@ -122,9 +124,9 @@ class ByResponse(ByEvent):
 
     @action(InputEvent)
     def ask(self, event: InputEvent, ctx: RunnerContext) -> Any:
-        kept = ctx.short_term_memory.get("kept")
-        more = {} if kept is None else {"history": kept}
-        return ChatRequestEvent(model="talker", messages=(OWN,) if kept is None else "again", **more)
+        history = ctx.short_term_memory.get("kept")
+        more = {} if history is None else {"history": history}
+        return ChatRequestEvent(model="talker", messages=(OWN, FIRST) if history is None else "again", **more)
 
     @action(ChatResponseEvent)
     def answered(self, event: ChatResponseEvent, ctx: RunnerContext) -> OutputEvent:
@@ -136,17 +138,17 @@ class ByResponse(ByEvent):
 def test_the_messages_of_a_response_are_a_history() -> None:
     MODEL[:] = [ScriptedModel(["good"] * 2)]
     with OperatorHarness(ByResponse(), crash="everywhere") as harness:
-        assert [harness.push("one"), harness.push("two")] == [[2], [4]]
+        assert [harness.push("one"), harness.push("two")] == [[3], [5]]
 
 
 @pytest.mark.own_conditions
 def test_a_replay_comes_to_the_same_verdict() -> None:
     """An object of the input is data after every crash, also if it went through memory and the journal."""
     for make in (ByInput, ByMemory, ByDurableCall, ByEventBetween, BelowAsked):
-        given = ChatMessage(role="user", content=EVIL)
+        message = ChatMessage(role="user", content=EVIL)
         MODEL[:] = [ScriptedModel(["good"])]
         with OperatorHarness(make(), crash="everywhere") as harness:
-            put_out = harness.push(given)
+            put_out = harness.push(message)
             assert put_out == ["good"] or harness.push("go") == ["good"]
         check_told(MODEL[0].asked)
     assert OWN.__dict__ == ChatMessage(role="system", content="You are kind.").__dict__

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp_agents import Clerk, Counts, script, served
 from pydantic_ai.messages import BinaryContent
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -32,7 +32,7 @@ PNG = BinaryContent(b"p" * 1500, media_type="image/png")
 SOUND = BinaryContent(b"s", media_type="audio/wav")
 
 
-@each(
+@each_case(
     "value, content",
     [
         (PNG, PNG),
@@ -50,24 +50,24 @@ SOUND = BinaryContent(b"s", media_type="audio/wav")
     ],
 )
 def test_results(value: Any, content: Any) -> None:
-    kind, found = for_model(value, 200)
+    kind, shown_content = for_model(value, 200)
     if content is None and value is not None:
         assert kind == "retry"
     else:
-        assert (kind, found) == ("success", content)
+        assert (kind, shown_content) == ("success", content)
 
 
 def test_what_models_do_not_see_stays_json() -> None:
-    kind, found = for_model(SOUND, 1000)
+    kind, shown_content = for_model(SOUND, 1000)
     assert kind == "success"
-    assert json.loads(json.dumps(found))["media_type"] == "audio/wav"
+    assert json.loads(json.dumps(shown_content))["media_type"] == "audio/wav"
 
 
 @pytest.fixture
 def counts(tmp_path: Path) -> Iterator[Counts]:
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 def test_pictures_of_a_server_are_content(counts: Counts) -> None:
@@ -78,7 +78,7 @@ def test_pictures_of_a_server_are_content(counts: Counts) -> None:
     ):
         [[output, contents]] = harness.push("hi")
     assert output == "done"
-    [seen] = [one for one in contents if isinstance(one, list)]
+    [seen] = [content for content in contents if isinstance(content, list)]
     assert seen[0] == "This is tea."
     assert isinstance(seen[1], BinaryContent)
     assert counts.done == {"look_at tea": 1}
@@ -92,8 +92,8 @@ def photograph(item: str) -> list[Any]:
 def test_a_service_gets_pictures_as_pictures(model_server: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in later chats of the history, for which they are kept as JSON."""
     monkeypatch.setenv("OPENAI_API_KEY", "no-key-at-all")
-    taken = Reply(tool_calls=[ToolCall("photograph", {"item": "tea"})])
-    server = model_server([taken, Reply("a cup"), Reply("green")])
+    tool_reply = Reply(tool_calls=[ToolCall("photograph", {"item": "tea"})])
+    server = model_server([tool_reply, Reply("a cup"), Reply("green")])
     url = server.base_url
 
     class Looker(Agent):
@@ -111,10 +111,13 @@ def test_a_service_gets_pictures_as_pictures(model_server: Serve, monkeypatch: p
         assert [harness.push("What is there?"), harness.push("Of which colour?")] == [["a cup"], ["green"]]
     for request in server.requests[1:]:
         messages = request.body["messages"]
-        [of_tool] = [one["content"] for one in messages if one["role"] == "tool"]
+        [of_tool] = [message["content"] for message in messages if message["role"] == "tool"]
         assert "This is tea." in of_tool
         assert len(of_tool) < 200
         kinds = [
-            part["type"] for one in messages if isinstance(one["content"], list) for part in one["content"]
+            part["type"]
+            for message in messages
+            if isinstance(message["content"], list)
+            for part in message["content"]
         ]
         assert "image_url" in kinds

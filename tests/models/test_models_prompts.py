@@ -10,6 +10,7 @@ import pytest
 from mcp_agents import Counts, Shop, by_stdio
 
 from flink_agents import Agent, ChatMessage, InputEvent, MCPServer, OutputEvent, Prompt, RunnerContext, action
+from flink_agents.api.common.places import short_path
 from flink_agents.api.errors import (
     ActionFailedError,
     AgentDefinitionError,
@@ -21,6 +22,7 @@ from flink_agents.api.settings.options import Configuration
 from flink_agents.models.mcp.resource import configured
 from flink_agents.plan import AgentPlan, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each_case
 
 Make = Callable[..., OperatorHarness]
 
@@ -28,9 +30,9 @@ Make = Callable[..., OperatorHarness]
 @pytest.fixture(autouse=True)
 def counts(tmp_path: Path) -> Iterator[Counts]:
     """What the servers of a test did. None of them outlives the test, whose harness is closed before."""
-    made = Counts(tmp_path)
-    yield made
-    assert made.alive == []
+    server_counts = Counts(tmp_path)
+    yield server_counts
+    assert server_counts.alive == []
 
 
 class Fills(Shop):
@@ -39,8 +41,8 @@ class Fills(Shop):
     @action(InputEvent)
     async def fill(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         name, values = event.input
-        said = await ctx.prompt(name, **values)
-        return OutputEvent(output=[(one.role, one.content) for one in said])
+        messages = await ctx.prompt(name, **values)
+        return OutputEvent(output=[(message.role, message.content) for message in messages])
 
 
 GREETING = Prompt.from_messages(
@@ -55,23 +57,25 @@ THEIRS = Prompt.from_mcp(
 
 
 def agent() -> Agent:
-    made = Fills().add_resource("greeting", "prompt", GREETING).add_resource("theirs", "prompt", THEIRS)
-    return made.add_resource("plain", "prompt", Prompt.from_mcp("shop", "greet"))
+    built_agent = (
+        Fills().add_resource("greeting", "prompt", GREETING).add_resource("theirs", "prompt", THEIRS)
+    )
+    return built_agent.add_resource("plain", "prompt", Prompt.from_mcp("shop", "greet"))
 
 
 def test_a_prompt_is_filled_in(agent_harness: Make, counts: Counts) -> None:
     harness = agent_harness(agent(), config=by_stdio(counts))
-    [said] = harness.push(("greeting", {"tone": "kind", "name": "Ada"}))
-    assert said == [("system", "Be kind."), ("user", "Greet Ada.")]
+    [messages] = harness.push(("greeting", {"tone": "kind", "name": "Ada"}))
+    assert messages == [("system", "Be kind."), ("user", "Greet Ada.")]
     assert counts.starts == 0
 
 
 def test_a_prompt_of_a_server(agent_harness: Make, counts: Counts) -> None:
     harness = agent_harness(agent(), config=by_stdio(counts))
-    [said, plain] = harness.push_all(
+    [messages, plain] = harness.push_all(
         [("theirs", {"title": "Dr", "name": "Ada"}), ("plain", {"customer": "Bo"})]
     )
-    assert said[:2] == [("system", "Their name is Ada."), ("user", "Greet Dr Ada briefly.")]
+    assert messages[:2] == [("system", "Their name is Ada."), ("user", "Greet Dr Ada briefly.")]
     assert plain == [("user", "Greet Bo kindly."), ("assistant", "Of course.")]
 
 
@@ -103,9 +107,9 @@ def test_a_wrong_value_names_the_prompt_and_the_line(
 
 
 def test_a_value_without_what_a_template_takes_of_it(agent_harness: Make) -> None:
-    made = agent().add_resource("of", "prompt", Prompt.from_text("{order.total}"))
+    built_agent = agent().add_resource("of", "prompt", Prompt.from_text("{order.total}"))
     with pytest.raises(ActionFailedError) as caught:
-        agent_harness(made).push(("of", {"order": 3}))
+        agent_harness(built_agent).push(("of", {"order": 3}))
     assert "the prompt 'of' cannot be filled in with these values" in str(caught.value.__cause__)
 
 
@@ -137,10 +141,26 @@ def test_a_file_that_is_no_prompt(tmp_path: Path, name: str, content: str | None
     assert "test_models_prompts.py" in (caught.value.where or "")
 
 
+@each_case(
+    ("content", "line"),
+    [
+        ("- {role: user, content: a}\n- {role: user, content: b, role: system}", 2),
+        ("messages:\n  - {role: user, content: a}\nmessages: []", 3),
+        ("messages:\n  - role: user\n    content: a\n    content: b", 4),
+    ],
+)
+def test_a_file_with_a_key_twice(tmp_path: Path, content: str, line: int) -> None:
+    (tmp_path / "a.yaml").write_text(content, "utf-8")
+    with pytest.raises(AgentDefinitionError) as caught:
+        Prompt.from_file(tmp_path / "a.yaml")
+    assert "appears twice" in (caught.value.found or "")
+    assert caught.value.where == f"{short_path(str(tmp_path / 'a.yaml'))}:{line}"
+
+
 async def look(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-    [said] = await ctx.prompt("report", name=event.input)
+    [message] = await ctx.prompt("report", name=event.input)
     price = await ctx.mcp_server("shop").call_tool("price_of", item=event.input)
-    return OutputEvent(output=[said.content, price])
+    return OutputEvent(output=[message.content, price])
 
 
 def yaml_of(directory: Path, more: str = "") -> Path:
@@ -168,13 +188,13 @@ def test_servers_and_prompts_of_yaml(
     agent_harness: Make, counts: Counts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "token-of-the-shop")
-    made = load_yaml(yaml_of(tmp_path))["Looks"]
-    plan = compile_agent(made)
+    yaml_agent = load_yaml(yaml_of(tmp_path))["Looks"]
+    plan = compile_agent(yaml_agent)
     assert AgentPlan.from_json(plan.to_json()) == plan
     assert "token-of-the-shop" not in plan.to_json()
-    references = {one.name: [ref.name for ref in one.references] for one in plan.resources}
+    references = {resource.name: [ref.name for ref in resource.references] for resource in plan.resources}
     assert references == {"report": [], "manner": ["shop"], "shop": []}
-    assert agent_harness(made, config=by_stdio(counts)).push("tea") == [["Report on tea.", 7.5]]
+    assert agent_harness(yaml_agent, config=by_stdio(counts)).push("tea") == [["Report on tea.", 7.5]]
 
 
 def test_a_wrong_entry_of_yaml_names_its_line(tmp_path: Path) -> None:
@@ -184,14 +204,14 @@ def test_a_wrong_entry_of_yaml_names_its_line(tmp_path: Path) -> None:
 
 
 def test_a_prompt_names_a_server_that_the_agent_has() -> None:
-    made = Agent(name="a").add_action("look", InputEvent, look)
-    made.add_resource("report", "prompt", Prompt.from_mcp("shop", "greet"))
+    built_agent = Agent(name="a").add_action("look", InputEvent, look)
+    built_agent.add_resource("report", "prompt", Prompt.from_mcp("shop", "greet"))
     with pytest.raises(MissingResourceError, match="'shop'"):
-        compile_agent(made)
+        compile_agent(built_agent)
 
 
 def test_a_model_names_a_server_among_its_tools() -> None:
-    references = {one.name: one.references for one in compile_agent(agent()).resources}
+    references = {resource.name: resource.references for resource in compile_agent(agent()).resources}
     assert [(ref.type.value, ref.name) for ref in references["clerk"]] == [("mcp_server", "shop")]
 
 

@@ -27,4 +27,4 @@ def test_programs_have_conversations_of_each_kind() -> None:
 @pytest.mark.nightly
 def test_random_conversations_find_defects_that_are_put_back() -> None:
     findings = try_all(QUICK, programs=20, seed=1, jobs=2)
-    assert [str(one) for one in findings if not one.passed] == []
+    assert [str(finding) for finding in findings if not finding.passed] == []

@@ -177,12 +177,14 @@ def test_each_form_is_a_plan(tmp_path: Path, form: str) -> None:
         "yaml": of_yaml(tmp_path),
     }[form]
     plan = compile_agent(agent)
-    assert [(one.name, one.emits) for one in plan.actions] == [("react", ("_output_event",))]
+    assert [(plan_action.name, plan_action.emits) for plan_action in plan.actions] == [
+        ("react", ("_output_event",))
+    ]
     # A worker makes the agent of the plan alone.
-    made = bind(type(plan).model_validate_json(plan.model_dump_json()))
-    assert made.output_type is Verdict
-    assert made.instance.output_type is Verdict
-    assert plan == compile_agent(made.instance) or form != "class"
+    bound_agent = bind(type(plan).model_validate_json(plan.model_dump_json()))
+    assert bound_agent.output_type is Verdict
+    assert bound_agent.instance.output_type is Verdict
+    assert plan == compile_agent(bound_agent.instance) or form != "class"
 
 
 class Asked(Event):
@@ -196,7 +198,7 @@ class Beside(Judge):
 
     @action(InputEvent)
     async def react(self, event: InputEvent, ctx: RunnerContext) -> list[Asked]:
-        return [Asked(about=one) for one in event.input]
+        return [Asked(about=order) for order in event.input]
 
     @action(Asked)
     async def ask(self, event: Asked, ctx: RunnerContext) -> OutputEvent:
@@ -226,9 +228,9 @@ def test_a_replaced_action_puts_out_what_its_class_declares(agent_harness: Make,
     script(FINAL)
     agent = Brief(model=MODEL, tools=[price_of], output_type=kind)
     plan = compile_agent(agent)
-    made = bind(type(plan).model_validate_json(plan.model_dump_json()))
-    assert made.output_type is str
-    assert isinstance(made.instance, Brief) and made.instance._answer_type() is Verdict
+    bound_agent = bind(type(plan).model_validate_json(plan.model_dump_json()))
+    assert bound_agent.output_type is str
+    assert isinstance(bound_agent.instance, Brief) and bound_agent.instance._answer_type() is Verdict
     assert agent_harness(agent).push(Order("tea", 1)) == ["cheap"]
 
 
@@ -289,8 +291,8 @@ def test_a_history_is_of_the_key_or_of_the_input(agent_harness: Make, history: A
     harness = agent_harness(agent, crash="everywhere", forced_serialization=False)
     harness.push("one")
     harness.push("two")
-    before = [] if history is None else ["one!", "hello"]
-    assert texts(model.asked[1]) == [*before, "two!"]
+    previous_texts = [] if history is None else ["one!", "hello"]
+    assert texts(model.asked[1]) == [*previous_texts, "two!"]
 
 
 # -- answers of a type -----------------------------------------------------------------------
@@ -411,7 +413,7 @@ def test_pydantic_ais_test_model_answers(agent_harness: Make) -> None:
 
 def by_history(request: ServedRequest) -> Reply:
     replies = [Reply(tool_calls=[CALL, ToolCall("price_of", {"item": "milk"})]), Reply(tool_calls=[FINAL])]
-    return replies[sum(one["role"] == "assistant" for one in request.body["messages"])]
+    return replies[sum(message["role"] == "assistant" for message in request.body["messages"])]
 
 
 @pytest.mark.own_conditions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -30,18 +30,37 @@ from flink_agents import (
 from flink_agents.models.engine import CallSettings, FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
 LIMIT = 60
 QUICK: dict[str, Any] = {"initial_interval": 0.001, "max_attempts": 3}
 
+
+def date_of(seconds: int, form: str) -> str:
+    # The whole second after it, so that there is something to wait for.
+    return time.strftime(form, time.gmtime(time.time() + seconds + 1))
+
+
 HEADERS: dict[str, Callable[[int], Mapping[str, str]]] = {
     "seconds": lambda seconds: {"retry-after": str(seconds)},
     "date": lambda seconds: {"retry-after": email.utils.formatdate(time.time() + seconds, usegmt=True)},
+    "fraction": lambda seconds: {"retry-after": f"{seconds}.0"},
+    "date of a week": lambda seconds: {"retry-after": date_of(seconds, "%A, %d-%b-%y %H:%M:%S GMT")},
+    "date of C": lambda seconds: {"retry-after": date_of(seconds, "%a %b %e %H:%M:%S %Y")},
+    "date without zone": lambda seconds: {"retry-after": date_of(seconds, "%a, %d %b %Y %H:%M:%S -0000")},
     "milliseconds": lambda seconds: {"retry-after-ms": str(seconds * 1000)},
 }
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +114,12 @@ CALLS: dict[str, CallSettings] = {
 class Whole(Agent):
     def __init__(self, url: str, several: bool, calls: str) -> None:
         provider = OpenAIProvider(base_url=url, api_key=KEY)
-        one = OpenAIChatModel("any", provider=provider)
-        model = FallbackModel(one, OpenAIChatModel("other", provider=provider)) if several else one
+        first_model = OpenAIChatModel("any", provider=provider)
+        model = (
+            FallbackModel(first_model, OpenAIChatModel("other", provider=provider))
+            if several
+            else first_model
+        )
         durability = FlinkDurability[Any](model_calls=CALLS[calls])
         self.agent = ModelAgent(model, name="worker", capabilities=[durability])
 
@@ -131,8 +154,8 @@ def harness_of(agent: Agent) -> OperatorHarness:
     return OperatorHarness(agent, crash=None, forced_replay=False, forced_serialization=False)
 
 
-@each("form", HEADERS)
-@each("kind", KINDS)
+@each_case("form", HEADERS)
+@each_case("kind", KINDS)
 def test_a_service_that_asks_to_wait_too_long_fails_the_attempt(
     caplog: pytest.LogCaptureFixture, kind: str, form: str
 ) -> None:
@@ -149,8 +172,8 @@ def test_a_service_that_asks_to_wait_too_long_fails_the_attempt(
         assert f"longer than retry_after_limit={LIMIT}" in caplog.text
 
 
-@each("form", HEADERS)
-@each("kind", [kind for kind in KINDS if kind not in ("embeddings", "an MCP server", "responses")])
+@each_case("form", HEADERS)
+@each_case("kind", [kind for kind in KINDS if kind not in ("embeddings", "an MCP server", "responses")])
 def test_a_shorter_wait_is_waited_for(kind: str, form: str) -> None:
     make, requests = KINDS[kind]
     busy = Reply("no", status=429, headers=HEADERS[form](1))
@@ -164,7 +187,7 @@ def test_a_shorter_wait_is_waited_for(kind: str, form: str) -> None:
 BUSY = Reply("no", status=429, headers={"retry-after": "7200"})
 
 
-@each(
+@each_case(
     ("first", "second", "attempts"),
     [
         (BUSY, Reply("no", status=503), 5),
@@ -188,7 +211,7 @@ def test_a_request_is_sent_again_if_one_of_several_models_may_answer(
         assert f"status_code: {second.status}" in letter.traceback
 
 
-@each("status", [400, 501])
+@each_case("status", [400, 501])
 def test_a_policy_of_the_author_sends_nothing_again_that_was_rejected(status: int) -> None:
     with ModelServer(lambda request: Reply("no", status=status)) as server:
         with harness_of(Whole(server.base_url, False, "own")) as harness:
@@ -197,7 +220,7 @@ def test_a_policy_of_the_author_sends_nothing_again_that_was_rejected(status: in
         assert server.count == 1
 
 
-@each("first", [Reply(body="[]"), Reply("no", status=500), Reply(hang_up=True), Reply("late", delay=30)])
+@each_case("first", [Reply(body="[]"), Reply("no", status=500), Reply(hang_up=True), Reply("late", delay=30)])
 def test_a_policy_of_the_author_sends_again_what_may_succeed(first: Reply) -> None:
     with ModelServer([first, Reply("good")]) as server:
         with harness_of(Whole(server.base_url, False, "quick")) as harness:

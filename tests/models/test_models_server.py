@@ -35,11 +35,11 @@ def test_tools_and_answer(model_server: Serve, agent_harness: Make) -> None:
     harness = agent_harness(Analyst(), config=options(server), crash=None)
     assert harness.push("tea or coffee?") == ["good"]
     first, second, third = (request.body for request in server.requests)
-    assert [one["function"]["name"] for one in first["tools"]] == ["price_of", "stock_of"]
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["price_of", "stock_of"]
     parameters = first["tools"][0]["function"]["parameters"]
     assert parameters["properties"]["item"]["description"] == "Name of the item."
     assert first["messages"][0]["content"] == "You judge orders."
-    assert [one["content"] for one in second["messages"][-2:]] == ["7.5", "3"]
+    assert [message["content"] for message in second["messages"][-2:]] == ["7.5", "3"]
     assert third["messages"][-1]["content"] == "15.0"
 
 
@@ -54,24 +54,25 @@ def test_a_crash_at_every_point_changes_nothing(model_server: Serve, agent_harne
 @pytest.mark.parametrize("fault", [Fault.UNACKNOWLEDGED, Fault.LOST])
 def test_requests_that_were_recorded_are_never_sent_again(model_server: Serve, fault: Fault) -> None:
     """The attempt dies at every append; behind one that is stored, nothing before it is sent again."""
-    appends, met = 0, True
+    appends = 0
+    met = True
     while met:
         server = model_server(by_history)
         faults = Faults(at_append(appends, fault))
         harness = OperatorHarness(Analyst(), config=options(server), store=faults.store, crash=None)
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         try:
             outputs = harness.push("tea or coffee?")
             met = False
         except Exception:
-            harness.restore(before)
+            harness.restore(snapshot)
             outputs = harness.push("tea or coffee?")
         harness.close()
         assert outputs == ["good"]
         repeated = server.count - 3
         assert repeated == 0 if fault.stores or not met else repeated <= 1
-        asked = [len(request.body["messages"]) for request in server.requests]
-        assert asked == sorted(asked)
+        message_counts = [len(request.body["messages"]) for request in server.requests]
+        assert message_counts == sorted(message_counts)
         appends += 1
     assert appends > 6  # three requests, three calls of tools, and the end of the action
 
@@ -145,9 +146,9 @@ def test_metrics_count_what_was_sent(model_server: Serve) -> None:
     server = model_server([Reply("busy", status=503), Reply("good", input_tokens=7, output_tokens=3)])
     harness = OperatorHarness(Analyst(), config=options(server), crash=None, forced_replay=False)
     assert harness.push("tea?") == ["good"]
-    found = {name: value for name, value in harness.metrics.items() if name.startswith("chat.")}
-    assert found.pop("chat.analyst.latency_ms") > 0
-    assert found == {
+    metrics = {name: value for name, value in harness.metrics.items() if name.startswith("chat.")}
+    assert metrics.pop("chat.analyst.latency_ms") > 0
+    assert metrics == {
         "chat.analyst.limit_wait_ms": 0,
         "chat.analyst.requests": 2,
         "chat.analyst.failures": 1,
@@ -213,7 +214,7 @@ def test_a_stream_that_breaks_off_is_no_answer(
     model_server: Serve, agent_harness: Make, interface: str
 ) -> None:
     """The connection is closed in good order: nothing but the missing end says that something is missing."""
-    body = "".join(f"data: {json.dumps(one)}\n\n" for one in STREAMS[interface])
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in STREAMS[interface])
     server = model_server([Reply(body=body, headers={"content-type": "text/event-stream"}), Reply("whole")])
     config = {
         **options(server),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai.messages import BinaryContent
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -52,8 +52,8 @@ class Talker(Agent):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        said = SAYS.get(event.input, event.input)
-        result = await ctx.chat("talker", said, tools=[give], history=HISTORY[0])
+        user_input = SAYS.get(event.input, event.input)
+        result = await ctx.chat("talker", user_input, tools=[give], history=HISTORY[0])
         return OutputEvent(output=result.output)
 
 
@@ -69,10 +69,10 @@ ONE: list[Any] = ["good"]
 CALLS = Reply(tool_calls=[ToolCall("give", {"size": 10})] * 3)
 
 
-@each(
+@each_case(
     "said, lines",
     [
-        *((said, ONE) for said in SAYS),
+        *((name, ONE) for name in SAYS),
         ("long answer", ["x" * LARGE]),
         ("result of a tool", [ToolCall("give", {"size": LARGE}), "good"]),
         ("arguments of a tool", [ToolCall("give", {"size": "1" + " " * LARGE}), "good"]),
@@ -80,7 +80,7 @@ CALLS = Reply(tool_calls=[ToolCall("give", {"size": 10})] * 3)
         ("many steps", [*[CALLS] * 22, "good"]),
     ],
 )
-@each("limit", [{}, {"max_tokens": 10_000}, {"summary": Summary(model="short")}])
+@each_case("limit", [{}, {"max_tokens": 10_000}, {"summary": Summary(model="short")}])
 def test_earlier_turns_stay(said: str, lines: list[Any], limit: dict[str, Any]) -> None:
     HISTORY[:] = [ConversationHistory(**limit)]
     MODEL[:] = [ScriptedModel(["I am a model.", *lines, "again", "in short"])]
@@ -106,7 +106,7 @@ def test_what_fits_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
         harness.push("Who are you?")
         harness.push("half")
         assert harness.memory()["conversations.default"].messages[2]["parts"][0]["content"] == SAYS["half"]
-        assert not [one for one in caplog.records if one.name.startswith("flink_agents.history")]
+        assert not [record for record in caplog.records if record.name.startswith("flink_agents.history")]
         harness.push("text")
     assert "large messages are cut, from" in caplog.text
 
@@ -116,6 +116,6 @@ def test_a_crash_cuts_the_same() -> None:
     HISTORY[:] = [ConversationHistory()]
     MODEL[:] = [ScriptedModel(["good"] * 3)]
     with OperatorHarness(Talker(), crash="everywhere") as harness:
-        for said in ("Who are you?", "picture", "text"):
-            assert harness.push(said) == ["good"]
+        for user_input in ("Who are you?", "picture", "text"):
+            assert harness.push(user_input) == ["good"]
         assert len(harness.memory()["conversations.default"].messages) == 6

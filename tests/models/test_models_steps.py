@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai.messages import BinaryContent, ModelMessage, UserPromptPart
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -70,7 +70,7 @@ RIGHT = ToolCall("price_of", {"item": "tea"})
 OTHER = ToolCall("stock_of", {"thing": "tea"})
 
 
-@each(
+@each_case(
     "steps, ends",
     [
         ([[WRONG, WRONG, WRONG]], False),
@@ -113,7 +113,7 @@ def final_result_2(item: str) -> str:
     return f"{item} lost"
 
 
-@each(
+@each_case(
     "tools, name",
     [
         ([price_of], "final_result"),
@@ -150,16 +150,16 @@ class Derived(Declared):
         return ChatModel(clazz=model, tools=["price", "count_of"])
 
 
-@each("agent, names", [(Declared, {"price", "stock", "count_of"}), (Derived, {"price", "count_of"})])
+@each_case("agent, names", [(Declared, {"price", "stock", "count_of"}), (Derived, {"price", "count_of"})])
 def test_tools_in_the_body_of_a_class_are_found(agent: type[Agent], names: set[str]) -> None:
     plan = compile_agent(agent())
-    assert {one.name for one in plan.resources if one.type == "tool"} == names
+    assert {resource.name for resource in plan.resources if resource.type == "tool"} == names
     assert (
         talk(ToolCall("price", {"item": "tea"}), ToolCall("count_of", {"item": "tea"}), "done", agent=agent)
         == "done"
     )
-    told = [getattr(part, "content", None) for part in MODEL[0].asked[-1][-1].parts]
-    assert told == [3 if agent is Derived else 1]
+    contents = [getattr(part, "content", None) for part in MODEL[0].asked[-1][-1].parts]
+    assert contents == [3 if agent is Derived else 1]
 
 
 @pytest.mark.parametrize("kind", ["openai-chat", "openai-responses"])
@@ -188,7 +188,7 @@ def test_cached_tokens_and_contents_over_http(
         assert harness.push("go") == [("a cat", 160, 200)]
     field = "messages" if kind == "openai-chat" else "input"
     [message] = server.requests[0].body[field]
-    kinds = [one["type"].removeprefix("input_") for one in message["content"]]
+    kinds = [part["type"].removeprefix("input_") for part in message["content"]]
     assert (message["role"], kinds) in [
         ("user", ["text", "image_url", "text"]),
         ("user", ["text", "image", "text"]),
@@ -197,10 +197,12 @@ def test_cached_tokens_and_contents_over_http(
 
 
 def contents_of(messages: list[ModelMessage]) -> list[Any]:
-    return [part.content for one in messages for part in one.parts if isinstance(part, UserPromptPart)]
+    return [
+        part.content for message in messages for part in message.parts if isinstance(part, UserPromptPart)
+    ]
 
 
-@each(
+@each_case(
     "given, told",
     [
         (["one", "two"], ["one", "two"]),

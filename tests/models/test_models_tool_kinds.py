@@ -38,7 +38,7 @@ from flink_agents.api.errors import StoreError
 from flink_agents.models.engine import FlinkDurability, as_tool, server_toolset, skills_toolset
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -121,7 +121,8 @@ def call_until_paid(messages: list[ModelMessage], info: AgentInfo) -> ModelRespo
     if len(messages) > 1 and not wrong:
         return ModelResponse([TextPart(str(getattr(last, "content", last)))])
     # The tool that pays is the last one of a toolset of skills.
-    name, arguments = info.function_tools[-1].name, {"how": "well"}
+    name = info.function_tools[-1].name
+    arguments = {"how": "well"}
     if name == "run_script":
         arguments = {"skill": "till", "script": "scripts/pay.sh"}
     elif name == "cashier":
@@ -170,12 +171,12 @@ class Whole(Agent):
     """Runs a whole agent of pydantic-ai that has the tool; the server is one of the agent on the stream."""
 
     def __init__(self, place: int, unknown: str, timeout: float | None) -> None:
-        given, servers = GIVEN[place]
+        options, servers = GIVEN[place]
         for name, server in servers.items():
             self.add_resource(name, "mcp_server", server)
         calls: Any = {} if timeout is None else {"timeout": timeout}
         durability = FlinkDurability[None](tool_calls=calls, on_unknown_outcome=unknown)
-        self.agent = ModelAgent(model, name="worker", capabilities=[durability], **given)
+        self.agent = ModelAgent(model, name="worker", capabilities=[durability], **options)
 
     @action(InputEvent, on_error=OnError.DEAD_LETTER)
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
@@ -204,7 +205,10 @@ class Shop:
     def __init__(
         self, folder: Path, again: bool | None, patient: bool, hangs: bool, stack: ExitStack
     ) -> None:
-        self.folder, self.again, self.patient, self.hangs = folder, again, patient, hangs
+        self.folder = folder
+        self.again = again
+        self.patient = patient
+        self.hangs = hangs
         self._stack = stack
         self.raw: Raw | None = None
 
@@ -390,16 +394,16 @@ class Case:
         assert len(self.shop.paid) == 1
 
 
-@each("patient", [True, False])
-@each("kind", KINDS)
+@each_case("patient", [True, False])
+@each_case("kind", KINDS)
 def test_a_call_without_an_end_is_not_repeated(tmp_path: Path, kind: str, patient: bool) -> None:
     with Case(tmp_path, kind, None, patient) as case:
         case.settle("hang")
         case.check_unknown()
 
 
-@each("patient", [True, False])
-@each("kind", [kind for kind in KINDS if "skill" not in kind])
+@each_case("patient", [True, False])
+@each_case("kind", [kind for kind in KINDS if "skill" not in kind])
 def test_a_call_that_may_be_repeated_keeps_its_key(tmp_path: Path, kind: str, patient: bool) -> None:
     with Case(tmp_path, kind, True, patient) as case:
         case.settle("hang")
@@ -408,7 +412,7 @@ def test_a_call_that_may_be_repeated_keeps_its_key(tmp_path: Path, kind: str, pa
         assert (len(case.shop.paid), len(set(case.shop.paid))) == (2, 1)
 
 
-@each("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_model_that_was_told_what_is_wrong_calls_again(tmp_path: Path, kind: str) -> None:
     if "skill" in kind:
         return  # A script says nothing of the kind: its exit code is a result.
@@ -437,19 +441,19 @@ class Crash(Faults):
         return Fault.REFUSED
 
 
-@each("again", [None, True])
-@each("kind", KINDS)
+@each_case("again", [None, True])
+@each_case("kind", KINDS)
 def test_a_call_is_made_again_with_its_key_when_the_worker_died(
     tmp_path: Path, kind: str, again: bool | None
 ) -> None:
     crash = Crash()
     with Case(tmp_path, kind, again, hangs=False, store=crash.store) as case:
         crash.shop = case.shop
-        before = case.harness.snapshot()
+        snapshot = case.harness.snapshot()
         case.shop.make_trouble("none")
         with pytest.raises(StoreError):
             case.harness.push("go")
-        case.harness.restore(before)
+        case.harness.restore(snapshot)
         [output] = case.harness.push("go")
         assert "paid" in output
         assert (len(case.shop.paid), len(set(case.shop.paid))) == (2, 1)
@@ -457,30 +461,30 @@ def test_a_call_is_made_again_with_its_key_when_the_worker_died(
             assert len(case.shop.paid[0]) == 32
 
 
-@each("kind", [kind for kind in KINDS if "skill" not in kind and kind not in KEYED])
+@each_case("kind", [kind for kind in KINDS if "skill" not in kind and kind not in KEYED])
 def test_a_call_is_not_made_again_if_the_tool_says_so_when_the_worker_died(tmp_path: Path, kind: str) -> None:
     crash = Crash()
     with Case(tmp_path, kind, False, hangs=False, store=crash.store) as case:
         crash.shop = case.shop
-        before = case.harness.snapshot()
+        snapshot = case.harness.snapshot()
         case.shop.make_trouble("none")
         with pytest.raises(StoreError):
             case.harness.push("go")
-        case.harness.restore(before)
+        case.harness.restore(snapshot)
         case.harness.push("go")
         case.check_unknown()
 
 
-@each("approved", [True, False])
-@each("kind", KINDS)
+@each_case("approved", [True, False])
+@each_case("kind", KINDS)
 def test_a_person_decides_instead(tmp_path: Path, kind: str, approved: bool) -> None:
     with Case(tmp_path, kind, unknown="ask") as case:
         case.settle("hang")
         [request] = case.harness.approvals
         assert request.what.startswith("repeat tool ")
         assert len(case.shop.paid) == 1
-        told = case.harness.approve(request) if approved else case.harness.deny(request, "it was paid")
-        [output] = told
+        outputs = case.harness.approve(request) if approved else case.harness.deny(request, "it was paid")
+        [output] = outputs
         if approved:
             assert "paid" in output
             assert (len(case.shop.paid), len(set(case.shop.paid))) == (2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent as ModelAgent
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -89,12 +89,12 @@ class Caller(Agent):
                 SCRIPT[0], name="judge", tools=[outside], capabilities=[FlinkDurability()]
             )
             return OutputEvent(output=(await agent.run("go")).output)
-        found: Any = ctx.get_resource(name, ResourceType.TOOL)
+        plan_tool: Any = ctx.get_resource(name, ResourceType.TOOL)
         if way == "durable call":
-            return OutputEvent(output=await ctx.durable_execute_async(found, "it"))
-        given = {"ctx": ctx} if name in ("inside", "durable") else {}
-        made = found(what="it", **given)
-        return OutputEvent(output=made if name == "plain" else await made)
+            return OutputEvent(output=await ctx.durable_execute_async(plan_tool, "it"))
+        arguments = {"ctx": ctx} if name in ("inside", "durable") else {}
+        result = plan_tool(what="it", **arguments)
+        return OutputEvent(output=result if name == "plain" else await result)
 
 
 WAYS = [
@@ -112,7 +112,7 @@ def failure(way: str, name: str, **harness: Any) -> str:
     return str(caught.value)
 
 
-@each(("way", "name"), WAYS)
+@each_case(("way", "name"), WAYS)
 def test_the_error_names_the_tool_once(way: str, name: str) -> None:
     KINDS["error"] = OSError
     text = failure(way, name)
@@ -121,7 +121,7 @@ def test_the_error_names_the_tool_once(way: str, name: str) -> None:
     assert text.count("in tool") == 1
 
 
-@each("error", [Never, Frozen, OSError, type("Attributes", (ValueError,), {"slot": object()})])
+@each_case("error", [Never, Frozen, OSError, type("Attributes", (ValueError,), {"slot": object()})])
 def test_whatever_is_raised(error: type[Exception]) -> None:
     KINDS["error"] = error
     text = failure("model", "inside")
@@ -129,7 +129,7 @@ def test_whatever_is_raised(error: type[Exception]) -> None:
     assert text.count("in tool 'inside'") == (error is not Frozen)
 
 
-@each(("way", "name"), WAYS)
+@each_case(("way", "name"), WAYS)
 def test_a_replay_names_it_as_well(way: str, name: str) -> None:
     KINDS["error"] = OSError
     for setting in ({"forced_replay": True}, {"forced_restart": True}):

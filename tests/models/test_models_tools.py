@@ -148,13 +148,13 @@ class Worker(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         result = await ctx.chat(event.input, "go")
-        told = [
+        tool_results = [
             (part.content, part.outcome)
             for message in result.messages
             for part in message.parts
             if isinstance(part, ToolReturnPart)
         ]
-        return OutputEvent(output=(told, ctx.short_term_memory.get("pages", None)))
+        return OutputEvent(output=(tool_results, ctx.short_term_memory.get("pages", None)))
 
 
 def raising(error: Exception) -> Any:
@@ -164,20 +164,21 @@ def raising(error: Exception) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_called() -> Any:
     CALLED.clear()
-    releasing, log = Releasing(), logging.getLogger("flink_agents.loop")
+    releasing = Releasing()
+    log = logging.getLogger("flink_agents.loop")
     log.addHandler(releasing)
     yield
     log.removeHandler(releasing)
     let_go()
 
 
-def told(make: Make, *calls: ToolCall, model: str = "main") -> list[Any]:
+def results_of(make: Make, *calls: ToolCall, model: str = "main") -> list[Any]:
     """What the model is told of calls at once; a crash at each point changes nothing."""
     SCRIPT[:] = [ScriptedModel([Reply(tool_calls=calls), "done"])]
     harness = make(Worker(), crash="everywhere", forced_serialization=False)
-    ((found, _),) = harness.push(model)
+    ((results, _),) = harness.push(model)
     SCRIPT[0].assert_complete()
-    return found
+    return results
 
 
 def fails(make: Make, error: type[Exception], *calls: ToolCall, model: str = "main") -> str:
@@ -208,17 +209,17 @@ TOLD = [
 
 
 @pytest.mark.own_conditions
-@pytest.mark.parametrize(("call", "outcome", "text"), TOLD, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("call", "outcome", "text"), TOLD, ids=lambda value: str(value)[:40])
 def test_what_the_model_is_told(agent_harness: Make, call: ToolCall, outcome: str, text: str) -> None:
-    ((content, found),) = told(agent_harness, call)
-    assert found == outcome
+    ((content, actual_outcome),) = results_of(agent_harness, call)
+    assert actual_outcome == outcome
     assert text in str(content)
 
 
 SLOW = [do("hang"), ToolCall("later", {"seconds": 5}), ToolCall("inside", {"page": "slow"})]
 
 
-@pytest.mark.parametrize("call", SLOW, ids=lambda one: one.name)
+@pytest.mark.parametrize("call", SLOW, ids=lambda call: call.name)
 def test_a_call_that_takes_too_long(agent_harness: Make, call: ToolCall) -> None:
     text = fails(agent_harness, ToolOutcomeUnknownError, call, model="hasty")
     assert f"it is unknown whether a call of the tool '{call.name}' took effect" in text
@@ -237,7 +238,7 @@ def test_what_a_tool_raises_ends_the_conversation(agent_harness: Make) -> None:
 
 @pytest.mark.own_conditions
 def test_unless_the_model_shall_be_told(agent_harness: Make) -> None:
-    assert told(agent_harness, do("raise"), model="lenient") == [("OSError: broken", "failed")]
+    assert results_of(agent_harness, do("raise"), model="lenient") == [("OSError: broken", "failed")]
 
 
 def test_a_call_that_is_wrong_too_often(agent_harness: Make) -> None:
@@ -251,7 +252,7 @@ def test_a_call_that_is_wrong_too_often(agent_harness: Make) -> None:
 def test_calls_at_once_run_side_by_side_and_are_told_in_order(agent_harness: Make) -> None:
     waits = [0.05, 0.01, 0.03]
     calls = [ToolCall("later", {"seconds": seconds}) for seconds in waits]
-    assert told(agent_harness, *calls) == [(f"after {seconds}", "success") for seconds in waits]
+    assert results_of(agent_harness, *calls) == [(f"after {seconds}", "success") for seconds in waits]
     assert sorted(CALLED) == sorted(f"later {seconds}" for seconds in waits)
 
 
@@ -260,8 +261,8 @@ def test_a_tool_of_the_action_is_executed_again_but_not_its_calls(agent_harness:
     calls = [ToolCall("inside", {"page": page}) for page in ("a", "b")]
     SCRIPT[:] = [ScriptedModel([Reply(tool_calls=calls), "done"])]
     harness = agent_harness(Worker(), crash="everywhere", forced_serialization=False)
-    ((found, pages),) = harness.push("main")
-    assert found == [("A", "success"), ("B", "success")]
+    ((results, pages),) = harness.push("main")
+    assert results == [("A", "success"), ("B", "success")]
     assert pages == ["a", "b"]
     assert sorted(CALLED) == ["fetch a", "fetch b"]
 
@@ -269,9 +270,9 @@ def test_a_tool_of_the_action_is_executed_again_but_not_its_calls(agent_harness:
 @pytest.mark.own_conditions
 def test_limits_of_a_tool_hold_for_models(agent_harness: Make) -> None:
     calls = [ToolCall("limited", {"word": word}) for word in "abc"]
-    assert [content for content, _ in told(agent_harness, *calls)] == ["a", "b", "c"]
-    begun = [one.split() for one in CALLED]
-    assert all(first == ["begin", word] and end == ["end", word] for (first, end), word in pairs(begun))
+    assert [content for content, _ in results_of(agent_harness, *calls)] == ["a", "b", "c"]
+    steps = [line.split() for line in CALLED]
+    assert all(first == ["begin", word] and end == ["end", word] for (first, end), word in pairs(steps))
 
 
 def pairs(begun: list[list[str]]) -> list[Any]:
@@ -324,16 +325,16 @@ def sphinx(a: int, b: str = "x") -> None:
 @pytest.mark.parametrize("function", [google, numpy, sphinx])
 def test_parameters_have_the_texts_of_the_docstring(function: Callable[..., Any]) -> None:
     properties = Tool(function).parameters["properties"]
-    assert {name: one["description"] for name, one in properties.items()} == {
+    assert {name: parameter["description"] for name, parameter in properties.items()} == {
         "a": "First of all.",
         "b": "Second: or not.",
     }
 
 
 def test_what_a_tool_is_given_is_hidden() -> None:
-    found = Tool(Worker.inside.__get__(Worker()))
-    assert list(found.parameters["properties"]) == ["page"]
-    assert list(found.given) == ["ctx", "memory", "notes"]
+    inside_tool = Tool(Worker.inside.__get__(Worker()))
+    assert list(inside_tool.parameters["properties"]) == ["page"]
+    assert list(inside_tool.given) == ["ctx", "memory", "notes"]
 
 
 def test_a_tool_can_be_sent_to_workers() -> None:
@@ -348,6 +349,6 @@ def test_a_tool_can_be_sent_to_workers() -> None:
     assert sent(number="4") == 8
     assert (sent.name, sent.description, sent.settings) == (tool.name, tool.description, tool.settings)
     assert sent.parameters == tool.parameters
-    found: Tool = cloudpickle.loads(cloudpickle.dumps(retrieval_tool("articles", k=2)))
-    assert found.name == "search_articles"
-    assert list(found.given) == ["ctx"]
+    search_tool: Tool = cloudpickle.loads(cloudpickle.dumps(retrieval_tool("articles", k=2)))
+    assert search_tool.name == "search_articles"
+    assert list(search_tool.given) == ["ctx"]

@@ -73,8 +73,8 @@ def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse([SAID[trouble](turn)])
     if turn == 0:
         return ModelResponse([ToolCallPart("act", {"what": trouble})])
-    told = str(vars(messages[-1].parts[0])["content"])
-    return ModelResponse([ToolCallPart("final_result", {"good": len(told) > 1000})])
+    content = str(vars(messages[-1].parts[0])["content"])
+    return ModelResponse([ToolCallPart("final_result", {"good": len(content) > 1000})])
 
 
 model = FunctionModel(answer)
@@ -163,10 +163,10 @@ def ended(harness: OperatorHarness, trouble: str) -> Any:
 
 def check(harness: OperatorHarness, trouble: str, expected: Any) -> None:
     harness.run_until_idle()
-    others = {key: good for key, good in harness.outputs if key != trouble}
-    assert others == dict.fromkeys(OTHERS, True)
-    found = ended(harness, trouble)
-    assert found is expected if isinstance(expected, bool) else str(expected) in found
+    other_outputs = {key: good for key, good in harness.outputs if key != trouble}
+    assert other_outputs == dict.fromkeys(OTHERS, True)
+    result = ended(harness, trouble)
+    assert result is expected if isinstance(expected, bool) else str(expected) in result
 
 
 KINDS = (Chatting, Whole)

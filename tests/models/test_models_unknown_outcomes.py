@@ -39,7 +39,7 @@ from flink_agents.api.errors import (
 from flink_agents.models.engine import FlinkDurability, as_tool, skills_toolset
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -235,7 +235,7 @@ def check_unknown(harness: OperatorHarness, error: str = "ToolOutcomeUnknownErro
     assert len(PAID) == 1
 
 
-@each("kind", CHATTING)
+@each_case("kind", CHATTING)
 def test_a_call_that_takes_too_long_ends_the_conversation(kind: str) -> None:
     PAID.clear()
     with harness_of(chatting(CHATTING[kind](), TIMEOUT)) as harness:
@@ -245,7 +245,7 @@ def test_a_call_that_takes_too_long_ends_the_conversation(kind: str) -> None:
     GATE.clear()
 
 
-@each("kind", CHATTING)
+@each_case("kind", CHATTING)
 def test_a_call_is_not_made_again_when_its_action_was_cancelled(kind: str) -> None:
     PAID.clear()
     if kind == "in the action":
@@ -257,7 +257,7 @@ def test_a_call_is_not_made_again_when_its_action_was_cancelled(kind: str) -> No
     GATE.clear()
 
 
-@each("kind", CHATTING)
+@each_case("kind", CHATTING)
 def test_a_model_may_be_asked_for_another_call(kind: str) -> None:
     PAID.clear()
     with harness_of(chatting(CHATTING[kind]())) as harness:
@@ -265,7 +265,7 @@ def test_a_model_may_be_asked_for_another_call(kind: str) -> None:
     assert PAID == ["pay", "pay"]
 
 
-@each("kind", WHOLE)
+@each_case("kind", WHOLE)
 def test_the_same_in_whole_agents(kind: str) -> None:
     for make in (
         lambda: whole(TIMEOUT, **WHOLE[kind]()),
@@ -299,12 +299,12 @@ class Strict(Shop):
 
 def test_a_restart_does_not_make_the_call_again() -> None:
     with harness_of(chatting(Tool(pay_async, "pay"), 0.2, Strict)) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for _ in range(3):
             with pytest.raises(ActionFailedError) as caught:
                 harness.push("slow")
             assert isinstance(caught.value.__cause__, ToolOutcomeUnknownError)
-            harness.restore(before)
+            harness.restore(snapshot)
     assert PAID == ["pay"]
 
 
@@ -325,7 +325,7 @@ async def pay_by_key(how: str, idempotency_key: str) -> str:
     return "paid"
 
 
-def asked() -> OperatorHarness:
+def asking_harness() -> OperatorHarness:
     tool = Tool(pay_by_key, "pay", idempotent=False)
     harness = harness_of(chatting(tool, 0.2, on_unknown_outcome="ask"))
     settle_asked(harness)
@@ -339,7 +339,7 @@ def settle_asked(harness: OperatorHarness) -> None:
 
 
 def test_a_person_lets_the_call_be_made_again_with_its_key() -> None:
-    with asked() as harness:
+    with asking_harness() as harness:
         [request] = harness.approvals
         assert request.what == "repeat tool pay"
         assert request.arguments == {"call": {"how": "slow"}, "reason": "it took longer than 0.2 seconds"}
@@ -349,9 +349,9 @@ def test_a_person_lets_the_call_be_made_again_with_its_key() -> None:
 
 
 def test_a_person_lets_the_conversation_go_on_without_the_call() -> None:
-    with asked() as harness:
-        [told] = harness.deny(harness.approvals[0], "it was paid")
-    assert "do not call the tool again for this. it was paid" in told
+    with asking_harness() as harness:
+        [answer] = harness.deny(harness.approvals[0], "it was paid")
+    assert "do not call the tool again for this. it was paid" in answer
     assert len(PAID) == 1
 
 
@@ -377,21 +377,21 @@ KEYED: dict[str, Callable[[], Agent]] = {
 }
 
 
-@each("kind", KEYED)
+@each_case("kind", KEYED)
 def test_a_call_keeps_its_key_when_the_worker_dies(kind: str) -> None:
     PAID.clear()
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
     with harness_of(KEYED[kind](), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(StoreError):
             harness.push("well")
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push("well") == ["paid"]
         assert harness.push("well") == ["paid"]
-    assert [PAID.count(one) for one in dict.fromkeys(PAID)] == [2, 1]
+    assert [PAID.count(key) for key in dict.fromkeys(PAID)] == [2, 1]
 
 
-@each("of_whole", [False, True])
+@each_case("of_whole", [False, True])
 def test_a_tool_that_must_not_be_repeated_is_not_called_again_after_a_crash(of_whole: bool) -> None:
     PAID.clear()
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
@@ -399,10 +399,10 @@ def test_a_tool_that_must_not_be_repeated_is_not_called_again_after_a_crash(of_w
     of_library = ModelTool(pay_async, name="pay", metadata={"flink": {"idempotent": False}})
     agent = whole(tools=[of_library]) if of_whole else chatting(strict)
     with harness_of(agent, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(StoreError):
             harness.push("well")
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("well")
         check_unknown(harness)
         assert "the worker died during the call" in harness.dead_letters[0].traceback
@@ -428,8 +428,8 @@ def till(folder: Path, **options: Any) -> Skills:
 @pytest.mark.parametrize("kind", ["chat", "whole"])
 def test_a_script_that_takes_too_long(tmp_path: Path, kind: str) -> None:
     skills = till(tmp_path)
-    made = chatting(skills, kind="skills") if kind == "chat" else whole(toolsets=[skills_toolset(skills)])
-    with harness_of(made) as harness:
+    agent = chatting(skills, kind="skills") if kind == "chat" else whole(toolsets=[skills_toolset(skills)])
+    with harness_of(agent) as harness:
         settle(harness, "slow")
         PAID.extend((tmp_path / "paid").read_text().split())
         check_unknown(harness)
@@ -448,7 +448,7 @@ def two_calls(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     if len(messages) > 1:
         return ModelResponse([TextPart("done")])
     name = info.function_tools[0].name
-    return ModelResponse([ToolCallPart(name, {"how": one}) for one in ("first", "second")])
+    return ModelResponse([ToolCallPart(name, {"how": argument}) for argument in ("first", "second")])
 
 
 def return_key(how: str, idempotency_key: str) -> str:
@@ -470,8 +470,8 @@ class Both(Agent):
     @action(InputEvent)
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         result = await self.agent.run(event.input)
-        told = [vars(part).get("content") for part in result.all_messages()[2].parts]
-        return OutputEvent(output=told)
+        contents = [vars(part).get("content") for part in result.all_messages()[2].parts]
+        return OutputEvent(output=contents)
 
 
 def test_calls_at_once_have_keys_of_their_own_which_survive_a_crash_anywhere() -> None:
@@ -480,4 +480,4 @@ def test_calls_at_once_have_keys_of_their_own_which_survive_a_crash_anywhere() -
     ) as harness:
         [keys] = harness.push("go")
     assert len(set(keys)) == 2
-    assert {len(one) for one in keys} == {32}
+    assert {len(key) for key in keys} == {32}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai.messages import AudioUrl, DocumentUrl, FileUrl, ImageUrl, VideoUrl
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import (
     Agent,
@@ -55,10 +55,10 @@ class Target:
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    made = Target()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    new_target = Target()
+    yield new_target
+    new_target.server.shutdown()
+    new_target.server.server_close()
 
 
 KINDS: dict[str, Callable[..., FileUrl]] = {
@@ -117,17 +117,17 @@ def server(model_server: Serve, monkeypatch: pytest.MonkeyPatch) -> ModelServer:
     return model_server(lambda request: Reply("good"))
 
 
-@each("kind, host, allow, by_code, force", CASES)
+@each_case("kind, host, allow, by_code, force", CASES)
 def test_nothing_is_fetched_from_this_machine(
     server: ModelServer, target: Target, kind: str, host: str, allow: bool, by_code: bool, force: Any
 ) -> None:
     """Neither what the code makes of a URL in a record, nor what a record brings, is downloaded from here."""
     url = f"http://{host}:{target.port}/a.{ENDS[kind]}"
-    given = url if by_code else KINDS[kind](url, force_download=force)
-    outcome = pushed(looker(server.base_url, kind, allow, by_code, force), given)
+    sent_url = url if by_code else KINDS[kind](url, force_download=force)
+    outcome = pushed(looker(server.base_url, kind, allow, by_code, force), sent_url)
     assert (outcome == "FA9031") == (not allow), outcome
     assert target.asked == []
-    assert SECRET.decode() not in "".join(str(one.body) for one in server.requests)
+    assert SECRET.decode() not in "".join(str(request.body) for request in server.requests)
 
 
 def test_what_the_code_allows(server: ModelServer, target: Target) -> None:

@@ -106,7 +106,7 @@ def test_a_replay_counts_the_price_that_was_recorded(monkeypatch: pytest.MonkeyP
     Script.model = ScriptedModel([asks("tea"), says("good")])
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(shop(cost=2.5 * PRICE), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(AgentsError):
             harness.push("all?")
 
@@ -116,7 +116,7 @@ def test_a_replay_counts_the_price_that_was_recorded(monkeypatch: pytest.MonkeyP
             return type("Price", (), {"total_price": 1.0})()
 
         monkeypatch.setattr(ModelResponse, "cost", cost)
-        harness.restore(before)
+        harness.restore(snapshot)
         (used,) = harness.push("all?")
     assert used["cost"] == pytest.approx(2 * PRICE)
     assert Script.model.count == 2 and CALLED == ["tea"]

@@ -22,7 +22,7 @@ from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 MODELS: list[Any] = []
 
@@ -128,8 +128,8 @@ def calls_inside(holder: Any, member: Any) -> type[Agent]:
 
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            [found] = await ctx.gather(ctx.call_agent(member(holder), event.input))
-            return OutputEvent(output=found)
+            [output] = await ctx.gather(ctx.call_agent(member(holder), event.input))
+            return OutputEvent(output=output)
 
     return CallsMember
 
@@ -156,7 +156,7 @@ CALLERS = [
     calls(Inner()),
     calls(CallsGlobal()),
     calls_inside(Team(), lambda team: team.members["judge"]),
-    calls_inside([REACT], lambda found: found[0]),
+    calls_inside([REACT], lambda agents: agents[0]),
     Checked,
     calls(Checked()),
     Judge,
@@ -164,7 +164,7 @@ CALLERS = [
 ]
 
 
-@each("made", CALLERS)
+@each_case("made", CALLERS)
 def test_a_step_of_an_agent_of_the_package_has_a_journal(made: Any) -> None:
     MODELS.append(ScriptedModel(["an answer"]))
     harness = OperatorHarness(made())
@@ -175,7 +175,7 @@ def test_a_step_of_an_agent_of_the_package_has_a_journal(made: Any) -> None:
     assert makes_durable_calls(bind(compile_agent(agent), AgentCode.of(agent)))
 
 
-@each("made", [Replaced, calls(Replaced()), calls(AcceptsAll)])
+@each_case("made", [Replaced, calls(Replaced()), calls(AcceptsAll)])
 def test_an_agent_without_steps_needs_no_store(made: Any) -> None:
     agent = made()
     bound = bind(compile_agent(agent), AgentCode.of(agent))

@@ -45,9 +45,9 @@ class Finding:
         return (self.found is None) == (self.name == NOTHING) and self.broken is None
 
     def __str__(self) -> str:
-        told = self.broken or self.found or "nothing found"
+        summary = self.broken or self.found or "nothing found"
         mark = "ok  " if self.passed else "FAIL"
-        return f"{mark} {self.name:32} {self.programs:5} {self.seconds:6.1f} s  {told}"
+        return f"{mark} {self.name:32} {self.programs:5} {self.seconds:6.1f} s  {summary}"
 
 
 def try_mutation(name: str, programs: int, seed: int, left_out: frozenset[str]) -> Finding:
@@ -70,8 +70,8 @@ def try_mutation(name: str, programs: int, seed: int, left_out: frozenset[str]) 
     if failure is None:
         return Finding(name, None, programs, seconds)
     at, failed = failure
-    told = f"{type(failed.__cause__).__name__}: {failed.__cause__}".splitlines()[0]
-    return Finding(name, f"program {at}: {told[:120]}", at - seed + 1, seconds)
+    error_line = f"{type(failed.__cause__).__name__}: {failed.__cause__}".splitlines()[0]
+    return Finding(name, f"program {at}: {error_line[:120]}", at - seed + 1, seconds)
 
 
 def try_all(
@@ -82,7 +82,7 @@ def try_all(
     # A process for each: what one has changed, no other may see.
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
         tried = [pool.submit(try_mutation, name, programs, seed, left_out) for name in names]
-        return [one.result() for one in tried]
+        return [future.result() for future in tried]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -91,13 +91,13 @@ def told_by_the_end(before: Any) -> Any:
     """Tools of one response are told in the order in which they end."""
 
     async def call_all(self: Any, calls: Any) -> Any:
-        told: list[Any] = []
+        returned_parts: list[Any] = []
 
-        async def one(call: Any) -> None:
-            told.append(self._returned(call, await self._call(call)))
+        async def call_tool(call: Any) -> None:
+            returned_parts.append(self._returned(call, await self._call(call)))
 
-        await self._ctx.gather(*[one(call) for call in calls])
-        return told
+        await self._ctx.gather(*[call_tool(call) for call in calls])
+        return returned_parts
 
     return call_all
 
@@ -107,17 +107,17 @@ def history_unrecorded(before: Any) -> Any:
     """Histories are kept outside of the memory of the key, which a crash takes back."""
     from flink_agents.models.chat.messages.history import RememberedChat
 
-    kept: dict[str, Any] = {}
+    histories: dict[str, Any] = {}
     begin = RememberedChat.begin
 
-    def begun(self: Any, added: Any) -> Any:
-        return [*kept.get(self._policy.name, []), *begin(self, added)]
+    def begin_with_history(self: Any, added: Any) -> Any:
+        return [*histories.get(self._policy.name, []), *begin(self, added)]
 
     async def end(self: Any, messages: Any) -> None:
-        kept[self._policy.name] = list(messages)
+        histories[self._policy.name] = list(messages)
         await before(self, messages)
 
-    RememberedChat.begin = begun
+    RememberedChat.begin = begin_with_history
     return end
 
 

@@ -45,8 +45,8 @@ class Mutation:
         for parent in parents:
             owner = getattr(owner, parent)
         # As it stands in the class, so that properties and static methods are seen as such.
-        before = vars(owner)[name]
-        setattr(owner, name, self.change(before))
+        original = vars(owner)[name]
+        setattr(owner, name, self.change(original))
 
 
 TABLE: dict[str, Mutation] = {}

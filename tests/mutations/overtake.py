@@ -20,12 +20,12 @@ def old_part_sees_the_present(before: Any) -> Any:
     """A replay of an old part reads what memory is now."""
 
     def parts(self: Any, run: Any, suspension: Any) -> Any:
-        made = before(self, run, suspension)
-        if made is not None:
+        interleaved_parts = before(self, run, suspension)
+        if interleaved_parts is not None:
             memory = run.short_term
             for old in memory._parts[:-1]:
                 old._cached = dict(memory._parts[-1].cached)
-        return made
+        return interleaved_parts
 
     return parts
 

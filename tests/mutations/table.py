@@ -51,7 +51,8 @@ def delivered_at_once(before: Any) -> Any:
     end = delivery.end
 
     def at_once(self: Any) -> None:
-        ready, self.ready = self.ready, 0
+        ready = self.ready
+        self.ready = 0
         self.rest()
         self.ready += ready
 
@@ -110,7 +111,7 @@ def failure_before_earlier_success(before: Any) -> Any:
 @mutation("by-number", "runtime.journal.calls:StepRecords.in_order")
 def by_number(before: Any) -> Any:
     """A replay delivers outcomes by their numbers, not in the order in which they came."""
-    return lambda self: sorted(before(self), key=lambda one: one[0])
+    return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
 @mutation("tasks-by-address", "runtime.execution.delivery:ActionTask.__hash__")
@@ -282,9 +283,9 @@ def arguments_shared(before: Any) -> Any:
     from functools import partial
 
     def given_to(self: Any, what: Any, wants_key: bool, clients: Any) -> Any:
-        made = before(self, what, wants_key, clients)
-        known = _FIRST.setdefault(id(self), (self, made))[1]
-        return partial(what.function, *known.args, **known.keywords)
+        call = before(self, what, wants_key, clients)
+        first_call = _FIRST.setdefault(id(self), (self, call))[1]
+        return partial(what.function, *first_call.args, **first_call.keywords)
 
     return given_to
 

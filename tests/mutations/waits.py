@@ -23,7 +23,8 @@ def runs_behind_suspended(before: Any) -> Any:
     """The input behind a suspended run begins before that is in state."""
 
     def begin(self: Any, runs: Any) -> None:
-        suspended, runs.suspended = runs.suspended, None
+        suspended = runs.suspended
+        runs.suspended = None
         before(self, runs)
         runs.suspended = suspended
 
@@ -68,9 +69,11 @@ def delayed_sent_again(before: Any) -> Any:
     from flink_agents.api.events import DELAYED_TAG
 
     def put_out(self: Any, path: str, outputs: Any, side: Any) -> Any:
-        later = [one for one in side if one[0] == DELAYED_TAG]
-        outputs, rest = before(self, path, outputs, [one for one in side if one[0] != DELAYED_TAG])
-        return outputs, [*rest, *later]
+        later = [side_output for side_output in side if side_output[0] == DELAYED_TAG]
+        outputs, side_outputs = before(
+            self, path, outputs, [side_output for side_output in side if side_output[0] != DELAYED_TAG]
+        )
+        return outputs, [*side_outputs, *later]
 
     return put_out
 
@@ -82,8 +85,8 @@ def delayed_not_found_again(before: Any) -> Any:
     from dataclasses import replace
 
     def delayed_input(run: Any, sent: Any) -> Any:
-        made = before(run, sent)
-        return replace(made, upstream=f"{made.upstream} {time.monotonic_ns()}")
+        input_event = before(run, sent)
+        return replace(input_event, upstream=f"{input_event.upstream} {time.monotonic_ns()}")
 
     return delayed_input
 
@@ -94,11 +97,11 @@ def delayed_delivered_again(before: Any) -> Any:
 
     def come_in(self: Any, head: Any, key_text: str, timers: Any, early: bool = False) -> None:
         state = self._state.delayed
-        kept = state.all()
+        delayed_events = state.all()
         before(self, head, key_text, timers, early)
-        if kept and not getattr(self, "came", False):
+        if delayed_events and not getattr(self, "came", False):
             self.came = True
-            head.delayed_due = state.add(*kept[0])
+            head.delayed_due = state.add(*delayed_events[0])
             self._state.head.update(head.pack())
             timers.register_processing_time_timer(max(head.delayed_due, self._clock()) + 1)
 

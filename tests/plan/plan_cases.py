@@ -11,7 +11,7 @@ from plan_shop import OrderPlaced
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.errors.base import error_url
+from flink_agents.api.errors.base import code_line
 from flink_agents.plan import compile_agent
 
 
@@ -26,8 +26,8 @@ def place(error: AgentDefinitionError) -> Place:
     """Where ``error`` points to; its text begins with that place."""
     assert error.where is not None
     assert str(error).startswith(f"{error.where}: ")
-    file, _, rest = error.where.partition(":")
-    line, _, name = rest.partition(" in ")
+    file, _, position = error.where.partition(":")
+    line, _, name = position.partition(" in ")
     return Place(linecache.getline(file, int(line)).strip(), name.rpartition("<locals>.")[2])
 
 
@@ -36,7 +36,7 @@ def failure(make: Callable[[], Any]) -> AgentDefinitionError:
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(make())
     text = str(caught.value)
-    assert text.endswith(f"  [{caught.value.code}] {error_url(caught.value.code)}")
+    assert text.endswith(code_line(caught.value.code))
     assert caught.value.fix and f"  fix: {caught.value.fix}\n" in text
     assert "object at 0x" not in text
     return caught.value

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, RunnerContext
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.plan import compile_agent
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Placed(Event):
@@ -90,7 +90,7 @@ WRONG: dict[Callable[..., Any], str] = {
 }
 
 
-@each(("function", "text"), WRONG.items(), ids=lambda value: getattr(value, "__name__", ""))
+@each_case(("function", "text"), WRONG.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_an_annotation_that_is_certainly_wrong_is_refused(function: Callable[..., Any], text: str) -> None:
     with pytest.raises(ActionSignatureError, match=text) as caught:
         compile_agent(agent(function))
@@ -123,7 +123,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
-@each("function", RIGHT)
+@each_case("function", RIGHT)
 def test_what_may_be_right_is_compiled(function: Callable[..., Any]) -> None:
     compile_agent(agent(function))
 
@@ -169,7 +169,7 @@ async def sends_later(event: Any, ctx: RunnerContext) -> None:
 EMITTING = [returns, returns_one_of, returns_many, sends, yields_it, sends_later]
 
 
-@each("function", EMITTING)
+@each_case("function", EMITTING)
 def test_an_emitted_event_that_no_action_takes_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(
         AgentDefinitionError, match="emits 'Paid', which no action of the agent handles"
@@ -181,7 +181,7 @@ def test_an_emitted_event_that_no_action_takes_is_refused(function: Callable[...
 
 
 def mentions(event: Any, ctx: RunnerContext) -> Any:
-    kept = Paid(number="1")
+    stored_event = Paid(number="1")
     ctx.short_term_memory.set("paid", Paid(number="2"))
     ctx.emit_to("paid", Paid(number="3"))
 
@@ -189,7 +189,7 @@ def mentions(event: Any, ctx: RunnerContext) -> Any:
         return Paid(number="4")
 
     later = lambda: Paid(number="5")  # noqa: E731
-    return OutputEvent(output=[kept, inner(), later(), Paid(number="6")])
+    return OutputEvent(output=[stored_event, inner(), later(), Paid(number="6")])
 
 
 def chooses(event: Any, ctx: RunnerContext) -> Any:
@@ -200,6 +200,6 @@ def named(event: Any, ctx: RunnerContext) -> Any:
     return NamedEvent(type=event.number)
 
 
-@each("function", [mentions, chooses, named])
+@each_case("function", [mentions, chooses, named])
 def test_what_is_not_certainly_emitted_is_compiled(function: Callable[..., Any]) -> None:
     compile_agent(agent(function))

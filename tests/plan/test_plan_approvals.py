@@ -13,7 +13,7 @@ from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
 from flink_agents.plan.binding.uses import may_make_durable_calls, may_wait
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.show import to_text
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def is_large(about: Any) -> bool:
@@ -58,7 +58,7 @@ class Told(Agent):
     def tell(self, event: ApprovalDeniedEvent, ctx: Any) -> None: ...
 
 
-@each("with_code", [True, False])
+@each_case("with_code", [True, False])
 def test_marks_go_through_the_plan(with_code: bool) -> None:
     plan = AgentPlan.from_json(compile_agent(Marked).to_json())
     bound = bind(plan, AgentCode.of(Marked) if with_code else None)
@@ -79,12 +79,13 @@ def test_plans_say_what_needs_an_approval() -> None:
 
 
 def test_a_mark_of_an_action_changes_the_fingerprint_and_no_mark_does_not() -> None:
-    marked, plain = compile_agent(Marked), compile_agent(Unmarked)
+    marked = compile_agent(Marked)
+    plain = compile_agent(Unmarked)
     assert marked.recovery_parts()["actions"]["pay"]["needs_approval"] == f"{__name__}:is_large"
     assert "needs_approval" not in plain.recovery_parts()["actions"]["pay"]
 
 
-@each(
+@each_case(
     ("agent", "waits", "calls"),
     [(Marked, True, True), (MarkedTool, True, True), (Told, True, False), (Unmarked, False, False)],
 )
@@ -128,7 +129,7 @@ agents:
 async def pays(event: Any, ctx: Any) -> None: ...
 
 
-@each(
+@each_case(
     "declare",
     [
         lambda: action(InputEvent, approval_timeout=60)(pays),

@@ -30,7 +30,7 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 NO_CONTEXT = cast("RunnerContext", None)
 
@@ -119,7 +119,7 @@ class TestShop:
 
     def test_builder(self, with_code: bool) -> None:
         bound = through_json(builder(), with_code)
-        assert [one.name for one in bound.actions] == ["read_order", "book_order"]
+        assert [bound_action.name for bound_action in bound.actions] == ["read_order", "book_order"]
         assert type(bound.instance) is Agent
         assert bound.instance.agent_name == "Orders"
         assert bound.actions[1].settings.when is not None
@@ -165,7 +165,7 @@ def test_code_makes_local_agents_run() -> None:
     assert bound.resource("price", "tool")({"price": 3}) == 3
 
 
-@each(
+@each_case(
     ("make", "problem"),
     [
         (local_agent, "test_plan_binding:local_agent.<locals>.Local cannot be imported by name"),
@@ -197,7 +197,7 @@ def test_code_of_another_agent_is_refused() -> None:
     assert caught.value.found == "read_order, book_order"
 
 
-@each(
+@each_case(
     ("configuration", "message", "found"),
     [
         ({}, "ShopAgent cannot be constructed from its configuration", "{}: TypeError: "),

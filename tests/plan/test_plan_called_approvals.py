@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 from flink_agents import Agent, InputEvent, OutputEvent, action, tool
 from flink_agents.api.validation import ValidatedAgent, Verdict
 from flink_agents.plan.binding.called_agents import asks_for_approvals
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Plain(Agent):
@@ -171,12 +171,12 @@ NEED = [AsksAClass, AsksOneWithATool, AsksAGlobal, AsksByArguments, AsksAnAttrib
 NEED += [AsksOneThatFails, AsksInATable, AsksOneThatAsks, HasItAsATool, Validates]
 
 
-@each("agent", NEED)
+@each_case("agent", NEED)
 def test_agents_that_ask_such_as_need_approvals(agent: type[Agent]) -> None:
     assert asks_for_approvals(agent())
 
 
-@each(
+@each_case(
     "agent",
     [Plain, Marked, AsksAnotherThatFails, NamesAStandIn, AsksPlain, OnlyNames, ValidatesPlain, AsksInACircle],
 )
@@ -185,5 +185,5 @@ def test_agents_that_ask_none_of_these(agent: type[Agent]) -> None:
 
 
 def test_tools_that_were_added_to_an_agent() -> None:
-    made = Plain("built").add_resource("pay", "tool", Marked().as_tool("Pays."))
-    assert asks_for_approvals(made)
+    built_agent = Plain("built").add_resource("pay", "tool", Marked().as_tool("Pays."))
+    assert asks_for_approvals(built_agent)

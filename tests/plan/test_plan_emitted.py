@@ -13,7 +13,7 @@ from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Runn
 from flink_agents.plan import compile_agent
 from flink_agents.plan.show import to_text
 from flink_agents.plan.show.flow import flow_of
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]
@@ -231,8 +231,8 @@ def annotated_open(event: Any, ctx: Any) -> Event:
 
 
 def by_helper(event: Any, ctx: Any) -> Any:
-    made = paid()
-    return made
+    paid_event = paid()
+    return paid_event
 
 
 def by_annotated_helper(event: Any, ctx: Any) -> Any:
@@ -331,12 +331,12 @@ def edges(function: Callable[..., Any]) -> set[str]:
     return {target for source, target in flow_of(plan).edges if source == "action:act"}
 
 
-@each("function", [*NOTHING, *DECLARED])
+@each_case("function", [*NOTHING, *DECLARED])
 def test_what_is_only_mentioned_is_no_edge(function: Callable[..., Any]) -> None:
     assert "event:OrderPaid" not in edges(function)
 
 
-@each("function", NOTHING)
+@each_case("function", NOTHING)
 def test_what_a_helper_only_mentions_is_no_edge(function: Callable[..., Any]) -> None:
     def asks(event: Any, ctx: Any) -> Any:
         return function(event, ctx)
@@ -344,16 +344,16 @@ def test_what_a_helper_only_mentions_is_no_edge(function: Callable[..., Any]) ->
     assert "event:OrderPaid" not in edges(asks)
 
 
-@each("function", EMITTED)
+@each_case("function", EMITTED)
 def test_what_is_emitted_is_an_edge(function: Callable[..., Any]) -> None:
     def asks(event: Any, ctx: Any) -> Any:
         return function(event, ctx)
 
-    for one in (function, asks):
-        assert "event:OrderPaid" in edges(one)
+    for emitter in (function, asks):
+        assert "event:OrderPaid" in edges(emitter)
 
 
-@each("function", [*NOTHING, *DECLARED])
+@each_case("function", [*NOTHING, *DECLARED])
 def test_an_event_that_is_only_mentioned_may_still_be_waited_for(function: Callable[..., Any]) -> None:
     """Whether a trigger is an error is decided by what may be emitted, not by the picture."""
     agent = Agent(name="a").add_action("act", [InputEvent, OrderPaid], function, emits=[OrderPaid])
@@ -405,9 +405,9 @@ class Derived(Scores):
         return super().make(score)
 
 
-@each("agent", [Scores, Derived])
+@each_case("agent", [Scores, Derived])
 def test_a_field_is_no_method_of_the_agent(agent: type[Agent]) -> None:
-    emits = {one.name: one.emits for one in compile_agent(agent).actions}
+    emits = {plan_action.name: plan_action.emits for plan_action in compile_agent(agent).actions}
     assert emits == {"score": ("Scored",), "update": ("_output_event",), "announce": ("_output_event",)}
 
 

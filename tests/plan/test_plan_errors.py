@@ -28,8 +28,9 @@ from flink_agents.api.errors import (
     PlanFormatError,
     UnknownTriggerError,
 )
+from flink_agents.api.errors.base import code_line
 from flink_agents.plan import AgentPlanWarning, compile_agent
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 # -- triggers --------------------------------------------------------------------------------
 
@@ -361,7 +362,7 @@ AGENTS = [
 ]
 
 
-@each(("make", "kind", "line", "fix"), TRIGGERS + NAMES)
+@each_case(("make", "kind", "line", "fix"), TRIGGERS + NAMES)
 def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str, fix: str) -> None:
     error = failure(make)
     assert type(error) is kind
@@ -369,7 +370,7 @@ def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str
     assert error.fix and fix in error.fix
 
 
-@each(("make", "line", "message", "fix"), AGENTS)
+@each_case(("make", "line", "message", "fix"), AGENTS)
 def test_agent_that_cannot_work(make: Make, line: str, message: str, fix: str) -> None:
     error = failure(make)
     assert type(error) is AgentDefinitionError
@@ -379,16 +380,16 @@ def test_agent_that_cannot_work(make: Make, line: str, message: str, fix: str) -
 
 def test_the_text_names_file_line_class_and_method() -> None:
     error = failure(trigger_without_source)
-    first, expected, found, fix, code = str(error).split("\n")
+    first, expected, found_line, fix, code = str(error).split("\n")
     assert first.startswith("tests/plan/test_plan_errors.py:") or "/test_plan_errors.py:" in first
     assert first.endswith(
         " in trigger_without_source.<locals>.Shop.thank: action 'thank' waits for 'OrderPaid', "
         "which no action emits"
     )
     assert expected == "  expected: an action of the agent that emits it"
-    assert found == "  found: actions and inputs emit OrderPlaced, _input_event"
+    assert found_line == "  found: actions and inputs emit OrderPlaced, _input_event"
     assert fix == ("  fix: emit it, remove the action, or declare emits=[OrderPaid] if a library emits it")
-    assert code == "  [FA1004] https://flink-agents-python.readthedocs.io/latest/errors.html#fa1004"
+    assert code == code_line("FA1004")
 
 
 def test_duplicates_name_the_other_place() -> None:
@@ -399,7 +400,7 @@ def test_duplicates_name_the_other_place() -> None:
     assert builtin.found == "the other one at flink_agents.api.events.InputEvent"
 
 
-@each("value", [3, Other, Other(), "Shop", None])
+@each_case("value", [3, Other, Other(), "Shop", None])
 def test_only_agents_are_compiled(value: Any) -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(value)
@@ -417,7 +418,7 @@ def test_unreachable_actions_are_a_warning_at_the_callers_line() -> None:
 
     with pytest.warns(AgentPlanWarning) as caught:
         plan = compile_agent(Shop)
-    assert [one.name for one in plan.actions] == ["read", "book"]
+    assert [plan_action.name for plan_action in plan.actions] == ["read", "book"]
     [warning] = caught
     text = str(warning.message)
     assert "<locals>.Shop.book: action 'book' is never reached from InputEvent" in text

@@ -16,7 +16,7 @@ from plan_shop import BigOrderPlaced, Limits, OrderPlaced, ShopAgent, ShopContex
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action, tool
 from flink_agents.plan import ActionPlan, AgentPlan, bind, compile_agent, load_target, load_yaml
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -34,13 +34,13 @@ def finish(event: Any, ctx: Any) -> None: ...
 
 
 def actions(agent: Any) -> dict[str, ActionPlan]:
-    return {one.name: one for one in compile_agent(agent).actions}
+    return {plan_action.name: plan_action for plan_action in compile_agent(agent).actions}
 
 
 # -- forms ------------------------------------------------------------------------------------
 
 
-@each(
+@each_case(
     "make",
     [
         lambda: compile_agent(shop()),
@@ -61,7 +61,7 @@ def test_class_and_instance_give_one_plan() -> None:
     assert compile_agent(Greeter) == compile_agent(Greeter())
 
 
-@each("target", [f"{YAML}:Orders", "plan_shop:built"])
+@each_case("target", [f"{YAML}:Orders", "plan_shop:built"])
 def test_builder_and_yaml_give_one_plan(target: str) -> None:
     plan = load_target(target)
     assert plan == compile_agent(plan_shop.builder())
@@ -75,8 +75,8 @@ def test_all_that_an_agent_declares_is_in_the_plan() -> None:
     assert plan.side_outputs == {"late": "plan_shop:Receipt", "notes": "str"}
     assert plan.output_type == "plan_shop:Receipt"
     assert (plan.on_error, plan.on_unhandled) == ("dead-letter", "ignore")
-    assert [one.name for one in plan.actions] == ["read_order", "book", "approve", "thank"]
-    assert [(one.type, one.bases) for one in plan.events] == [
+    assert [plan_action.name for plan_action in plan.actions] == ["read_order", "book", "approve", "thank"]
+    assert [(event.type, event.bases) for event in plan.events] == [
         ("BigOrderPlaced", ("OrderPlaced",)),
         ("Event", ()),
         ("OrderPaid", ()),
@@ -97,7 +97,7 @@ def test_resources_are_described() -> None:
     assert (double.name, double.kind, double.description) == ("double", "static", "Twice the amount.")
     assert greeting.prompt and greeting.prompt.variables == {"customer", "total"}
     assert local.descriptor and local.descriptor.arguments == {"host": "localhost"}
-    assert [(one.type.value, one.name) for one in clerk.references] == [
+    assert [(reference.type.value, reference.name) for reference in clerk.references] == [
         ("chat_model_connection", "local"),
         ("prompt", "greeting"),
         ("tool", "rate"),
@@ -142,7 +142,7 @@ class Kinds(Agent):
         yield OutputEvent(output=1)
 
 
-@each(
+@each_case(
     ("name", "kind", "is_async", "is_generator", "is_async_generator"),
     [
         ("method", "instance", False, False, False),
@@ -155,8 +155,8 @@ class Kinds(Agent):
 )
 def test_kinds(name: str, kind: str, is_async: bool, is_generator: bool, is_async_generator: bool) -> None:
     plan = compile_agent(Kinds)
-    compiled = next(one for one in plan.actions if one.name == name)
-    bound = next(one for one in bind(plan).actions if one.name == name)
+    compiled = next(plan_action for plan_action in plan.actions if plan_action.name == name)
+    bound = next(bound_action for bound_action in bind(plan).actions if bound_action.name == name)
     assert (compiled.kind, compiled.is_async) == (kind, is_async)
     assert (bound.is_async, bound.is_generator, bound.is_async_generator) == (
         is_async,
@@ -224,14 +224,14 @@ class Without(Parent):
 
 def test_actions_are_inherited_in_order_and_mixed_in() -> None:
     assert list(actions(Child)) == ["first", "second", "mixed", "third"]
-    assert [one.name for one in compile_agent(Child).resources] == ["rate"]
+    assert [resource.name for resource in compile_agent(Child).resources] == ["rate"]
 
 
 def test_an_override_without_mark_keeps_triggers_and_config() -> None:
     first = actions(Child)["first"]
     assert (first.triggers, first.config) == (("_input_event",), {"a": 1})
     assert str(first.function) == "test_plan_forms:Child.first"
-    bound = {one.name: one for one in bind(compile_agent(Child)).actions}
+    bound = {bound_action.name: bound_action for bound_action in bind(compile_agent(Child)).actions}
     assert bound["first"].call(InputEvent(input=1), None) == "child"  # pyright: ignore[reportArgumentType]
     assert bound["mixed"].call(InputEvent(input=1), None) == "mixin"  # pyright: ignore[reportArgumentType]
 
@@ -286,7 +286,7 @@ class Overlap(Agent):
     def all_by_name(self, event: Any, ctx: Any) -> None: ...
 
 
-@each(
+@each_case(
     ("name", "classes", "types"),
     [
         ("both", ("OrderPlaced", "BigOrderPlaced"), ("OrderPlaced", "order")),
@@ -302,7 +302,9 @@ def test_triggers_by_class_and_by_name(name: str, classes: tuple[str, ...], type
 
 
 def test_bound_triggers_keep_both_sides_of_an_overlap() -> None:
-    both = next(one for one in bind(compile_agent(Overlap)).actions if one.name == "both")
+    both = next(
+        bound_action for bound_action in bind(compile_agent(Overlap)).actions if bound_action.name == "both"
+    )
     assert both.trigger_classes == (OrderPlaced, BigOrderPlaced)
     assert both.trigger_types == {"OrderPlaced", "order"}
 
@@ -329,7 +331,7 @@ class Conditions(Agent):
 
 
 def test_conditions_are_shown_as_their_source() -> None:
-    texts = {one.name: str(one.when) for one in compile_agent(Conditions).actions}
+    texts = {plan_action.name: str(plan_action.when) for plan_action in compile_agent(Conditions).actions}
     assert texts == {
         "spaces": "lambda event: event.input['kind'] == 'a  b'",
         "several_lines": "lambda event: event.input > limit",
@@ -380,7 +382,7 @@ class Settings(Greeter):
         self.all = (path, rest, color, pair, names, point, pause, limits, plain, more)
 
 
-@each(
+@each_case(
     ("make", "written"),
     [
         (lambda: Settings(Path("a/b")), {"path": "a/b"}),
@@ -435,4 +437,4 @@ def test_a_constructor_may_add_actions() -> None:
                 self.add_action(name, InputEvent, answer)
 
     plan = compile_agent(Greeter(["a", "b"]))
-    assert [one.name for one in plan.actions] == ["a", "b"]
+    assert [plan_action.name for plan_action in plan.actions] == ["a", "b"]

@@ -29,7 +29,7 @@ from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
 from flink_agents.plan.references import FunctionRef
 from flink_agents.plan.show import to_mermaid, to_text
 from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, OUTPUT, flow_of
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Base(Event):
@@ -141,10 +141,10 @@ def test_text_of_the_smallest_agent_has_no_empty_sections() -> None:
     )
 
 
-@each("name", PLANS)
+@each_case("name", PLANS)
 def test_text_is_printable(name: str) -> None:
     text = to_text(PLANS[name])
-    assert all(one.isprintable() or one == "\n" for one in text)
+    assert all(character.isprintable() or character == "\n" for character in text)
     assert not re.search(r" $", text, re.MULTILINE)
 
 
@@ -213,7 +213,7 @@ def test_the_policy_of_an_action_goes_before_that_of_its_agent() -> None:
         return {source for source, target in flow_of(plan).edges if target == DEAD_LETTERS}
 
     shop_plan = PLANS["shop"]
-    failing = {f"action:{one.name}" for one in shop_plan.actions} - {"action:approve"}
+    failing = {f"action:{plan_action.name}" for plan_action in shop_plan.actions} - {"action:approve"}
     assert to_dead_letters(shop_plan) == failing
     assert to_dead_letters(PLANS["fan"]) == set()
 
@@ -266,28 +266,32 @@ class Uses(Agent):
 
 def test_plan_says_what_is_called_durably_and_with_which_clients() -> None:
     plan = AgentPlan.from_json(compile_agent(Uses).to_json())
-    found = {one.name: (one.calls, one.clients) for one in plan.actions}
-    assert found["act"] == (("charge", "fetch", "model writer", "upper"), ("db", "http"))
-    assert found["quiet"] == ((), ())
+    uses_by_action = {
+        plan_action.name: (plan_action.calls, plan_action.clients) for plan_action in plan.actions
+    }
+    assert uses_by_action["act"] == (("charge", "fetch", "model writer", "upper"), ("db", "http"))
+    assert uses_by_action["quiet"] == ((), ())
 
 
 def test_text_and_graph_mark_calls_clients_side_outputs_and_dead_letters() -> None:
     plan = compile_agent(Uses)
-    (line,) = [one for one in to_text(plan).split("\n") if one.startswith("  act ")]
+    (line,) = [text_line for text_line in to_text(plan).split("\n") if text_line.startswith("  act ")]
     assert line.split(" -> ")[1] == (
         "OutputEvent, side output notes, dead letters "
         "(async; durable: charge, fetch, model writer, upper; client db, http; on error dead-letter)"
     )
     graph = to_mermaid(plan).split("\n")
-    (node,) = [one.split("[")[0].strip() for one in graph if '["act<br/>' in one]
-    clients = {one.split("[")[0].strip() for one in graph if '["client: ' in one}
-    assert {one.strip() for one in graph if "-.->" in one} >= {f"{node} -.-> {one}" for one in clients}
+    (node,) = [graph_line.split("[")[0].strip() for graph_line in graph if '["act<br/>' in graph_line]
+    clients = {graph_line.split("[")[0].strip() for graph_line in graph if '["client: ' in graph_line}
+    assert {graph_line.strip() for graph_line in graph if "-.->" in graph_line} >= {
+        f"{node} -.-> {client_node}" for client_node in clients
+    }
     assert len(clients) == 2
 
 
 def test_what_is_called_is_no_part_of_the_fingerprint() -> None:
     plan = compile_agent(Uses)
-    quiet = [one.model_copy(update={"calls": (), "clients": ()}) for one in plan.actions]
+    quiet = [plan_action.model_copy(update={"calls": (), "clients": ()}) for plan_action in plan.actions]
     assert plan.fingerprint == plan.model_copy(update={"actions": tuple(quiet)}).fingerprint
 
 
@@ -319,7 +323,7 @@ def test_mermaid_shows_references() -> None:
     ]
 
 
-@each("name", PLANS)
+@each_case("name", PLANS)
 def test_mermaid_lines_are_well_formed(name: str) -> None:
     text = r'\["[\w .,:()#;<>/-]*"\]'
     line = re.compile(
@@ -327,6 +331,6 @@ def test_mermaid_lines_are_well_formed(name: str) -> None:
         rf"|    subgraph resources|    end|        r\d+({text}| -\.-> r\d+)"
         r"|    n\d+ -\.-> r\d+|    classDef ends \S+|    class n\d+(,n\d+)* ends"
     )
-    first, *rest = to_mermaid(PLANS[name]).split("\n")
+    first, *remaining_lines = to_mermaid(PLANS[name]).split("\n")
     assert first == "flowchart LR"
-    assert [one for one in rest if not line.fullmatch(one)] == []
+    assert [mermaid_line for mermaid_line in remaining_lines if not line.fullmatch(mermaid_line)] == []

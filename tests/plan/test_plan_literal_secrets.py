@@ -18,7 +18,7 @@ from flink_agents.plan import AgentPlan, compile_agent, load_target
 from flink_agents.plan.binding.bind import bind
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 LOOKING = {
     "openai": "sk-proj-abcdefgh1234567890abcd",
@@ -118,7 +118,7 @@ for address in ("address", "token in an address", "query"):
     }
 
 
-@each(("name", "case"), CASES.items(), ids=lambda case: case if isinstance(case, str) else "")
+@each_case(("name", "case"), CASES.items(), ids=lambda case: case if isinstance(case, str) else "")
 def test_a_secret_does_not_come_into_the_plan(
     name: str, case: tuple[tuple[str, ResourceDescriptor], str]
 ) -> None:
@@ -159,7 +159,7 @@ ALLOWED: dict[str, tuple[str, ResourceDescriptor]] = {
 }
 
 
-@each(("name", "described"), ALLOWED.items(), ids=lambda case: case if isinstance(case, str) else "")
+@each_case(("name", "described"), ALLOWED.items(), ids=lambda case: case if isinstance(case, str) else "")
 def test_what_is_no_secret_comes_into_the_plan(name: str, described: tuple[str, ResourceDescriptor]) -> None:
     assert compiled(*described).resources[0].name == "it"
 
@@ -177,7 +177,8 @@ def test_yaml_holds_no_secrets_either(tmp_path: Any) -> None:
 
 # -- options of a job, and plans that are loaded --------------------------------------------
 
-CHAT, SERVERS = "chat-models.it", "mcp-servers.it"
+CHAT = "chat-models.it"
+SERVERS = "mcp-servers.it"
 
 IN_OPTIONS: dict[str, Any] = {
     "key": {f"{CHAT}.api_key": VALUE},
@@ -207,7 +208,7 @@ OPTIONS_WITHOUT: dict[str, Any] = {
 }
 
 
-@each(("name", "options"), IN_OPTIONS.items(), ids=lambda case: case if isinstance(case, str) else "")
+@each_case(("name", "options"), IN_OPTIONS.items(), ids=lambda case: case if isinstance(case, str) else "")
 def test_options_hold_no_secrets(name: str, options: Any) -> None:
     with pytest.raises(LiteralSecretError) as caught:
         check_options(Configuration(options))
@@ -216,7 +217,9 @@ def test_options_hold_no_secrets(name: str, options: Any) -> None:
     assert ".it" in caught.value.message
 
 
-@each(("name", "options"), OPTIONS_WITHOUT.items(), ids=lambda case: case if isinstance(case, str) else "")
+@each_case(
+    ("name", "options"), OPTIONS_WITHOUT.items(), ids=lambda case: case if isinstance(case, str) else ""
+)
 def test_options_without_secrets(name: str, options: Any) -> None:
     check_options(Configuration(options))
 

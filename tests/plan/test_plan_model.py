@@ -7,24 +7,27 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, Optional, TypeVar
 
 import plan_shop
 import pytest
 from plan_cases import answer
 from plan_shop import OrderPlaced, ShopAgent, shop
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from flink_agents import Agent, InputEvent, Prompt, ResourceDescriptor
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
+from flink_agents.api.errors.base import code_line
 from flink_agents.plan import AgentPlan, bind, compile_agent
 from flink_agents.plan.files import schema
 from flink_agents.plan.model import FORMAT_VERSION
 from flink_agents.plan.references import FunctionRef, type_from_text, type_text
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
+T = TypeVar("T")
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 FINGERPRINT = "be2ab3762146224dbe0821dd406aa82b00bd4611390d8174b00fdc7cee538f9f"
 
@@ -42,15 +45,15 @@ def test_the_golden_plan_still_loads_and_binds(data: dict[str, Any]) -> None:
     plan = AgentPlan.from_json(GOLDEN.read_bytes(), str(GOLDEN))
     assert json.loads(plan.to_json()) == data
     assert plan.fingerprint == FINGERPRINT
-    assert [one.name for one in bind(plan).actions] == ["read_order", "book", "approve", "thank"]
+    assert [action.name for action in bind(plan).actions] == ["read_order", "book", "approve", "thank"]
 
 
 def test_the_code_of_the_golden_plan_still_gives_its_fingerprint() -> None:
     assert compile_agent(shop()).fingerprint == FINGERPRINT
 
 
-@each("make", [shop, plan_shop.builder])
-@each("indent", [None, 2])
+@each_case("make", [shop, plan_shop.builder])
+@each_case("indent", [None, 2])
 def test_json_gives_an_equal_plan(make: Callable[[], Agent], indent: int | None) -> None:
     plan = compile_agent(make())
     again = AgentPlan.from_json(plan.to_json(indent))
@@ -133,11 +136,11 @@ def test_what_is_no_plan_of_this_version(
         "  expected: the format of version 1 (plan.schema.json)",
         f"  found: {found}",
         "  fix: write it with AgentPlan.to_json() of this version of the package",
-        "  [FA1009] https://flink-agents-python.readthedocs.io/latest/errors.html#fa1009",
+        code_line("FA1009"),
     ]
 
 
-@each("text", ["", "{", "[]", b"\xff"])
+@each_case("text", ["", "{", "[]", b"\xff"])
 def test_what_is_no_json(text: str | bytes) -> None:
     with pytest.raises(PlanFormatError, match="the plan is not an agent plan"):
         AgentPlan.from_json(text)
@@ -162,7 +165,7 @@ def agent(**changes: Any) -> Agent:
 def other_answer(event: Any, ctx: Any) -> OrderPlaced | None: ...
 
 
-@each(
+@each_case(
     "changes",
     [
         {"name": "b"},
@@ -176,12 +179,15 @@ def other_answer(event: Any, ctx: Any) -> OrderPlaced | None: ...
     ],
 )
 def test_fingerprint_covers_what_recovery_depends_on(changes: dict[str, Any]) -> None:
-    before, after = compile_agent(agent()), compile_agent(agent(**changes))
-    assert before.fingerprint != after.fingerprint
-    assert before.recovery_parts() != after.recovery_parts()
+    original_plan = compile_agent(agent())
+    after = compile_agent(agent(**changes))
+    assert original_plan.fingerprint != after.fingerprint
+    assert original_plan.recovery_parts() != after.recovery_parts()
 
 
-@each("changes", [{}, {"order": ("two", "one")}, {"text": "good morning"}, {"triggers": ["_input_event"]}])
+@each_case(
+    "changes", [{}, {"order": ("two", "one")}, {"text": "good morning"}, {"triggers": ["_input_event"]}]
+)
 def test_fingerprint_leaves_out_what_may_change(changes: dict[str, Any]) -> None:
     assert compile_agent(agent(**changes)).fingerprint == compile_agent(agent()).fingerprint
 
@@ -198,7 +204,7 @@ def test_fingerprint_tells_a_trigger_by_name_from_one_by_class() -> None:
 # -- references -------------------------------------------------------------------------------
 
 
-@each(
+@each_case(
     ("target", "text"),
     [
         (ShopAgent.book, "plan_shop:ShopAgent.book"),
@@ -217,7 +223,7 @@ def test_reference_of(target: Any, text: str) -> None:
         assert reference.resolve() is target
 
 
-@each(
+@each_case(
     ("text", "found", "fix"),
     [
         ("plan_shop", "'plan_shop'", "put a colon"),
@@ -237,16 +243,45 @@ def test_reference_that_leads_nowhere(text: str, found: str, fix: str) -> None:
     assert caught.value.fix and fix in caught.value.fix
 
 
-@each(
+@each_case(
     ("kind", "text"),
-    [(int, "int"), (dict, "dict"), (None, "None"), (OrderPlaced, "plan_shop:OrderPlaced")],
+    [
+        (int, "int"),
+        (dict, "dict"),
+        (None, "None"),
+        (Any, "Any"),
+        (OrderPlaced, "plan_shop:OrderPlaced"),
+        (list[int], "list[int]"),
+        (list[OrderPlaced], "list[plan_shop:OrderPlaced]"),
+        (dict[str, list[OrderPlaced | None]], "dict[str, list[plan_shop:OrderPlaced | None]]"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (int | None, "int | None"),
+        (Optional[int], "Union[int, None]"),  # noqa: UP045
+        (Literal["a, b", 1], "Literal['a, b', 1]"),
+        (typing.List[int], "typing:List[int]"),  # noqa: UP006
+        (Mapping[str, int], "collections.abc:Mapping[str, int]"),
+    ],
 )
 def test_types_as_text(kind: Any, text: str) -> None:
     assert type_text(kind) == text
-    assert type_from_text(text) is kind
+    assert type_from_text(text) == kind
 
 
-@each("kind", [list[int], int | None])
+class Wrapped(BaseModel, Generic[T]):
+    item: T
+
+
+@each_case(
+    "kind", [Wrapped[int], Wrapped[OrderPlaced], Wrapped[list[OrderPlaced | None]], Wrapped[Wrapped[str]]]
+)
+def test_a_reference_to_a_parametrized_model_leads_to_it(kind: Any) -> None:
+    reference = FunctionRef.of(kind)
+    assert reference.module == __name__
+    assert ("OrderPlaced" in str(reference)) == ("plan_shop:OrderPlaced" in str(reference))
+    assert FunctionRef.parse(str(reference)).resolve() is kind
+
+
+@each_case("kind", [Annotated[int, Field(gt=0)], Callable[[int], str], TypeVar("T"), list[Annotated[int, 1]]])
 def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
     with pytest.raises(FunctionReferenceError, match="cannot be read from a plan"):
         type_from_text(type_text(kind))
@@ -255,7 +290,7 @@ def test_types_that_are_no_class_have_a_text_only(kind: Any) -> None:
 # -- schemas ----------------------------------------------------------------------------------
 
 
-@each("name", ["agents.schema.json", "plan.schema.json"])
+@each_case("name", ["agents.schema.json", "plan.schema.json"])
 def test_published_schemas_are_those_of_the_models(name: str) -> None:
     published = (schema.FOLDER / name).read_text(encoding="utf-8")
     assert published == schema.schemas()[name], "run python -m flink_agents.plan.files.schema"

@@ -39,8 +39,13 @@ def test_the_code_of_an_agent_has_what_descriptions_name() -> None:
 
 
 def test_texts_that_are_no_code_stay_texts() -> None:
-    given = {"model": "openai:gpt-5", "url": "http://localhost:8080", "other": "json:loads", "gone": "a.b:c"}
-    _, code = compile_with_code(agent_with("pydantic_ai.models.test:TestModel", **given))
+    arguments = {
+        "model": "openai:gpt-5",
+        "url": "http://localhost:8080",
+        "other": "json:loads",
+        "gone": "a.b:c",
+    }
+    _, code = compile_with_code(agent_with("pydantic_ai.models.test:TestModel", **arguments))
     assert TestModel.__module__ in sys.modules
     assert not code.named
 
@@ -59,7 +64,8 @@ def test_a_worker_without_the_module_cannot_load_the_agent(monkeypatch: pytest.M
     _, code = compile_with_code(agent_with(f"{__name__}:make_provider"))
     module = type(sys)("module_of_the_driver")
     module.make = eval("lambda **arguments: None", vars(module))  # type: ignore[attr-defined]
-    module.make.__module__, module.make.__qualname__ = module.__name__, "make"
+    module.make.__module__ = module.__name__
+    module.make.__qualname__ = "make"
     monkeypatch.setitem(sys.modules, module.__name__, module)
     pickled = cloudpickle.dumps(replace(code, named={"module_of_the_driver:make": module.make}))
     monkeypatch.delitem(sys.modules, module.__name__)

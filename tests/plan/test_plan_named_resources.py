@@ -7,7 +7,7 @@ import linecache
 from typing import Any
 
 import pytest
-from suite.tables import each
+from suite.tables import each_case
 
 from flink_agents import Agent, InputEvent, Prompt, ResourceType, RunnerContext
 from flink_agents.api.errors import MissingResourceError
@@ -80,17 +80,17 @@ LEFT_OPEN = [
 ]
 
 
-@each("body", LACKED)
+@each_case("body", LACKED)
 def test_a_resource_that_the_agent_lacks_is_named(body: str) -> None:
     with pytest.raises(MissingResourceError) as caught:
         compile_agent(agent_of(body))
     text = str(caught.value)
     assert LACKED[body] in text and "declare it" in text
-    line = 2 + [LACKED[body].split("'")[1] in one for one in body.split("\n")].index(True)
+    line = 2 + [LACKED[body].split("'")[1] in body_line for body_line in body.split("\n")].index(True)
     assert f">:{line} in act" in text
 
 
-@each("body", LEFT_OPEN)
+@each_case("body", LEFT_OPEN)
 def test_what_may_be_left_out_on_purpose_is_no_mistake(body: str) -> None:
     compile_agent(agent_of(body))
 

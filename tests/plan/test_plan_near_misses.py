@@ -13,7 +13,7 @@ from flink_agents.api.models.chat import ChatModel
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.validation import ValidatedAgent
 from flink_agents.plan import compile_agent
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Base(Agent):
@@ -22,7 +22,7 @@ class Base(Agent):
         return OutputEvent(output=event.input)
 
 
-@each(
+@each_case(
     ("name", "meant"),
     [
         ("on_eror", "on_error"),
@@ -71,19 +71,19 @@ def test_what_the_agent_reads_itself_is_its_own() -> None:
     compile_agent(Desk)
 
 
-@each(("name", "meant"), [("on_eror", "on_error"), ("timout", "timeout"), ("emit", "emits")])
+@each_case(("name", "meant"), [("on_eror", "on_error"), ("timout", "timeout"), ("emit", "emits")])
 def test_a_config_that_is_nearly_a_setting_is_refused(name: str, meant: str) -> None:
-    given: dict[str, Any] = {name: "ignore"}
+    config: dict[str, Any] = {name: "ignore"}
     with pytest.raises(AgentDefinitionError) as caught:
-        Agent(name="a").add_action("greet", InputEvent, lambda event, ctx: None, **given)
+        Agent(name="a").add_action("greet", InputEvent, lambda event, ctx: None, **config)
     assert caught.value.fix is not None and f"did you mean {meant!r}?" in caught.value.fix
     assert "test_plan_near_misses.py:" in (caught.value.where or "")
 
 
 def test_other_names_are_config() -> None:
-    given: dict[str, Any] = {"limit": 3, "names": ["a"], "config": {}, "retries": 2}
-    agent = Agent(name="a").add_action("greet", InputEvent, lambda event, ctx: None, **given)
-    assert compile_agent(agent).actions[0].config == given
+    config: dict[str, Any] = {"limit": 3, "names": ["a"], "config": {}, "retries": 2}
+    agent = Agent(name="a").add_action("greet", InputEvent, lambda event, ctx: None, **config)
+    assert compile_agent(agent).actions[0].config == config
 
 
 def test_a_wrong_value_of_a_setting_names_the_nearest_one() -> None:
@@ -109,7 +109,7 @@ async def later(asked: Any) -> bool:
     return True
 
 
-@each("needs", ["yes", "no", "", 3, "a b:c"])
+@each_case("needs", ["yes", "no", "", 3, "a b:c"])
 def test_a_text_is_no_answer_whether_somebody_has_to_approve(needs: Any) -> None:
     with pytest.raises(AgentDefinitionError, match="invalid needs_approval"):
         action(InputEvent, needs_approval=needs)(later)
@@ -117,7 +117,7 @@ def test_a_text_is_no_answer_whether_somebody_has_to_approve(needs: Any) -> None
         Tool(len, "len", needs_approval=needs)
 
 
-@each("needs", [lambda event, ctx: True, lambda: True, later, partial(lambda a, b, c: True, 1)])
+@each_case("needs", [lambda event, ctx: True, lambda: True, later, partial(lambda a, b, c: True, 1)])
 def test_a_function_that_cannot_tell_is_refused_where_it_is_declared(needs: Any) -> None:
     def rate(stars: int) -> int:
         return stars
@@ -136,14 +136,14 @@ def test_a_function_that_cannot_tell_is_refused_where_it_is_declared(needs: Any)
 
 
 def test_functions_of_one_value_can_tell() -> None:
-    for needs in (bool, lambda asked, limit=3: True, partial(lambda a, b: True, 1), True, False):
+    for needs in (bool, lambda request, limit=3: True, partial(lambda a, b: True, 1), True, False):
         action(InputEvent, needs_approval=needs)(later.__class__(later.__code__, globals()))
 
 
 # -- models ------------------------------------------------------------------------------------
 
 
-@each("more", [{"model": "openai:x"}, {"router": {"models": {"a": ""}, "judge": "a"}}])
+@each_case("more", [{"model": "openai:x"}, {"router": {"models": {"a": ""}, "judge": "a"}}])
 def test_a_chat_model_is_described_once(more: dict[str, Any]) -> None:
     with pytest.raises(AgentDefinitionError, match="described twice") as caught:
         ChatModel(clazz="shop:model", **more)

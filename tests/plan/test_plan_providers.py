@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 PROVIDER = """
 from flink_agents import DeclaredResource, ResourceProvider
@@ -121,7 +121,10 @@ def test_a_provider_that_is_installed_is_found_by_name(
     with OperatorHarness(agent) as harness:
         assert harness.push(1) == [("prices", {"table": "prices", "depth": 3}, 4)]
     plan = AgentPlan.from_json(compile_agent(agent).to_json())
-    assert {one["type"] for one in json.loads(plan.to_json())["resources"]} == {"their_features", "tool"}
+    assert {plan_resource["type"] for plan_resource in json.loads(plan.to_json())["resources"]} == {
+        "their_features",
+        "tool",
+    }
     code = cloudpickle.loads(cloudpickle.dumps(AgentCode.of(agent)))
     bound: BoundAgent = bind(plan, code)
     first = bound.resource("prices", "their_features")
@@ -129,7 +132,7 @@ def test_a_provider_that_is_installed_is_found_by_name(
     assert bound.resource("prices", ResourceType("their_features")) is first
 
 
-@each("make", [decorated, built])
+@each_case("make", [decorated, built])
 def test_a_kind_that_nothing_provides_names_what_to_install(make: Callable[[], Agent]) -> None:
     with pytest.raises(AgentDefinitionError, match="'their_features' is not a type of resource") as caught:
         make()

@@ -18,7 +18,7 @@ from flink_agents.plan import compile_agent
 from flink_agents.plan.analysis import reading as reading_module
 from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.analysis.reading import read
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 PAID = {"OrderPaid"}
 REGISTRY = {"paid": [OrderPaid]}
@@ -169,17 +169,19 @@ EMITTERS = [
 ]
 
 
-@each("function", EMITTERS)
+@each_case("function", EMITTERS)
 def test_what_an_action_emits_is_found(function: Any) -> None:
     def call(event: Any, ctx: Any) -> Any:
         return function() if function == maker.make else function(event, ctx)
 
-    for one in {function, call} - {maker.make}:
-        agent = Agent(name="a").add_action("start", InputEvent, one).add_action("end", "OrderPaid", finish)
+    for emitter in {function, call} - {maker.make}:
+        agent = (
+            Agent(name="a").add_action("start", InputEvent, emitter).add_action("end", "OrderPaid", finish)
+        )
         assert compile_agent(agent).actions[0].emits == ("OrderPaid",)
 
 
-@each("function", EMITTERS[:-1])
+@each_case("function", EMITTERS[:-1])
 def test_a_trigger_by_class_needs_a_class(function: Any) -> None:
     agent = Agent(name="a").add_action("start", InputEvent, function).add_action("end", OrderPaid, finish)
     if function in (by_text, by_constant):
@@ -221,7 +223,7 @@ class ByMethods(Agent):
 
 
 def test_methods_attributes_and_objects_of_the_agent_are_followed() -> None:
-    emits = {one.name: one.emits for one in compile_agent(ByMethods).actions}
+    emits = {plan_action.name: plan_action.emits for plan_action in compile_agent(ByMethods).actions}
     assert emits == {
         "own_method": ("OrderPaid",),
         "own_attribute": ("OrderPaid",),
@@ -266,7 +268,7 @@ def test_a_subclass_satisfies_the_trigger_of_its_base_but_not_the_reverse() -> N
 def silent(event: Any, ctx: Any) -> None: ...
 
 
-@each(("emits", "trigger"), [([OrderPaid], OrderPaid), (["paid"], "paid")])
+@each_case(("emits", "trigger"), [([OrderPaid], OrderPaid), (["paid"], "paid")])
 def test_what_no_code_names_is_declared(emits: Any, trigger: Any) -> None:
     agent = Agent(name="a").add_action("start", InputEvent, silent, emits=emits)
     agent.add_action("end", trigger, finish)
@@ -280,9 +282,9 @@ def test_installed_and_built_in_code_is_not_read() -> None:
 
         return json.dumps(event)
 
-    found = read(encodes)
-    assert found.events == set()
-    assert not found.opaque
+    reading = read(encodes)
+    assert reading.events == set()
+    assert not reading.opaque
 
 
 class Unrelated(Event):
@@ -349,7 +351,7 @@ def foreign(ctx: RunnerContext) -> None:
 def test_nothing_is_claimed_of_code_that_cannot_be_read() -> None:
     assert read(divmod).opaque
     agent = Agent(name="a").add_action("start", InputEvent, divmod).add_action("end", OrderPaid, finish)
-    assert [one.emits for one in compile_agent(agent).actions] == [(), ("_output_event",)]
+    assert [plan_action.emits for plan_action in compile_agent(agent).actions] == [(), ("_output_event",)]
 
 
 def test_nothing_is_claimed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
     CyclicResourceError,
     MissingResourceError,
 )
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 # -- configuration ---------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ RESOURCES = [
 ]
 
 
-@each(("make", "kind", "line", "fix"), RESOURCES)
+@each_case(("make", "kind", "line", "fix"), RESOURCES)
 def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str, fix: str) -> None:
     error = failure(make)
     assert type(error) is kind
@@ -175,7 +175,7 @@ def test_error_points_to_the_line(make: Make, kind: type[AgentsError], line: str
     assert error.fix and fix in error.fix
 
 
-@each(("make", "found"), CONFIGURATIONS)
+@each_case(("make", "found"), CONFIGURATIONS)
 def test_configuration_that_no_plan_can_hold(make: Make, found: str) -> None:
     error = failure(make)
     assert type(error) is AgentConfigurationError
@@ -183,7 +183,7 @@ def test_configuration_that_no_plan_can_hold(make: Make, found: str) -> None:
     assert error.found and found in error.found
 
 
-@each("value", [(1, 2), Other(), math.inf, {"a": {1: 2}}, [set()]])
+@each_case("value", [(1, 2), Other(), math.inf, {"a": {1: 2}}, [set()]])
 def test_action_config_that_is_no_json(value: Any) -> None:
     error = failure(lambda: build(limit=value))
     assert type(error) is AgentConfigurationError

@@ -35,7 +35,7 @@ from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_ag
 from flink_agents.plan.files.yaml import ActionEntry
 from flink_agents.plan.model import ActionPlan, RetryPlan
 from flink_agents.plan.show import to_text
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 GOLDEN = Path(__file__).with_name("golden_plan_v1.json")
 
@@ -88,11 +88,13 @@ def through_json(agent: Any, with_code: bool) -> BoundAgent:
     return bind(plan, code)
 
 
-@each("with_code", [False, True])
+@each_case("with_code", [False, True])
 def test_settings_reach_the_worker(with_code: bool) -> None:
     bound = through_json(Careful(), with_code)
     on_call, on_read, on_plain = bound.actions
-    call, read, plain = on_call.settings, on_read.settings, on_plain.settings
+    call = on_call.settings
+    read = on_read.settings
+    plain = on_plain.settings
     assert bound.retry == RetryPolicy(max_attempts=2)
     assert call.retry == POLICY
     assert (call.timeout, call.max_concurrency, call.rate_limit, on_call.off_thread) == (60.0, 4, None, False)
@@ -129,7 +131,7 @@ def test_exception_without_a_name_needs_the_code() -> None:
         RetryPlan(retry_on=(f"{__name__}:test.<locals>.Local",)).policy()
 
 
-@each("name", ["builtins:len", "builtins:int", "builtins:Nope", "no_such_module:X", "X"])
+@each_case("name", ["builtins:len", "builtins:int", "builtins:Nope", "no_such_module:X", "X"])
 def test_what_is_no_exception(name: str) -> None:
     with pytest.raises(FunctionReferenceError):
         RetryPlan(non_retryable=(name,)).policy()
@@ -157,7 +159,7 @@ def test_plan_without_settings_still_loads() -> None:
     assert AgentPlan.from_json(json.dumps(data)).fingerprint == golden.fingerprint
 
 
-@each(
+@each_case(
     ("field", "value"),
     [("timeout", 0), ("max_concurrency", 0), ("rate_limit", {"calls": 0}), ("rate_limit", {"call": 1})],
 )
@@ -168,7 +170,7 @@ def test_settings_that_a_plan_cannot_have(field: str, value: Any) -> None:
         AgentPlan.from_json(json.dumps(data))
 
 
-@each(
+@each_case(
     "values",
     [
         {"initial_interval": -1},
@@ -194,7 +196,7 @@ def test_blocking_async_action_is_refused() -> None:
         compile_agent(Wrong)
 
 
-@each(("attribute", "value"), [("retry", 3), ("retry", "always"), ("on_unhandled", "retry")])
+@each_case(("attribute", "value"), [("retry", 3), ("retry", "always"), ("on_unhandled", "retry")])
 def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
     agent = Careful()
     setattr(agent, attribute, value)
@@ -205,8 +207,8 @@ def test_settings_that_an_agent_cannot_have(attribute: str, value: Any) -> None:
 
 def test_plan_show_tells_the_settings() -> None:
     lines = to_text(compile_agent(Careful)).split("\n")
-    found = {" ".join(line.split()) for line in lines if line.startswith("  ")}
-    assert found >= {
+    shown_lines = {" ".join(line.split()) for line in lines if line.startswith("  ")}
+    assert shown_lines >= {
         "retry after 1 s, 2 attempts",
         "call InputEvent -> nothing (async; retry after 0.5 s, for 90 s; at most 4 at a time; timeout 60 s)",
         "read InputEvent -> nothing (at most 10 per 2 s; blocking)",
@@ -217,7 +219,8 @@ def test_plan_show_tells_the_settings() -> None:
 
 
 def test_a_setting_is_declared_once_and_is_everywhere() -> None:
-    plain, all_ = set(PlainSettings.model_fields), set(ActionSettings.model_fields)
+    plain = set(PlainSettings.model_fields)
+    all_ = set(ActionSettings.model_fields)
     assert set(get_type_hints(ActionOptions)) == all_
     assert set(settings_of(ActionSettings)) == all_ - {"when"}
     assert ActionPlan.model_fields.keys() >= all_ and ActionEntry.model_fields.keys() >= all_
@@ -226,11 +229,11 @@ def test_a_setting_is_declared_once_and_is_everywhere() -> None:
     assert set(get_type_hints(ToolOptions)) == set(ToolSettings.model_fields) == set(ToolLimits.model_fields)
 
 
-@each(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])
+@each_case(("wrong", "near"), [("timout", "timeout"), ("emit", "emits"), ("confg", "config")])
 def test_an_unknown_setting_is_told_with_the_place_and_a_near_one(wrong: str, near: str) -> None:
-    given: Any = {wrong: 3}
+    options: Any = {wrong: 3}
     with pytest.raises(AgentDefinitionError, match=f"@action has no option {wrong!r}") as caught:
-        action(InputEvent, **given)(act)
+        action(InputEvent, **options)(act)
     assert caught.value.fix == f"did you mean {near!r}?"
     assert caught.value.found == f"{wrong}=3"
     assert "test_plan_settings.py" in (caught.value.where or "")
@@ -301,9 +304,9 @@ def test_settings_in_yaml(write: Callable[[str], Path]) -> None:
         RateLimit(10, per=60),
     )
     assert action_.off_thread
-    made = bound.resource("half", "tool")
-    assert isinstance(made, Tool)
-    assert (made.settings.max_concurrency, made.description) == (1, "By two.")
+    half_tool = bound.resource("half", "tool")
+    assert isinstance(half_tool, Tool)
+    assert (half_tool.settings.max_concurrency, half_tool.description) == (1, "By two.")
     assert bound.client("db") is connect
 
 
@@ -362,7 +365,9 @@ def test_a_tool_whose_calls_may_not_be_repeated_stays_so_in_its_plan() -> None:
         def act(self, event: InputEvent, ctx: Any) -> None: ...
 
     plan = AgentPlan.from_json(compile_agent(Pays()).to_json())
-    assert [one["idempotent"] for one in _named(json.loads(plan.to_json()), "idempotent")] == [False]
+    assert [
+        tool_settings["idempotent"] for tool_settings in _named(json.loads(plan.to_json()), "idempotent")
+    ] == [False]
 
 
 def _named(value: Any, name: str) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
     ActionSignatureError,
 )
 from flink_agents.plan import compile_agent
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def without_context() -> Any:
@@ -213,7 +213,7 @@ SIGNATURES = [
 ]
 
 
-@each(("make", "kind", "name", "found"), SIGNATURES)
+@each_case(("make", "kind", "name", "found"), SIGNATURES)
 def test_bad_signature(make: Make, kind: type[AgentsError], name: str, found: str | None) -> None:
     error = failure(make)
     assert type(error) is kind
@@ -236,7 +236,7 @@ class Callable_:
     def handle(self, event: Any, ctx: Any) -> None: ...
 
 
-@each(
+@each_case(
     "function",
     [
         lambda event, ctx: None,

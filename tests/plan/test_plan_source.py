@@ -35,12 +35,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     def make(name: str, text: str) -> ModuleType:
         (tmp_path / f"{name}.py").write_text(HEAD + text)
         importlib.invalidate_caches()
-        known = sys.modules.get(name)
-        if known is None:
+        loaded_module = sys.modules.get(name)
+        if loaded_module is None:
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
             del sys.modules[name]
             return importlib.import_module(name)
-        return importlib.reload(known)
+        return importlib.reload(loaded_module)
 
     return make
 
@@ -52,10 +52,8 @@ def emitted(function: Callable[..., Any]) -> set[type[Event]]:
 def test_equal_code_of_two_files_has_two_sources(write: Callable[[str, str], ModuleType]) -> None:
     looked_at = "def act(event, ctx):\n    event == OrderPaid or event == OrderPlaced\n"
     text = looked_at + "    if False:\n        return {:11}()\n"  # of one length, as code knows its columns
-    first, second = (
-        write("renewed_first", text.format("OrderPaid")),
-        write("renewed_second", text.format("OrderPlaced")),
-    )
+    first = write("renewed_first", text.format("OrderPaid"))
+    second = write("renewed_second", text.format("OrderPlaced"))
     assert first.act.__code__ == second.act.__code__
     assert emitted(first.act) == {OrderPaid}
     assert emitted(second.act) == {OrderPlaced}
@@ -96,17 +94,17 @@ class Plain:
     pass
 
 
-made: Any = Plain
+maker: Any = Plain
 
 
 def makes(event: Any, ctx: Any) -> Any:
-    return made([OrderPaid])
+    return maker([OrderPaid])
 
 
 def test_what_a_global_stands_for_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given to an event is content; what is given to anything else may be emitted."""
     assert OrderPaid in emitted(makes)
-    monkeypatch.setattr(sys.modules[__name__], "made", OrderPlaced)
+    monkeypatch.setattr(sys.modules[__name__], "maker", OrderPlaced)
     assert emitted(makes) == {OrderPlaced}
     monkeypatch.undo()
     assert OrderPaid in emitted(makes)
@@ -148,10 +146,16 @@ class Shop(Agent):
 def test_plan_and_code_of_an_agent_are_made_of_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     functions: list[Any] = []
     read = events.read
-    monkeypatch.setattr(events, "read", lambda one, owners: [functions.append(one), read(one, owners)][1])
+    monkeypatch.setattr(
+        events, "read", lambda function, owners: [functions.append(function), read(function, owners)][1]
+    )
     plan, code = compile_with_code(Shop)
     assert functions == [Shop.act, Shop.paid]
-    assert [one.name for one in plan.actions] == [one.name for one in code.actions] == ["act", "paid"]
+    assert (
+        [plan_action.name for plan_action in plan.actions]
+        == [code_action.name for code_action in code.actions]
+        == ["act", "paid"]
+    )
 
 
 def test_what_is_kept_of_an_object_goes_with_it() -> None:
@@ -163,7 +167,8 @@ def test_what_is_kept_of_an_object_goes_with_it() -> None:
             return 1
 
     cache: IdentityCache[str] = IdentityCache()
-    first, second = Equal(), Equal()
+    first = Equal()
+    second = Equal()
     assert cache.put(first, "first") == "first"
     assert cache.get(first) == "first" and cache.get(second) is None
     cache.put(first, "again")

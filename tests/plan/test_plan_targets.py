@@ -14,7 +14,7 @@ from flink_agents.api.errors import AgentsError, FunctionReferenceError, PlanFor
 from flink_agents.cli import main
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.plan import AgentPlan, compile_agent, load_target
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -52,7 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@each(
+@each_case(
     ("target", "name"),
     [
         ("plan_shop:built", "Orders"),

@@ -33,8 +33,8 @@ def uses(monkeypatch: pytest.MonkeyPatch, code: str, **known: Any) -> tuple[bool
     body = compile(f"def decide(self, event, ctx):\n    {code}", "job.py", "exec").co_consts[0]
     function = FunctionType(body, {"__builtins__": __builtins__, "__name__": __name__, **known})
     bound = bind(compile_agent(OneAction()), AgentCode.of(OneAction()))
-    for one in bound.actions:
-        monkeypatch.setattr(one, "function", function)
+    for bound_action in bound.actions:
+        monkeypatch.setattr(bound_action, "function", function)
     return makes_durable_calls(bound), may_make_durable_calls(bound)
 
 

@@ -17,7 +17,7 @@ from flink_agents import Agent, InputEvent, RunnerContext, action
 from flink_agents.api.durable import waits_durably
 from flink_agents.plan import AgentCode, bind, compile_agent
 from flink_agents.plan.binding.uses import may_wait
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 async def pause(ctx: Any) -> None:
@@ -112,7 +112,7 @@ class Ungated(Agent):
         await self.way.passed(ctx)
 
 
-@each("agent", [Gated, GatedByOneOfSome, GatedByAClass, GatedAction])
+@each_case("agent", [Gated, GatedByOneOfSome, GatedByAClass, GatedAction])
 def test_objects_that_a_library_says_wait(agent: type[Agent]) -> None:
     assert _waits(agent)
 
@@ -186,7 +186,7 @@ class OfADecorator(Agent):
 HIDDEN = [OfATable, OfATableOfItsOwn, OfAProperty, OfADefault, OfANamedDefault, OfADecorator]
 
 
-@each("agent", [Sleeps, Asks, Helped, Both, *HIDDEN])
+@each_case("agent", [Sleeps, Asks, Helped, Both, *HIDDEN])
 def test_agents_that_wait(agent: type[Agent]) -> None:
     assert _waits(agent)
 
@@ -201,11 +201,11 @@ async def napping(ctx: RunnerContext) -> int:
     return 1
 
 
-@each("added", [napping, Sleeps().as_tool("Sleeps.")], ids=["function", "agent"])
+@each_case("added", [napping, Sleeps().as_tool("Sleeps.")], ids=["function", "agent"])
 def test_tools_that_were_added_to_an_agent(added: Any) -> None:
     """Its class does not name them, and its action does so by a text."""
-    made = OfData("built").add_resource("nap", "tool", added)
-    assert may_wait(bind(compile_agent(made), AgentCode.of(made)))
+    built_agent = OfData("built").add_resource("nap", "tool", added)
+    assert may_wait(bind(compile_agent(built_agent), AgentCode.of(built_agent)))
 
 
 MUCH: list[Any] = [[number] for number in range(100)]
@@ -241,5 +241,5 @@ def test_a_module_that_is_not_imported_yet_may_wait(tmp_path: Path, monkeypatch:
 
 
 def _waits(agent: type[Agent]) -> bool:
-    made = agent()
-    return may_wait(bind(compile_agent(made), AgentCode.of(made)))
+    instance = agent()
+    return may_wait(bind(compile_agent(instance), AgentCode.of(instance)))

@@ -119,8 +119,8 @@ def test_where_the_file_is_silent_the_class_decides(write: Write) -> None:
 
 
 def test_several_agents_and_both_ways_to_name_a_trigger(write: Write) -> None:
-    one = ACTION + "    on_unhandled: ignore\n"
-    text = one + one.replace("agents:\n", "").replace("name: A", "name: B").replace(
+    agent_yaml = ACTION + "    on_unhandled: ignore\n"
+    text = agent_yaml + agent_yaml.replace("agents:\n", "").replace("name: A", "name: B").replace(
         "[_input_event]", '["flink_agents:InputEvent"]'
     )
     agents = load_yaml(write(text))
@@ -136,7 +136,7 @@ def test_anchors_are_followed(write: Write) -> None:
         "        function: plan_shop:read_order\n        config: {<<: *c, b: 2}\n    on_unhandled: ignore\n"
     )
     plan = compile_agent(load_yaml(write(text))["A"])
-    assert [one.config for one in plan.actions] == [{"a": 1}, {"a": 1, "b": 2}]
+    assert [plan_action.config for plan_action in plan.actions] == [{"a": 1}, {"a": 1, "b": 2}]
 
 
 def action(**changes: str) -> str:

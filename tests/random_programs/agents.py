@@ -101,19 +101,21 @@ def agent(waits: bool = False, overtakes: bool = False) -> Agent:
         waits: Whether it has an action that somebody has to approve.
         overtakes: Whether inputs overtake its suspended runs.
     """
-    made = (Overtaken if overtakes else RandomAgent)(name="random")
-    made.add_action("begin", [InputEvent], begin, when=_is("async"))
-    made.add_action("begin_retried", [InputEvent], begin, when=_is("retried"), retry=AT_ONCE)
-    made.add_action("begin_yielding", [InputEvent], begin_yielding, when=_is("yields"))
-    made.add_action("begin_plainly", [InputEvent], begin_plainly, when=_is("def"), emits=[Nested])
-    made.add_action(
+    random_agent = (Overtaken if overtakes else RandomAgent)(name="random")
+    random_agent.add_action("begin", [InputEvent], begin, when=_is("async"))
+    random_agent.add_action("begin_retried", [InputEvent], begin, when=_is("retried"), retry=AT_ONCE)
+    random_agent.add_action("begin_yielding", [InputEvent], begin_yielding, when=_is("yields"))
+    random_agent.add_action("begin_plainly", [InputEvent], begin_plainly, when=_is("def"), emits=[Nested])
+    random_agent.add_action(
         "begin_plainly_retried", [InputEvent], begin_plainly, when=_is("def retried"), retry=AT_ONCE
     )
     if waits:
-        made.add_action("begin_approved", [InputEvent], begin, when=_is(APPROVED), needs_approval=True)
-        made.add_action("refuse", [ApprovalDeniedEvent], refuse)
-    made.add_action("go_on", [Nested], go_on)
-    return made.add_action("look_on", [Nested], look_on)
+        random_agent.add_action(
+            "begin_approved", [InputEvent], begin, when=_is(APPROVED), needs_approval=True
+        )
+        random_agent.add_action("refuse", [ApprovalDeniedEvent], refuse)
+    random_agent.add_action("go_on", [Nested], go_on)
+    return random_agent.add_action("look_on", [Nested], look_on)
 
 
 def _is(form: str) -> Any:

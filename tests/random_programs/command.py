@@ -26,12 +26,13 @@ def _share(
     overtakes: bool,
     lags: bool,
 ) -> tuple[int, list[str]]:
-    crashes, failures = 0, list[str]()
+    crashes = 0
+    failures = list[str]()
     # After a failure the harness of the programs before is of no use any more.
-    each = 1 if keep_going else programs
-    for number in range(seed, seed + programs, each):
+    batch_size = 1 if keep_going else programs
+    for number in range(seed, seed + programs, batch_size):
         try:
-            crashes += run(each, number, left_out=left_out, waits=waits, overtakes=overtakes, lags=lags)
+            crashes += run(batch_size, number, left_out=left_out, waits=waits, overtakes=overtakes, lags=lags)
         except ProgramFailed as failed:
             failures.append(str(failed))
             if not keep_going:
@@ -66,7 +67,8 @@ def run_in_processes(
     """
     starts = range(seed, seed + programs, SHARE)
     counts = [min(SHARE, seed + programs - start) for start in starts]
-    crashes, failures = 0, list[str]()
+    crashes = 0
+    failures = list[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         same = map(repeat, (keep_going, left_out, waits, overtakes, lags))
         for done, failed in pool.map(_share, counts, starts, *same):

@@ -32,7 +32,7 @@ def coroutines(x: Execution, here: str, branches: Branches) -> list[Coroutine[An
 
 def tasks_of(x: Execution, here: str, branches: Branches) -> list[asyncio.Task[Any]]:
     """One task for each branch."""
-    return [asyncio.ensure_future(one) for one in coroutines(x, here, branches)]
+    return [asyncio.ensure_future(coroutine) for coroutine in coroutines(x, here, branches)]
 
 
 def outcome(task: asyncio.Future[Any]) -> Any:
@@ -75,15 +75,18 @@ async def returning(x: Execution, here: str, branches: Branches, settings: list[
     for result in results:
         if isinstance(result, Exception):
             expect(result)
-    return [name_of(one) if isinstance(one, BaseException) else one for one in results]
+    return [
+        name_of(branch_result) if isinstance(branch_result, BaseException) else branch_result
+        for branch_result in results
+    ]
 
 
 @construct("group")
 @construct("group failing")
 async def group(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
     async with asyncio.TaskGroup() as tasks:
-        made = [tasks.create_task(one) for one in coroutines(x, here, branches)]
-    return [task.result() for task in made]
+        created_tasks = [tasks.create_task(coroutine) for coroutine in coroutines(x, here, branches)]
+    return [task.result() for task in created_tasks]
 
 
 @construct("wait all")
@@ -101,9 +104,9 @@ async def tasks_by_tasks(x: Execution, here: str, branches: Branches, settings: 
         await asyncio.sleep(0)
         return asyncio.ensure_future(one)
 
-    makers = [asyncio.ensure_future(make(one)) for one in coroutines(x, here, branches)]
-    made = [await maker for maker in makers]
-    return [await task for task in made]
+    makers = [asyncio.ensure_future(make(coroutine)) for coroutine in coroutines(x, here, branches)]
+    created_tasks = [await maker for maker in makers]
+    return [await task for task in created_tasks]
 
 
 @construct("shield")
@@ -199,7 +202,9 @@ async def locked(x: Execution, here: str, branches: Branches, settings: list[Any
             order.append(number)
             await one_more(x, f"{here}/{number}+", list(order))
 
-    await asyncio.gather(*(hold(*each) for each in enumerate(coroutines(x, here, branches))))
+    await asyncio.gather(
+        *(hold(*numbered_branch) for numbered_branch in enumerate(coroutines(x, here, branches)))
+    )
     return order
 
 
@@ -219,8 +224,10 @@ async def event(x: Execution, here: str, branches: Branches, settings: list[Any]
         await one
         await one_more(x, f"{here}/{number}+", list(order))
 
-    first, *others = coroutines(x, here, branches)
-    await asyncio.gather(fire(first), *(follow(*each) for each in enumerate(others)))
+    first, *follower_coroutines = coroutines(x, here, branches)
+    await asyncio.gather(
+        fire(first), *(follow(*numbered_branch) for numbered_branch in enumerate(follower_coroutines))
+    )
     return order
 
 
@@ -240,7 +247,7 @@ async def condition(x: Execution, here: str, branches: Branches, settings: list[
             await changed.wait_for(lambda: len(order) >= count)
         return await one_more(x, f"{here}/{count}-", list(order))
 
-    workers = (work(*each) for each in enumerate(coroutines(x, here, branches)))
+    workers = (work(*numbered_branch) for numbered_branch in enumerate(coroutines(x, here, branches)))
     await asyncio.gather(watch(1), watch(2), *workers)
     return order
 
@@ -260,7 +267,9 @@ async def queue(x: Execution, here: str, branches: Branches, settings: list[Any]
             order.append(await items.get())
             await one_more(x, f"{here}/{len(order)}-", list(order))
 
-    await asyncio.gather(take(), *(put(*each) for each in enumerate(coroutines(x, here, branches))))
+    await asyncio.gather(
+        take(), *(put(*numbered_branch) for numbered_branch in enumerate(coroutines(x, here, branches)))
+    )
     return order
 
 
@@ -275,7 +284,9 @@ async def barrier(x: Execution, here: str, branches: Branches, settings: list[An
         order.append(number)
         await one_more(x, f"{here}/{number}+", list(order))
 
-    await asyncio.gather(*(come(*each) for each in enumerate(coroutines(x, here, branches))))
+    await asyncio.gather(
+        *(come(*numbered_branch) for numbered_branch in enumerate(coroutines(x, here, branches)))
+    )
     return order
 
 
@@ -314,20 +325,23 @@ async def wait_timeout(x: Execution, here: str, branches: Branches, settings: li
 @construct("join")
 async def join(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
     joined = await x.ctx.join(*asks(x, here, branches), timeout=settings[0])
-    for one in joined:
-        if isinstance(one, BaseException):
-            expect(one)
-    results = [name_of(one) if isinstance(one, BaseException) else one for one in joined]
-    x.note("joined", here, [short(one) for one in results])
+    for result in joined:
+        if isinstance(result, BaseException):
+            expect(result)
+    results = [
+        name_of(branch_result) if isinstance(branch_result, BaseException) else branch_result
+        for branch_result in joined
+    ]
+    x.note("joined", here, [short(branch_result) for branch_result in results])
     return [results, await one_more(x, f"{here}+", results)]
 
 
 @construct("as completed")
 async def as_completed(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
     order: list[Any] = []
-    for number, one in enumerate(asyncio.as_completed(tasks_of(x, here, branches))):
+    for number, future in enumerate(asyncio.as_completed(tasks_of(x, here, branches))):
         try:
-            order.append(short(await one))
+            order.append(short(await future))
         except Exception as error:
             expect(error)
             order.append(name_of(error))
@@ -347,11 +361,14 @@ async def set_order(x: Execution, here: str, branches: Branches, settings: list[
 
 @construct("cancel")
 async def cancel(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
-    loser, *others = tasks_of(x, here, branches)
-    results = [*await asyncio.gather(*others, return_exceptions=True)]
+    loser, *other_tasks = tasks_of(x, here, branches)
+    results = [*await asyncio.gather(*other_tasks, return_exceptions=True)]
     loser.cancel()
     await asyncio.wait({loser})
-    return [*(name_of(one) if isinstance(one, BaseException) else one for one in results), outcome(loser)]
+    return [
+        *(name_of(result) if isinstance(result, BaseException) else result for result in results),
+        outcome(loser),
+    ]
 
 
 @construct("left to others")
@@ -366,12 +383,15 @@ async def left_to_others(x: Execution, here: str, branches: Branches, settings: 
             await one_more(x, f"{here}-", "cancelled")
             raise
 
-    loser_of, *others = coroutines(x, here, branches)
+    loser_of, *other_coroutines = coroutines(x, here, branches)
     loser = asyncio.ensure_future(stubborn(loser_of))
-    results = await asyncio.gather(*others, return_exceptions=True)
+    results = await asyncio.gather(*other_coroutines, return_exceptions=True)
     loser.cancel()
     await asyncio.wait({loser})
-    return [*(name_of(one) if isinstance(one, BaseException) else one for one in results), outcome(loser)]
+    return [
+        *(name_of(result) if isinstance(result, BaseException) else result for result in results),
+        outcome(loser),
+    ]
 
 
 @construct("timeout")

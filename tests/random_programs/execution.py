@@ -178,11 +178,11 @@ class Execution:
 
     def look(self, here: str, kind: str, path: str, seen: list[Any]) -> Any:
         """Read memory, and put out what is there."""
-        found = self.ctx.short_term_memory.get(path, None)
-        self.note("read", here, path, found)
+        value = self.ctx.short_term_memory.get(path, None)
+        self.note("read", here, path, value)
         if kind == "emit":
-            self.send(OutputEvent(output=(self.ctx.key, self.name, here, found, short(seen))))
-        return found
+            self.send(OutputEvent(output=(self.ctx.key, self.name, here, value, short(seen))))
+        return value
 
     def send(self, event: Any) -> None:
         """Send an event, at once or when the action yields next."""
@@ -208,34 +208,34 @@ class Execution:
 
     async def call(self, here: str, kind: str, caught: bool, seen: list[Any]) -> Any:
         """Make a durable call."""
-        given = self.arguments(here, kind, seen)
-        self.note("make", here, *map(str, given.values()))
+        arguments = self.arguments(here, kind, seen)
+        self.note("make", here, *map(str, arguments.values()))
         try:
-            value = await self.ctx.durable_execute_async(CALLS[kind], here, short(seen), **given)
+            value = await self.ctx.durable_execute_async(CALLS[kind], here, short(seen), **arguments)
         except asyncio.CancelledError:
             self.note("cancelled", here)
             raise
         except Exception as error:
             expect(error)
-            self.note("failed", here, name_of(error), *map(str, given.values()))
+            self.note("failed", here, name_of(error), *map(str, arguments.values()))
             if not caught:
                 raise
             return name_of(error)
-        self.note("got", here, value, *map(str, given.values()))
+        self.note("got", here, value, *map(str, arguments.values()))
         return value
 
     def plain_call(self, here: str, kind: str, caught: bool, seen: list[Any]) -> Any:
         """Make a durable call of a ``def`` action."""
-        given = self.arguments(here, kind, seen)
-        self.note("make", here, *map(str, given.values()))
+        arguments = self.arguments(here, kind, seen)
+        self.note("make", here, *map(str, arguments.values()))
         try:
-            value = self.ctx.durable_execute(CALLS[kind], here, short(seen), **given)
+            value = self.ctx.durable_execute(CALLS[kind], here, short(seen), **arguments)
         except Exception as error:
             expect(error)
-            self.note("failed", here, name_of(error), *map(str, given.values()))
+            self.note("failed", here, name_of(error), *map(str, arguments.values()))
             if not caught:
                 raise
             return name_of(error)
-        self.note("got", here, value, *map(str, given.values()))
+        self.note("got", here, value, *map(str, arguments.values()))
         self.ctx.short_term_memory.set("last", value)
         return value

@@ -27,7 +27,8 @@ def lagging(lags: bool = True) -> Iterator[None]:
     if not lags:
         yield
         return
-    feed, commit = InputDispatcher.feed, RunCommitter.commit_finished
+    feed = InputDispatcher.feed
+    commit = RunCommitter.commit_finished
 
     def feed_late(self: InputDispatcher, actor: KeyActor, *others: Any) -> None:
         _wait_for(actor)

@@ -39,7 +39,7 @@ class Outcome:
         """Return the part of some keys."""
         parts = (self.outputs, self.memory, self.audit, self.letters, self.order)
         outputs, memory, audit, letters, order = (
-            {key: one for key, one in part.items() if key in keys} for part in parts
+            {key: value for key, value in part.items() if key in keys} for part in parts
         )
         return Outcome(outputs, memory, audit, letters, order)
 
@@ -51,15 +51,19 @@ def observed(harness: OperatorHarness) -> Outcome:
     for letter in letters:
         name = letter.event.input[1] if letter.event_type == "_input_event" else None
         # What a run had put out before it waited has left, though it fails later.
-        taken = (letter.key, letter.sequence_number, name)
-        if name is not None and taken not in numbers:
-            numbers.append(taken)
+        failed_input = (letter.key, letter.sequence_number, name)
+        if name is not None and failed_input not in numbers:
+            numbers.append(failed_input)
     return Outcome(
         {key: [output for output in harness.outputs if output[0] == key] for key in KEYS},
         {key: harness.memory(key) for key in KEYS},
         {key: [value for value in harness.side_output("audit") if value[0] == key] for key in KEYS},
         {
-            key: [f"{one.action} {one.error_type} {one.error_message}" for one in letters if one.key == key]
+            key: [
+                f"{dead_letter.action} {dead_letter.error_type} {dead_letter.error_message}"
+                for dead_letter in letters
+                if dead_letter.key == key
+            ]
             for key in KEYS
         },
         {key: [name for of, _, name in sorted(numbers) if of == key] for key in KEYS},
@@ -79,19 +83,22 @@ def check_world(program: Program) -> None:
 
 def check_attempts(label: str, earlier: Attempt, later: Attempt) -> None:
     """See that ``later`` sees what the records of ``earlier`` may depend on."""
-    known = determined(earlier)
-    found = whole(later.entries)
-    common = min(len(known), len(found))
-    if known[:common] != found[:common] or (len(found) < len(known) and later.ended):
+    earlier_entries = determined(earlier)
+    later_entries = whole(later.entries)
+    common = min(len(earlier_entries), len(later_entries))
+    if earlier_entries[:common] != later_entries[:common] or (
+        len(later_entries) < len(earlier_entries) and later.ended
+    ):
         raise AssertionError(
             f"{label}: an attempt sees something else than the one before, whose records may depend on it\n"
-            f"{beside(known, found)}"
+            f"{beside(earlier_entries, later_entries)}"
         )
 
 
 def determined(attempt: Attempt) -> list[Entry]:
     """What an attempt saw up to the last call that it made whose end was stored."""
-    stored, entries = attempt.stored or frozenset(), whole(attempt.entries)
+    stored = attempt.stored or frozenset()
+    entries = whole(attempt.entries)
     last = max(
         (at for at, entry in enumerate(entries) if entry[0] == "make" and entry[1] in stored), default=-1
     )
@@ -141,7 +148,7 @@ def _is_unrecorded(entries: list[Entry]) -> bool:
 def check_taken(program: Program, found: Outcome) -> None:
     """See that each input was taken once."""
     for key in KEYS:
-        expected = sorted(one.name for one in program.inputs if one.key == key)
+        expected = sorted(program_input.name for program_input in program.inputs if program_input.key == key)
         if sorted(found.order[key]) != expected:
             raise AssertionError(f"inputs of key {key}: expected {expected}, taken {found.order[key]}")
 
@@ -163,18 +170,26 @@ def decided(request: ApprovalRequest) -> tuple[Decision, dict[str, Any] | None]:
 
 def check_approvals(harness: OperatorHarness) -> None:
     """See that each request left once, and ended once by what was said to it, or by its time."""
-    asked = [one for one in harness.side_output(APPROVALS_TAG) if isinstance(one, ApprovalRequest)]
-    ended = [one.request.id for one in harness.approval_outcomes]
-    requests = {one.id: one for one in asked}
-    if len(requests) != len(asked) or len(set(ended)) != len(ended) or requests.keys() != set(ended):
-        raise AssertionError(f"requests {[one.id for one in asked]} ended by outcomes of {ended}")
-    for one in harness.approval_outcomes:
-        request = requests[one.request.id]
+    all_requests = [
+        output for output in harness.side_output(APPROVALS_TAG) if isinstance(output, ApprovalRequest)
+    ]
+    ended = [approval_outcome.request.id for approval_outcome in harness.approval_outcomes]
+    requests = {approval.id: approval for approval in all_requests}
+    if len(requests) != len(all_requests) or len(set(ended)) != len(ended) or requests.keys() != set(ended):
+        raise AssertionError(
+            f"requests {[approval.id for approval in all_requests]} ended by outcomes of {ended}"
+        )
+    for outcome in harness.approval_outcomes:
+        request = requests[outcome.request.id]
         expected, changed = decided(request)
         if request.expires_at is not None:
-            expected, changed = Decision.EXPIRED, None
-        if (one.decision, dict(one.arguments)) != (expected, {**request.arguments, **(changed or {})}):
-            raise AssertionError(f"{request} was to be {expected} with {changed}, and is {one}")
+            expected = Decision.EXPIRED
+            changed = None
+        if (outcome.decision, dict(outcome.arguments)) != (
+            expected,
+            {**request.arguments, **(changed or {})},
+        ):
+            raise AssertionError(f"{request} was to be {expected} with {changed}, and is {outcome}")
 
 
 def check_calm(program: Program, expected: Outcome, found: Outcome, ordered: bool) -> None:
@@ -206,8 +221,8 @@ def renumbered(expected: Outcome, found: Outcome) -> set[str]:
     return {
         name
         for key in KEYS
-        for name, other in zip(found.order[key], expected.order[key], strict=True)
-        if name != other
+        for name, expected_name in zip(found.order[key], expected.order[key], strict=True)
+        if name != expected_name
     }
 
 
@@ -232,9 +247,14 @@ def by_input(outcome: Outcome, loose: Container[str]) -> Outcome:
 def check_same(expected: Outcome, found: Outcome, names: Iterable[str], why: str) -> None:
     """See that some of two outcomes is the same."""
     for name in names:
-        one, other = getattr(expected, name), getattr(found, name)
-        if one != other:
-            differs = {key: (one[key], other[key]) for key in one if one[key] != other.get(key)}
+        expected_part = getattr(expected, name)
+        actual_part = getattr(found, name)
+        if expected_part != actual_part:
+            differs = {
+                key: (expected_part[key], actual_part[key])
+                for key in expected_part
+                if expected_part[key] != actual_part.get(key)
+            }
             raise AssertionError(f"{why} makes a difference, {name}: expected and found {differs}")
 
 
@@ -242,7 +262,8 @@ def beside(known: Sequence[Entry], found: Sequence[Entry]) -> str:
     """Two transcripts from a bit before the first entry that differs."""
     pairs = zip(known, found, strict=False)
     at = next(
-        (number for number, (one, other) in enumerate(pairs) if one != other), min(len(known), len(found))
+        (number for number, (earlier_entry, later_entry) in enumerate(pairs) if earlier_entry != later_entry),
+        min(len(known), len(found)),
     )
     start = max(0, at - 3)
     lines = [f"    both {start + number}: {entry}" for number, entry in enumerate(known[start:at])]

@@ -109,25 +109,34 @@ class Program:
         """Whether no input sees what another one did."""
         return not any(
             op[0] in ("set", "append", "delete", "read", "emit")
-            for one in self.inputs
-            for op in _all(one.ops)
+            for program_input in self.inputs
+            for op in _all(program_input.ops)
         )
 
     @property
     def learned_early(self) -> bool:
         """Whether the outside learns of runs before anything of them is recorded."""
-        return any(one.ops[0][0] == "call" and one.ops[0][1] in EARLY_CALLS for one in self.inputs)
+        return any(
+            program_input.ops[0][0] == "call" and program_input.ops[0][1] in EARLY_CALLS
+            for program_input in self.inputs
+        )
 
     @property
     def showing_tokens(self) -> set[str]:
         """Inputs that put out what follows from a token that they made up, not only pass it to calls."""
-        return {one.name for one in self.inputs if any(op[0] == "uuid" for op in _all(one.ops))}
+        return {
+            program_input.name
+            for program_input in self.inputs
+            if any(op[0] == "uuid" for op in _all(program_input.ops))
+        }
 
     def __str__(self) -> str:
         lines = ["a calm program" if self.calm else "a wild program"]
-        for one in self.inputs:
-            lines.append(f"  input {one.name} of key {one.key!r}, source {one.source}, {one.form}")
-            lines += _lines(one.ops, "    ")
+        for input_ in self.inputs:
+            lines.append(
+                f"  input {input_.name} of key {input_.key!r}, source {input_.source}, {input_.form}"
+            )
+            lines += _lines(input_.ops, "    ")
         return "\n".join(lines)
 
 
@@ -152,15 +161,16 @@ APPROVED = "approved"
 
 def waiting_program(seed: int) -> Program:
     """The program with that seed, with pauses, signals, approvals and delayed events at random places."""
-    made, chance = program(seed), random.Random(-1 - seed)
-    for one in made.inputs:
-        blocks = [] if one.form.startswith("def") else [one.ops]
-        blocks += [inner for op in _all(one.ops) for inner in _blocks(op)]
+    base_program = program(seed)
+    chance = random.Random(-1 - seed)
+    for program_input in base_program.inputs:
+        blocks = [] if program_input.form.startswith("def") else [program_input.ops]
+        blocks += [inner for op in _all(program_input.ops) for inner in _blocks(op)]
         for block in blocks:
             while chance.random() < 0.35:
                 block.insert(chance.randint(0, len(block)), list(chance.choice(WAITS)))
     # A timeout comes before the signal or behind it.
-    return _sending_later(_asking_people(made))
+    return _sending_later(_asking_people(base_program))
 
 
 def _asking_people(made: Program) -> Program:
@@ -171,15 +181,17 @@ def _asking_people(made: Program) -> Program:
     """
     chance = random.Random(-13 - made.seed)
     inputs: list[Input] = []
-    for one in made.inputs:
-        asks = not one.form.startswith("def") and APPROVED not in LEFT_OUT
-        if asks and one.form == "async" and chance.random() < 0.4:
-            one = replace(one, form=APPROVED)
-        makes_tasks = [at for at, op in enumerate(one.ops) if any(isinstance(part, list) for part in op)]
+    for program_input in made.inputs:
+        asks = not program_input.form.startswith("def") and APPROVED not in LEFT_OUT
+        if asks and program_input.form == "async" and chance.random() < 0.4:
+            program_input = replace(program_input, form=APPROVED)
+        makes_tasks = [
+            at for at, op in enumerate(program_input.ops) if any(isinstance(part, list) for part in op)
+        ]
         while asks and chance.random() < 0.3:
-            last = min(makes_tasks, default=len(one.ops))
-            one.ops.insert(chance.randint(0, last), list(chance.choice(APPROVALS)))
-        inputs.append(one)
+            last = min(makes_tasks, default=len(program_input.ops))
+            program_input.ops.insert(chance.randint(0, last), list(chance.choice(APPROVALS)))
+        inputs.append(program_input)
     return replace(made, inputs=tuple(inputs))
 
 
@@ -190,9 +202,10 @@ def _sending_later(made: Program) -> Program:
     and of each that comes of it, and their order is that in which they were sent. Where such a run comes
     before inputs that are read again after a crash, the program comes to something else than without.
     """
-    chance, sends = random.Random(-7 - made.seed), False
-    for one in made.inputs:
-        calls = [place for place, op in enumerate(one.ops) if op[0] == "call"]
+    chance = random.Random(-7 - made.seed)
+    sends = False
+    for program_input in made.inputs:
+        calls = [place for place, op in enumerate(program_input.ops) if op[0] == "call"]
         if not calls or "later" in LEFT_OUT or chance.random() < 0.6:
             continue
         inner: Block = [["call", "async", True]]
@@ -200,7 +213,7 @@ def _sending_later(made: Program) -> Program:
             inner.append(
                 list(chance.choice((*MEMORY, *WAITS, ["call", "def", True], ["call", "keyed", True])))
             )
-        one.ops.insert(chance.choice(calls) + 1, ["later", [[*inner, ["out"]]]])
+        program_input.ops.insert(chance.choice(calls) + 1, ["later", [[*inner, ["out"]]]])
         sends = True
     return replace(made, calm=False) if sends else made
 
@@ -224,9 +237,9 @@ def _all(ops: Iterable[Op]) -> Iterable[Op]:
 def _lines(ops: Block, indent: str) -> list[str]:
     lines: list[str] = []
     for number, (kind, *args) in enumerate(ops):
-        plain = [str(one) for one in args if not isinstance(one, list)]
+        plain = [str(argument) for argument in args if not isinstance(argument, list)]
         lines.append(f"{indent}{number}: {' '.join([kind, *plain])}")
-        for branches in (one for one in args if isinstance(one, list)):
+        for branches in (argument for argument in args if isinstance(argument, list)):
             for at, block in enumerate(branches):
                 lines += [f"{indent}  /{at}", *_lines(block, indent + "    ")]
     return lines
@@ -377,10 +390,10 @@ class _Maker:
             "wait for": [chance.choice((0.0005, 0.001, 60.0))],
             "semaphore": [2],
         }.get(kind, [])
-        made: Op = [kind, branches, *settings]
+        op: Op = [kind, branches, *settings]
         # A branch that fails ends what is around it, or not.
         fails = not self.calm and kind not in ("try",)
-        return ["try", [[made]]] if fails and chance.random() < 0.7 else made
+        return ["try", [[op]]] if fails and chance.random() < 0.7 else op
 
     def branch(self, depth: int, steady: bool, failing: bool) -> Block:
         chance = self.chance
@@ -398,7 +411,7 @@ class _Maker:
                 ops.append(list(chance.choice((*MEMORY, ["uuid"], ["side"]))))
             else:
                 kinds = STEADY_CALLS if steady else CALLS
-                ops.append(self.call(tuple(one for one in kinds if not self.calm or one != "loose")))
+                ops.append(self.call(tuple(kind for kind in kinds if not self.calm or kind != "loose")))
         if failing and chance.random() < 0.6:
             ops.insert(chance.randint(0, len(ops)), ["call", self.one_of(FAILING), False])
         return ops

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import StoreError
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
 from flink_agents.api.events.signals import Signal
+from flink_agents.runtime.loop import attempts
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
 from flink_agents.testing.harness import Snapshot
@@ -24,11 +24,20 @@ from tests.random_programs.programs import KEYS, LEFT_OUT, Input, Program, progr
 from tests.random_programs.stores import RandomFaults
 from tests.random_programs.world import World, freeze
 
+CANCEL_SECONDS = 120.0
+"""How long the task of an attempt may take to end, if a loaded machine lets it wait for a processor."""
+
 CRASHES = 2
 """How many of its crash points are tried of one program; which ones, the seed says."""
 
 SETTLE_SECONDS = 20.0
-"""How long a program may stand still."""
+"""How long a program may stand still, on a quiet machine: see :class:`Patience`."""
+
+SETTLE_LOOK_SECONDS = 0.002
+"""How long one look at a program that settles waits for it."""
+
+REST_LOOK_SECONDS = 0.01
+"""How long one look at a program that pauses waits for it."""
 
 
 class ProgramFailed(AssertionError):
@@ -63,11 +72,13 @@ class Crash:
         """Inputs in the order in which they come again: each source, or each key, keeps its own."""
         chance = random.Random(self.order)
         queues: dict[object, list[Input]] = {}
-        for one in inputs:
-            queues.setdefault((one.key, one.source) if self.reordered else one.key, []).append(one)
+        for program_input in inputs:
+            queues.setdefault(
+                (program_input.key, program_input.source) if self.reordered else program_input.key, []
+            ).append(program_input)
         order: list[Input] = []
-        while left := [queue for queue in queues.values() if queue]:
-            order.append(chance.choice(left).pop(0))
+        while remaining_queues := [queue for queue in queues.values() if queue]:
+            order.append(chance.choice(remaining_queues).pop(0))
         return order
 
     def __str__(self) -> str:
@@ -75,6 +86,29 @@ class Crash:
         settled = ", all before it committed" if self.settled else ""
         order = "any order of sources" if self.reordered else "the order of each key"
         return f"crash at {where}, checkpoint before input {self.checkpoint}{settled}, {order} ({self.order})"
+
+
+class Patience:
+    """Runs out when a program has not moved for many looks.
+
+    Looks are counted, not seconds: a machine that is loaded, or stops for a while, slows both down.
+
+    Args:
+        looks: How many looks.
+        position: How far the program is; it has moved if this differs from before.
+    """
+
+    def __init__(self, looks: int, position: Callable[[], object]) -> None:
+        self._position = position
+        self._last = position()
+        self._looks = self._remaining = looks
+
+    def runs_out(self) -> bool:
+        """Note a look; return True if it was the last one."""
+        position = self._position()
+        self._remaining = self._remaining - 1 if position == self._last else self._looks
+        self._last = position
+        return self._remaining <= 0
 
 
 class Runner:
@@ -126,8 +160,8 @@ class Runner:
     def plain(self, inputs: Sequence[Input], seed: int) -> Outcome:
         """Run a program without a crash."""
         harness = self.begin(seed)
-        for one in inputs:
-            harness.push(one.record)
+        for program_input in inputs:
+            harness.push(program_input.record)
         self._end()
         return oracle.observed(harness)
 
@@ -138,8 +172,8 @@ class Runner:
         self.faults = RandomFaults(None, self.faults.without_ends())
         self.harness.restore(self._empty)
         World.next_phase(stored)
-        for one in order:
-            self.harness.push(one.record)
+        for program_input in order:
+            self.harness.push(program_input.record)
         self._end()
         return oracle.observed(self.harness)
 
@@ -154,14 +188,16 @@ class Runner:
         snapshot = snapshots[-1]
         freeze()
         noted = [record for record, _ in harness.noted[: snapshot.inputs]]
-        taken = {record[1] for record in noted if isinstance(record, tuple)}
-        sent = len(noted) - len(taken)
+        noted_names = {record[1] for record in noted if isinstance(record, tuple)}
+        sent = len(noted) - len(noted_names)
         harness.restore(snapshot)
         self.faults.choose = None
         World.next_phase(self.faults.stored())
         harness.advance_time(World.chance.choice((0, 3)))
-        for one in crash.again([one for one in inputs if one.name not in taken]):
-            harness.push(one.record)
+        for program_input in crash.again(
+            [repeated_input for repeated_input in inputs if repeated_input.name not in noted_names]
+        ):
+            harness.push(program_input.record)
         for signal in self._again(sent):
             # The stream of signals comes again as well.
             if World.chance.random() < 0.5:
@@ -179,24 +215,31 @@ class Runner:
     def _end(self) -> None:
         """Let all runs end: time passes, and what they wait for is answered."""
         if not self.waits:
-            self.harness.run_until_idle(self.seconds)
+            self._run_until_idle(lambda: False)
             return
-        until, before = time.monotonic() + self.seconds, None
-        while time.monotonic() < until:
+        patience = self._patience(REST_LOOK_SECONDS)
+        while not patience.runs_out():
             rests = self._rests()
-            waits = [(self.harness.waits(key), self.harness.delayed(key)) for key in KEYS]
-            if waits != before:
-                until, before = time.monotonic() + self.seconds, waits
             if not self._go_on() and rests:
                 oracle.check_approvals(self.harness)
                 return
-        self.harness.run_until_idle(0.002)
+        self.harness.run_until_idle(SETTLE_LOOK_SECONDS)
         raise TimeoutError(f"runs wait on: {[self.harness.waits(key) for key in KEYS]}")
+
+    def _patience(self, look_seconds: float) -> Patience:
+        """The patience with the program that runs now."""
+        return Patience(round(self.seconds / look_seconds), self._position)
+
+    def _position(self) -> object:
+        """How far the program is: what it has done, and what it waits for."""
+        done = len(self.faults.appends), World.waits, World.effects.total(), len(self.harness.outputs)
+        waits = [(self.harness.waits(key), self.harness.delayed(key)) for key in KEYS] if self.waits else []
+        return done, waits
 
     def _rests(self) -> bool:
         """Let runs go on for a moment; whether all have ended, or are suspended."""
         try:
-            self.harness.run_until_idle(0.01)
+            self.harness.run_until_idle(REST_LOOK_SECONDS)
         except TimeoutError:
             return False
         return True
@@ -206,9 +249,9 @@ class Runner:
         waits = [(key, wait) for key in KEYS for wait in self.harness.waits(key)]
         untimed = [(key, wait) for key, wait in waits if wait.name is not None and wait.deadline is None]
         timed = [wait.deadline for _, wait in waits if wait.deadline is not None]
-        timed += [one.due for key in KEYS for one in self.harness.delayed(key)]
+        timed += [delayed_event.due for key in KEYS for delayed_event in self.harness.delayed(key)]
         # A request for an approval cannot be answered before it has left.
-        requests = {wait_of_request(one.id): one for one in self.harness.approvals}
+        requests = {wait_of_request(approval.id): approval for approval in self.harness.approvals}
         answers = [answer_to(requests[wait.id]) for _, wait in untimed if wait.id in requests]
         answers += [
             Signal(wait.name, f"said {wait.name}", key, wait.name)
@@ -236,17 +279,17 @@ class Runner:
 
     def _until_crash(self, inputs: Sequence[Input], crash: Crash, snapshots: list[Snapshot]) -> None:
         """Run a program up to its crash, and take the checkpoint on the way."""
-        for number, one in enumerate(inputs):
+        for number, program_input in enumerate(inputs):
             if number == crash.checkpoint and number:
                 if crash.settled:
                     self._settle()
                 if self._died:
                     return
                 snapshots.append(self.harness.snapshot())
-            self.harness.push(one.record)
+            self.harness.push(program_input.record)
         self._settle()
-        until = time.monotonic() + self.seconds
-        while self.waits and not self._died and time.monotonic() < until:
+        patience = self._patience(REST_LOOK_SECONDS)
+        while self.waits and not self._died and not patience.runs_out():
             rests = self._rests()
             if self._died or (not self._go_on() and rests):
                 return
@@ -260,12 +303,20 @@ class Runner:
         if self.waits:
             self._rests()
             return
-        until = time.monotonic() + self.seconds
-        while not self._died:
+        self._run_until_idle(lambda: self._died)
+
+    def _run_until_idle(self, died: Callable[[], bool]) -> None:
+        """Let all runs end, unless the program dies.
+
+        Raises:
+            TimeoutError: The program stands still.
+        """
+        patience = self._patience(SETTLE_LOOK_SECONDS)
+        while not died():
             try:
-                self.harness.run_until_idle(0.002)
+                self.harness.run_until_idle(SETTLE_LOOK_SECONDS)
             except TimeoutError:
-                if time.monotonic() > until:
+                if patience.runs_out():
                     raise
                 continue
             return
@@ -287,33 +338,34 @@ def check(runner: Runner, seed: int) -> int:
     Raises:
         ProgramFailed: Something did not hold.
     """
-    made = waiting_program(seed) if runner.waits else program(seed)
+    random_program = waiting_program(seed) if runner.waits else program(seed)
     crash: Crash | None = None
     try:
-        plain = runner.plain(made.inputs, seed)
-        oracle.check_taken(made, plain)
-        appends, waits = len(runner.faults.appends), World.waits
-        _check_replay(runner, made, plain)
+        plain = runner.plain(random_program.inputs, seed)
+        oracle.check_taken(random_program, plain)
+        appends = len(runner.faults.appends)
+        waits = World.waits
+        _check_replay(runner, random_program, plain)
         chance = random.Random(seed)
         points = chance.sample(range(appends + waits), min(CRASHES, appends + waits))
         if points and chance.random() < 0.3:
             # Little is recorded then, and much is under way.
             points[0] = chance.choice((*range(min(appends, 3)), *range(appends, appends + min(waits, 5))))
-        crashes = [_crash_at(chance, made, point, appends) for point in points]
-        if made.learned_early and appends:
+        crashes = [_crash_at(chance, random_program, point, appends) for point in points]
+        if random_program.learned_early and appends:
             # The outside may have learned of the first run, although nothing is recorded of it.
             crashes.append(Crash(0, Fault.REFUSED, 0, False, True, chance.getrandbits(16)))
         for crash in crashes:
-            found = runner.crashed(made.inputs, crash)
-            oracle.check_taken(made, found)
+            outcome = runner.crashed(random_program.inputs, crash)
+            oracle.check_taken(random_program, outcome)
             # Who overtakes whom is a matter of time, and what is not recorded may be so otherwise.
-            if made.calm and not runner.overtakes:
-                oracle.check_calm(made, plain, found, not crash.reordered)
-            _check_replay(runner, made, found)
+            if random_program.calm and not runner.overtakes:
+                oracle.check_calm(random_program, plain, outcome, not crash.reordered)
+            _check_replay(runner, random_program, outcome)
     except Exception as error:
         where = str(crash) if crash is not None else "no crash"
         raise ProgramFailed(
-            f"program {seed} failed: {where}\n{made}\n{type(error).__name__}: {error}\n"
+            f"program {seed} failed: {where}\n{random_program}\n{type(error).__name__}: {error}\n"
             f"again: python -m tests.random_programs --programs 1 --seed {seed}"
             + (" --overtake" if runner.overtakes else " --waits" if runner.waits else "")
             + (" --lag" if runner.lags else "")
@@ -332,7 +384,7 @@ def _check_replay(runner: Runner, made: Program, before: Outcome) -> None:
     """See that the world has nothing to complain of, and that a replay of the journal is the same."""
     oracle.check_world(made)
     transcripts = oracle.last_attempts()
-    named = {one.name: one for one in made.inputs}
+    named = {program_input.name: program_input for program_input in made.inputs}
     order = [named[name] for names in before.order.values() for name in names]
     again = runner.replay(order)
     oracle.check_world(made)
@@ -413,12 +465,18 @@ class _Listener(logging.Handler):
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
     """Hear what the runtime logs, and let nobody else hear it."""
-    listener, ours, asyncios = _Listener(), logging.getLogger("flink_agents"), logging.getLogger("asyncio")
-    before = ours.propagate, asyncios.disabled
+    listener = _Listener()
+    ours = logging.getLogger("flink_agents")
+    asyncios = logging.getLogger("asyncio")
+    previous_settings = ours.propagate, asyncios.disabled
+    cancel_seconds = attempts.CANCEL_SECONDS
     ours.addHandler(listener)
-    ours.propagate, asyncios.disabled = False, True
+    ours.propagate = False
+    asyncios.disabled = True
+    attempts.CANCEL_SECONDS = CANCEL_SECONDS
     try:
         yield
     finally:
         ours.removeHandler(listener)
-        ours.propagate, asyncios.disabled = before
+        ours.propagate, asyncios.disabled = previous_settings
+        attempts.CANCEL_SECONDS = cancel_seconds

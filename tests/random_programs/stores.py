@@ -91,7 +91,8 @@ class SlowStore(FaultyStore):
         await mine
 
     def _release(self) -> None:
-        group, self._group = self._group, []
-        for one in group:
-            if not one.done():
-                one.set_result(None)
+        group = self._group
+        self._group = []
+        for future in group:
+            if not future.done():
+                future.set_result(None)

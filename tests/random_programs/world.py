@@ -67,20 +67,20 @@ class Service:
         """Take a request that has a key."""
         if World.is_gone():
             return
-        known = self.requests.setdefault(key, request)
-        if known != request:
-            self.complaints.append(f"the idempotency key of {known} came with {request}")
-        before = self.keys.setdefault(request, key)
-        if before != key:
+        previous_request = self.requests.setdefault(key, request)
+        if previous_request != request:
+            self.complaints.append(f"the idempotency key of {previous_request} came with {request}")
+        previous_key = self.keys.setdefault(request, key)
+        if previous_key != key:
             self.complaints.append(f"{request} was charged twice, with two idempotency keys")
 
     def learn(self, place: str, token: str) -> None:
         """Learn a token that the action made up."""
         if World.is_gone():
             return
-        before = self.learned.setdefault(place, token)
-        if before != token:
-            self.complaints.append(f"{place} made up two tokens: {before} and {token}")
+        previous_token = self.learned.setdefault(place, token)
+        if previous_token != token:
+            self.complaints.append(f"{place} made up two tokens: {previous_token} and {token}")
 
 
 class World:
@@ -133,7 +133,10 @@ class World:
         cls.complaints.clear()
         cls.service = Service()
         cls.attempts = {}
-        cls.waits, cls.hangs_at, cls.freezes, cls.dead = 0, None, False, False
+        cls.waits = 0
+        cls.hangs_at = None
+        cls.freezes = False
+        cls.dead = False
         cls.hanging.clear()
         cls.buried.clear()
         cls.chance = random.Random(seed)
@@ -151,7 +154,8 @@ class World:
             last.stored = last.stored if last.stored is not None else frozenset(cls.acknowledged)
         cls.phase += 1
         cls.process += 1
-        cls.hangs_at, cls.dead = None, False
+        cls.hangs_at = None
+        cls.dead = False
         cls.hanging.clear()
         cls.buried.clear()
 
@@ -187,16 +191,16 @@ def freeze() -> None:
 
 
 def _let_threads_go() -> None:
-    _gone_threads.update(one for one in threading.enumerate() if one is not threading.main_thread())
+    _gone_threads.update(thread for thread in threading.enumerate() if thread is not threading.main_thread())
 
 
 def places_in(records: Iterable[Record]) -> set[str]:
     """Calls whose end is among records."""
-    found: set[str] = set()
+    places: set[str] = set()
     for record in records:
         if record.kind is RecordKind.CALL:
-            found.update(place.decode() for place in ENDED.findall(record.data))
-    return found
+            places.update(place.decode() for place in ENDED.findall(record.data))
+    return places
 
 
 def is_last() -> bool:

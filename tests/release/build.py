@@ -38,7 +38,8 @@ def build(directory: Path) -> Built:
     Args:
         directory: An empty directory. The source goes to ``source`` in it, the results to ``dist``.
     """
-    source, dist = directory / "source", directory / "dist"
+    source = directory / "source"
+    dist = directory / "dist"
     for name in known_files():
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)

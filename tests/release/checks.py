@@ -23,7 +23,7 @@ SDIST_FILES = {
         "README.md",
         "SECURITY.md",
     ),
-    *("MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg"),
+    *("MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py"),
 }
 """What the source distribution has besides the package: what builds it, and what its reader wants to know."""
 
@@ -38,10 +38,10 @@ def metadata_of(built: Built) -> Metadata:
 def problems(built: Built) -> list[str]:
     """Return what is wrong with the files, a sentence for each."""
     version = str(metadata_of(built).version)
-    found = [*_wheel_problems(built), *_sdist_problems(built)]
+    findings = [*_wheel_problems(built), *_sdist_problems(built)]
     if version != flink_agents.__version__:
-        found.append(f"pyproject.toml says version {version}, the package {flink_agents.__version__}.")
-    return found
+        findings.append(f"pyproject.toml says version {version}, the package {flink_agents.__version__}.")
+    return findings
 
 
 def unready(built: Built, changelog: str) -> list[str]:
@@ -51,49 +51,51 @@ def unready(built: Built, changelog: str) -> list[str]:
         built: The files.
         changelog: The text of the changelog.
     """
-    found: list[str] = []
+    findings: list[str] = []
     changed = subprocess.run(
         ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     if changed:
-        found.append("The checkout has changes that are not committed.")
+        findings.append("The checkout has changes that are not committed.")
     if f"## [{(version := metadata_of(built).version)}]" not in changelog:
-        found.append(f"CHANGELOG.md has no section [{version}]; what is below [Unreleased] belongs there.")
-    return found
+        findings.append(f"CHANGELOG.md has no section [{version}]; what is below [Unreleased] belongs there.")
+    return findings
 
 
 def notes(built: Built) -> list[str]:
     """Return what an upload can do without, and its readers miss."""
-    found = metadata_of(built)
+    package_metadata = metadata_of(built)
     missing: list[str] = []
-    if not (found.license_expression or found.license_files or found.license):
+    if not (
+        package_metadata.license_expression or package_metadata.license_files or package_metadata.license
+    ):
         missing.append("The metadata names no licence: nobody may use the package. Its owner chooses one.")
-    if not found.project_urls:
+    if not package_metadata.project_urls:
         missing.append("The metadata has no address of the documentation and the source ([project.urls]).")
-    if re.search(r"\]\((?!https://|#)", found.description or ""):
+    if re.search(r"\]\((?!https://|#)", package_metadata.description or ""):
         missing.append("Links of the README lead to files, which the package index does not have.")
     return missing
 
 
 def package_files() -> set[str]:
     """The files of the package that git knows."""
-    return {name for name in known_files() if name.startswith("flink_agents/")}
+    return {name for name in known_files() if name.startswith(("flink_agents/", "flink_agents_pytest."))}
 
 
 def _wheel_problems(built: Built) -> list[str]:
     with zipfile.ZipFile(built.wheel) as wheel:
         inside = {name for name in wheel.namelist() if not WHEEL_ONLY.match(name)}
-        found = [f"The wheel lacks {name}." for name in sorted(package_files() - inside)]
-        found += [
+        findings = [f"The wheel lacks {name}." for name in sorted(package_files() - inside)]
+        findings += [
             f"The wheel has {name}, which git does not know." for name in sorted(inside - package_files())
         ]
         if (broken := wheel.testzip()) is not None:
-            found.append(f"The wheel's {broken} is damaged.")
+            findings.append(f"The wheel's {broken} is damaged.")
     try:
         metadata_of(built)
     except ExceptionGroup as group:
-        found += [f"The metadata is wrong: {error}" for error in group.exceptions]
-    return found
+        findings += [f"The metadata is wrong: {error}" for error in group.exceptions]
+    return findings
 
 
 def _sdist_problems(built: Built) -> list[str]:

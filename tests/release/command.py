@@ -26,21 +26,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--offline", action="store_true", help="install the requirements from .venv instead of the index"
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="flink-agents-release-") as temporary:
         directory = Path(temporary)
         built = build(directory)
-        found = [*problems(built), *unready(built, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))]
+        findings = [*problems(built), *unready(built, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))]
         try:
             print("installing the wheel in an environment of its own", flush=True)
-            environment = InstalledWheel(directory / "env", built.wheel, EXTRAS, downloads=not given.offline)
+            environment = InstalledWheel(
+                directory / "env", built.wheel, EXTRAS, downloads=not options.offline
+            )
             for line in first_minutes(environment, directory):
                 print(f"  {line}", flush=True)
         except RuntimeError as error:
-            found.append(f"The installed wheel does not serve: {error}")
-        kept = _keep(built, given.output)
-    _report(kept, found)
-    return 1 if found else 0
+            findings.append(f"The installed wheel does not serve: {error}")
+        output_files = _keep(built, options.output)
+    _report(output_files, findings)
+    return 1 if findings else 0
 
 
 def _keep(built: Built, output: Path) -> Built:

@@ -20,8 +20,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-SECONDS = 300
-"""How long one command may take."""
+SECONDS = 900
+"""How long one command may take; a download of all requirements takes minutes on a loaded machine."""
 
 
 class InstalledWheel:
@@ -33,10 +33,17 @@ class InstalledWheel:
         extras: Its extras that are installed.
         downloads: Whether ``pip`` gets the requirements from the package index, as for a user, instead of
             from the environment that this process runs in.
+        constraints: A file with versions of downloaded packages.
     """
 
     def __init__(
-        self, directory: Path, wheel: Path, extras: Iterable[str] = (), *, downloads: bool = False
+        self,
+        directory: Path,
+        wheel: Path,
+        extras: Iterable[str] = (),
+        *,
+        downloads: bool = False,
+        constraints: Path | None = None,
     ) -> None:
         self.directory = directory
         venv.create(directory, with_pip=False, symlinks=True)
@@ -46,13 +53,14 @@ class InstalledWheel:
         # The installing pip is that of this process; it works on the other environment.
         offline = [] if downloads else ["--no-index", "--no-cache-dir"]
         pip = [sys.executable, "-m", "pip", "--python", str(self.program("python")), "install", "-q"]
-        run([*pip, "--disable-pip-version-check", *offline, wanted], directory)
+        versions = [] if constraints is None else ["--constraint", str(constraints)]
+        run([*pip, "--disable-pip-version-check", *offline, *versions, wanted], directory)
 
     @property
     def site_packages(self) -> Path:
         """Where the packages are."""
-        [found] = self.directory.glob("lib/python*/site-packages")
-        return found
+        [path] = self.directory.glob("lib/python*/site-packages")
+        return path
 
     def program(self, name: str) -> Path:
         """The path of a command of the environment."""
@@ -76,7 +84,7 @@ class InstalledWheel:
 def closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[metadata.Distribution]:
     """The installed distributions that requirements ask for, and what those ask for in turn."""
     seen: set[tuple[str, str]] = set()
-    given: set[str] = set()
+    yielded_names: set[str] = set()
     waiting = [(requirement, extra) for requirement in requirements for extra in ("", *extras)]
     while waiting:
         text, extra = waiting.pop()
@@ -84,19 +92,21 @@ def closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[meta
         name = canonicalize_name(requirement.name)
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
-        wanted = {(name, one) for one in ("", *requirement.extras)} - seen
+        wanted = {(name, wanted_extra) for wanted_extra in ("", *requirement.extras)} - seen
         seen |= wanted
         distribution = metadata.distribution(name)
-        waiting += [(inner, one) for _, one in wanted for inner in distribution.requires or []]
-        if name not in given:
-            given.add(name)
+        waiting += [
+            (inner, wanted_extra) for _, wanted_extra in wanted for inner in distribution.requires or []
+        ]
+        if name not in yielded_names:
+            yielded_names.add(name)
             yield distribution
 
 
 def run(command: list[str], cwd: Path) -> str:
     """Run a command as from a fresh shell, without a variable that says something about Python."""
-    kept = {"HOME", "JAVA_HOME", "LANG", "TMPDIR"}
-    environment = {name: value for name, value in os.environ.items() if name in kept}
+    inherited_names = {"HOME", "JAVA_HOME", "LANG", "TMPDIR"}
+    environment = {name: value for name, value in os.environ.items() if name in inherited_names}
     done = subprocess.run(
         command,
         cwd=cwd,

@@ -84,24 +84,24 @@ def new(kind: str, change: str) -> str:
 
 def define(module: str, source: str) -> ModuleType:
     """Make a module of a source, as its new version if it is there already."""
-    made = ModuleType(module)
-    sys.modules[module] = made
+    new_module = ModuleType(module)
+    sys.modules[module] = new_module
     # Not `exec` in a plain dict: the classes look for their names in the module.
-    exec(compile(HEADER + source, module, "exec", dont_inherit=True), made.__dict__)
+    exec(compile(HEADER + source, module, "exec", dont_inherit=True), new_module.__dict__)
     typenames.resolve_type.cache_clear()
     typenames.type_name.cache_clear()
-    return made
+    return new_module
 
 
 @contextmanager
 def versions() -> Iterator[None]:
     """Forget all versions of the modules in the end, and their upgrades."""
-    before = upgrades.all_upgrades()
+    previous_upgrades = upgrades.all_upgrades()
     try:
         yield
     finally:
         upgrades._upgrades.clear()
-        upgrades._upgrades.update(before)
+        upgrades._upgrades.update(previous_upgrades)
         for module in (MODULE, OTHER):
             sys.modules.pop(module, None)
         typenames.resolve_type.cache_clear()

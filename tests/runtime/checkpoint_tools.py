@@ -24,9 +24,9 @@ class Entry:
     state: Any = None
 
     def json(self) -> dict[str, Any]:
-        found = {"id": self.id, "status": self.status, "is_savepoint": self.savepoint}
-        found["num_acknowledged_subtasks"] = self.acknowledged
-        return found | ({"discarded": self.discarded} if self.status == "COMPLETED" else {})
+        fields = {"id": self.id, "status": self.status, "is_savepoint": self.savepoint}
+        fields["num_acknowledged_subtasks"] = self.acknowledged
+        return fields | ({"discarded": self.discarded} if self.status == "COMPLETED" else {})
 
 
 @dataclass
@@ -93,8 +93,8 @@ class Flink:
         counts, entries = self.cached
         history = [entry.json() for entry in entries]
         latest = {
-            "completed": next((one for one in history if _is(one, False)), None),
-            "savepoint": next((one for one in history if _is(one, True)), None),
+            "completed": next((checkpoint for checkpoint in history if _is(checkpoint, False)), None),
+            "savepoint": next((checkpoint for checkpoint in history if _is(checkpoint, True)), None),
             "failed": None,
             "restored": {"id": self.restored} if self.restored else None,
         }

@@ -47,38 +47,38 @@ async def task_group(one: One, ctx: Any) -> Any:
 async def race(one: One, ctx: Any) -> Any:
     seen: list[str] = []
     tasks = [asyncio.create_task(_branch(one, name, seen)) for name in "abc"]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     winners = [task.result() for task in done]
-    for task in rest:
+    for task in pending:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*pending, return_exceptions=True)
     return winners, seen, await one(f"after {winners}")
 
 
 async def race_to_the_end(one: One, ctx: Any) -> Any:
     seen: list[str] = []
     tasks = [asyncio.create_task(_branch(one, name, seen)) for name in "abc"]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    order = [tasks.index(task) for task in rest]
-    await asyncio.wait(rest)
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    order = [tasks.index(task) for task in pending]
+    await asyncio.wait(pending)
     return len(done), order, seen
 
 
 async def wait_of_context(one: One, ctx: Any) -> Any:
     seen: list[str] = []
-    done, rest = await ctx.wait(
+    done, pending = await ctx.wait(
         (_branch(one, name, seen) for name in "abc"), return_when=asyncio.FIRST_COMPLETED
     )
-    return [task.result() for task in done], await asyncio.gather(*rest), seen
+    return [task.result() for task in done], await asyncio.gather(*pending), seen
 
 
 async def wait_with_timeout(one: One, ctx: Any) -> Any:
     seen: list[str] = []
     tasks = [asyncio.create_task(_branch(one, name, seen)) for name in "abc"]
-    done, rest = await asyncio.wait(tasks, timeout=0.002)
-    for task in rest:
+    done, pending = await asyncio.wait(tasks, timeout=0.002)
+    for task in pending:
         task.cancel()
-    return len(done), len(rest), seen, await one(f"after {len(done)}")
+    return len(done), len(pending), seen, await one(f"after {len(done)}")
 
 
 async def as_completed(one: One, ctx: Any) -> Any:
@@ -110,14 +110,14 @@ async def event(one: One, ctx: Any) -> Any:
 
 async def queue(one: One, ctx: Any) -> Any:
     seen: list[str] = []
-    made: asyncio.Queue[str] = asyncio.Queue(1)
+    results: asyncio.Queue[str] = asyncio.Queue(1)
 
     async def make(name: str) -> None:
-        await made.put(await one(name))
+        await results.put(await one(name))
 
     async def take() -> None:
         for _ in range(3):
-            item = await made.get()
+            item = await results.get()
             seen.append(await one(f"took {item}"))
 
     await asyncio.gather(take(), *(make(name) for name in "abc"))

@@ -15,22 +15,22 @@ from watch_tools import Reports, until, watchers
 def reports(caplog: pytest.LogCaptureFixture) -> Iterator[Reports]:
     """Gives what was logged, as soon as it is so much."""
     caplog.set_level(logging.INFO, logger="flink_agents.watch")
-    before = watchers()
+    previous_watchers = watchers()
 
     def wait(count: int, level: int = logging.WARNING) -> list[str]:
-        def found() -> list[str]:
-            records = [one for one in list(caplog.records) if one.name == "flink_agents.watch"]
-            return [one.getMessage() for one in records if one.levelno == level]
+        def read_messages() -> list[str]:
+            records = [record for record in list(caplog.records) if record.name == "flink_agents.watch"]
+            return [record.getMessage() for record in records if record.levelno == level]
 
-        until(lambda: len(found()) >= count)
-        return found()
+        until(lambda: len(read_messages()) >= count)
+        return read_messages()
 
     yield wait
-    assert not watchers() - before
+    assert not watchers() - previous_watchers
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """A worker process to which jobs come."""
-    with process_of_a_test(tmp_path, monkeypatch) as made:
-        yield made
+    with process_of_a_test(tmp_path, monkeypatch) as worker:
+        yield worker

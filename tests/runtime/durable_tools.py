@@ -106,11 +106,11 @@ def crash_and_replay(
     """
     faults = Faults(choose or at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(agent, store=faults.store, **options)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with crash():
         for record in records or (None,):
             harness.push(record, timestamp)
-    harness.restore(before)
+    harness.restore(snapshot)
     for record in records or (None,):
         harness.push(record, timestamp)
     return harness
@@ -123,14 +123,14 @@ def journal(faults: Faults, key: str | None = None) -> list[Record]:
         store = faults.store()
         await store.open(None)
         infos = await store.journals()
-        found = [
+        records = [
             record
             for info in infos
             if not info.journal.journal_id.startswith("\x00") and (key is None or info.journal.key == key)
             for record in await store.scan(info.journal)
         ]
         await store.close()
-        return found
+        return records
 
     return asyncio.run(read())
 

@@ -46,8 +46,8 @@ class Generation(NamedTuple):
     def crashes(self) -> list[Crash]:
         """All crashes of that version."""
         data = self.state.read_bytes()
-        kept = json.loads(gzip.decompress(data) if self.state.suffix == ".gz" else data)
-        return [crash_of(one, self.commit) for one in kept]
+        stored_crashes = json.loads(gzip.decompress(data) if self.state.suffix == ".gz" else data)
+        return [crash_of(stored_crash, self.commit) for stored_crash in stored_crashes]
 
 
 def generation(commit: str) -> Generation:
@@ -83,7 +83,8 @@ class Receipt(BaseModel):
 class Refused(Exception):
     def __init__(self, order: str, code: int) -> None:
         super().__init__(order, code)
-        self.order, self.code = order, code
+        self.order = order
+        self.code = code
 
 
 def charge(order: str, amount: int, idempotency_key: str) -> Receipt:
@@ -103,14 +104,14 @@ def refuse(order: str, idempotency_key: str) -> None:
 
 def unsteady(order: str, idempotency_key: str) -> int:
     EFFECTS.append(["unsteady", order, idempotency_key])
-    tries = sum(one[:2] == ["unsteady", order] for one in EFFECTS)
+    tries = sum(effect[:2] == ["unsteady", order] for effect in EFFECTS)
     if tries % 3:
         raise ConnectionError("busy")
     return tries
 
 
 def reconcile(order: str, amount: int, idempotency_key: str) -> Any:
-    done = [one for one in EFFECTS if one == ["charge", order, amount, idempotency_key]]
+    done = [effect for effect in EFFECTS if effect == ["charge", order, amount, idempotency_key]]
     return Receipt(order=order, amount=Decimal(amount)) if done else NOT_DONE
 
 
@@ -228,24 +229,26 @@ async def branching(event: InputEvent, ctx: Any) -> OutputEvent:
     return OutputEvent(output=[count(ctx), both])
 
 
-def one(act: Callable[..., Any], name: str = "", **options: Any) -> Agent:
+def agent_of(act: Callable[..., Any], name: str = "", **options: Any) -> Agent:
     return Agent(name=name or act.__name__).add_action("act", [InputEvent], act, **options)
 
 
 STRAIGHT: dict[str, Callable[[], Agent]] = {
     **{
-        act.__name__: lambda act=act: one(act)
+        act.__name__: lambda act=act: agent_of(act)
         for act in (plain, awaited, gathered, caught, caught_async, retried, reconciled, chance)
     },
-    "ahead": lambda: one(plain, "ahead"),
-    "retried_action": lambda: one(retried_action, retry=RetryPolicy(max_attempts=5, initial_interval=0.001)),
+    "ahead": lambda: agent_of(plain, "ahead"),
+    "retried_action": lambda: agent_of(
+        retried_action, retry=RetryPolicy(max_attempts=5, initial_interval=0.001)
+    ),
     "chained": lambda: (
         Agent(name="chained").add_action("pay", [InputEvent], pay).add_action("deliver", [Paid], deliver)
     ),
 }
 """Agents whose actions await one thing at a time, or calls side by side that begin together."""
 
-PROGRAMS: dict[str, Callable[[], Agent]] = {**STRAIGHT, "branching": lambda: one(branching)}
+PROGRAMS: dict[str, Callable[[], Agent]] = {**STRAIGHT, "branching": lambda: agent_of(branching)}
 
 UNORDERED = ("gathered", "branching")
 """Programs whose effects come in another order from one execution to the next."""
@@ -339,7 +342,7 @@ def make_crash(program: str, at: int, stored: bool, again: bool, file: Path) -> 
             return None
     if not again:
         snapshot = harness.snapshot()
-    before = plain_json(EFFECTS)
+    previous_effects = plain_json(EFFECTS)
     harness.close()
     return {
         "program": program,
@@ -347,7 +350,7 @@ def make_crash(program: str, at: int, stored: bool, again: bool, file: Path) -> 
         "stored": stored,
         "keys": {key: packed(state) for key, state in snapshot.keys.items()},
         "again": inputs[::-1] if again else [],
-        "before": before,
+        "before": previous_effects,
         "calls": calls_in(file, f"{name}/{harness.plan.name}"),
     }
 
@@ -389,8 +392,10 @@ def unpacked(kept: dict[str, Any]) -> KeyState:
 def crash_of(kept: dict[str, Any], commit: str = "") -> Crash:
     """A crash as the file of a version has it."""
     snapshot = Snapshot({key: unpacked(state) for key, state in kept["keys"].items()}, 0, {}, 128)
-    rest = {name: value for name, value in kept.items() if name != "keys"}
-    return Crash(snapshot=snapshot, commit=commit, **{"outputs": [], "after": [], "memory": {}, **rest})
+    remaining_fields = {name: value for name, value in kept.items() if name != "keys"}
+    return Crash(
+        snapshot=snapshot, commit=commit, **{"outputs": [], "after": [], "memory": {}, **remaining_fields}
+    )
 
 
 def restore(crash: Crash, file: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -414,17 +419,17 @@ def write(commit: str) -> None:
     made_by = generation(commit)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "store"
-        made = [kept for program in PROGRAMS for kept in crashes_of(program, file)]
+        crashes = [stored_crash for program in PROGRAMS for stored_crash in crashes_of(program, file)]
         connection = sqlite3.connect(file)
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("VACUUM")
         connection.close()
         made_by.store.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
-        for kept in made:
-            if kept["program"] in STRAIGHT:
-                kept["outputs"], kept["memory"] = restore(crash_of(kept), file)
-                kept["after"] = plain_json(EFFECTS)
-    lines = ",\n".join(json.dumps(kept) for kept in made)
+        for crash in crashes:
+            if crash["program"] in STRAIGHT:
+                crash["outputs"], crash["memory"] = restore(crash_of(crash), file)
+                crash["after"] = plain_json(EFFECTS)
+    lines = ",\n".join(json.dumps(stored_crash) for stored_crash in crashes)
     made_by.state.write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), mtime=0))
 
 
@@ -433,8 +438,8 @@ def crashes_of(program: str, file: Path) -> Iterator[dict[str, Any]]:
     for again, stored in ((False, False), (False, True), (True, False)):
         # With nothing recorded, inputs in another order are other runs.
         at = int(again and program in INPUTS)
-        while (kept := make_crash(program, at, stored, again, file)) is not None:
-            yield kept
+        while (crash := make_crash(program, at, stored, again, file)) is not None:
+            yield crash
             at += 1
 
 

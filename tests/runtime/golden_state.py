@@ -58,13 +58,13 @@ def restored(entry: dict[str, Any]) -> Snapshot:
 
 def written() -> dict[str, Any]:
     """The content of the latest file, as today's code writes it."""
-    one = harness(inline=True)
-    one.push("first", timestamp=1)
-    other = harness(inline=False)
-    other.restore(one.snapshot())
-    other.push({"second": (1,)}, timestamp=2)
-    other.push(None)
-    ((key, state),) = other.snapshot().keys.items()
+    first_harness = harness(inline=True)
+    first_harness.push("first", timestamp=1)
+    second_harness = harness(inline=False)
+    second_harness.restore(first_harness.snapshot())
+    second_harness.push({"second": (1,)}, timestamp=2)
+    second_harness.push(None)
+    ((key, state),) = second_harness.snapshot().keys.items()
     return {
         "operator": {
             "key": key,

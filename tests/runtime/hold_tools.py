@@ -39,7 +39,7 @@ class Caller(Agent):
         return output
 
 
-def left(harness: OperatorHarness) -> list[tuple[Any, int | None]]:
+def timed_outputs(harness: OperatorHarness) -> list[tuple[Any, int | None]]:
     return list(zip(harness.outputs, harness.timestamps, strict=True))
 
 

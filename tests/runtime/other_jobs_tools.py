@@ -23,7 +23,9 @@ CLOSED: set[tuple[str, str]] = set()
 
 CHANGED = threading.Condition()
 
-FIRST, SECOND, THIRD = "1" * 32, "2" * 32, "3" * 32
+FIRST = "1" * 32
+SECOND = "2" * 32
+THIRD = "3" * 32
 """Flink's ids of jobs."""
 
 Make = Callable[[], ActionStateStore]
@@ -31,7 +33,9 @@ Make = Callable[[], ActionStateStore]
 
 def book(job: str, text: str, key: str) -> str:
     with CHANGED:
-        assert CHANGED.wait_for(lambda: not any(one == job and text.startswith(at) for one, at in CLOSED), 60)
+        assert CHANGED.wait_for(
+            lambda: not any(closed_job == job and text.startswith(at) for closed_job, at in CLOSED), 60
+        )
     MADE.append((job, text, key))
     return f"{text} by {job}"
 
@@ -43,8 +47,12 @@ def close(job: str, *texts: str) -> None:
 def open_(job: str | None = None, *texts: str) -> None:
     """Let calls of a job go on: some, all of it, or those of all jobs."""
     with CHANGED:
-        gone = {(one, text) for one, text in CLOSED if job in (None, one) and (not texts or text in texts)}
-        CLOSED.difference_update(gone)
+        opened_calls = {
+            (closed_job, text)
+            for closed_job, text in CLOSED
+            if job in (None, closed_job) and (not texts or text in texts)
+        }
+        CLOSED.difference_update(opened_calls)
         CHANGED.notify_all()
 
 
@@ -65,9 +73,9 @@ class Books(Agent):
         seen = ctx.short_term_memory.get("seen", 0) + 1
         ctx.short_term_memory.set("seen", seen)
         drawn = [f" {ctx.uuid4()}" if self.drawn else "" for _ in range(2)]
-        one = ctx.durable_execute(call, f"{event.input} 1{drawn[0]}", name="book")
+        first_booking = ctx.durable_execute(call, f"{event.input} 1{drawn[0]}", name="book")
         two = ctx.durable_execute(call, f"{event.input} 2{drawn[1]}", name="book")
-        return OutputEvent(output=(one, two, seen))
+        return OutputEvent(output=(first_booking, two, seen))
 
 
 class Job:
@@ -95,11 +103,11 @@ class Job:
         self.harness.close()
 
     def push(self, *inputs: str) -> list[Any]:
-        begun = len(self.harness.outputs)
+        output_count = len(self.harness.outputs)
         for text in inputs:
             self.harness.push(text)
         self.harness.run_until_idle()
-        return self.harness.outputs[begun:]
+        return self.harness.outputs[output_count:]
 
     def start(self, text: str) -> None:
         """Begin with an input and return when its first call was recorded; the second one waits."""
@@ -128,9 +136,9 @@ def all_records(make: Make | None) -> list[Record]:
     async def read() -> list[Record]:
         store = make()
         await store.open(None)
-        found = [record for info in await store.journals() for record in await store.scan(info.journal)]
+        records = [record for info in await store.journals() for record in await store.scan(info.journal)]
         await store.close()
-        return found
+        return records
 
     return asyncio.run(read())
 

@@ -47,7 +47,9 @@ class Operator(threading.Thread):
 
     def __init__(self, job: str, directory: Path, payload: bytes) -> None:
         super().__init__(daemon=True)
-        self._job, self._directory, self._payload = job, directory, payload
+        self._job = job
+        self._directory = directory
+        self._payload = payload
         self._commands: list[Callable[[], Any]] = []
         self._asked, self._answered = threading.Semaphore(0), threading.Semaphore(0)
         self._answer: Any = None
@@ -114,9 +116,9 @@ class Process:
 
     def driver(self, directory: Path, module: str, checked: bool) -> bytes:
         """What a driver sends that runs in a process of its own."""
-        kept = {name: value for name, value in sys.modules.items() if name.startswith(PREFIX)}
+        saved_modules = {name: value for name, value in sys.modules.items() if name.startswith(PREFIX)}
         path = list(sys.path)
-        for name in kept:
+        for name in saved_modules:
             del sys.modules[name]
         sys.path.insert(0, str(directory))
         importlib.invalidate_caches()
@@ -126,7 +128,7 @@ class Process:
         finally:
             for name in [name for name in sys.modules if name.startswith(PREFIX)]:
                 del sys.modules[name]
-            sys.modules.update(kept)
+            sys.modules.update(saved_modules)
             sys.path[:] = path
         check = CodeCheck(interpreter_name(), modules) if checked else None
         return pickle.dumps((check, _Reference(PREFIX + module, "answer")))

@@ -109,9 +109,9 @@ def answers(body: Any, *records: Any, crash: bool = True, **options: Any) -> Ope
         ways += [{"crash": "everywhere"}]
     for way in ways:
         DONE.clear()
-        other = OperatorHarness(asker(body), **way, **options)
-        other.push_all(records)
-        assert (other.outputs, other.memory()) == (plain.outputs, plain.memory())
-        assert other.side_output("audit") == plain.side_output("audit")
-        other.close()
+        harness = OperatorHarness(asker(body), **way, **options)
+        harness.push_all(records)
+        assert (harness.outputs, harness.memory()) == (plain.outputs, plain.memory())
+        assert harness.side_output("audit") == plain.side_output("audit")
+        harness.close()
     return plain

@@ -91,7 +91,7 @@ def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        with OperatorHarness(agent, lambda one: one, config=config, **UNFORCED) as harness:
+        with OperatorHarness(agent, lambda record: record, config=config, **UNFORCED) as harness:
             harness.push_all(range(30))
             for number, batch in enumerate(batches, 50):
                 files = batch

@@ -25,7 +25,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def watchers() -> set[threading.Thread]:
-    return {one for one in threading.enumerate() if one.name == "agent-watch"}
+    return {thread for thread in threading.enumerate() if thread.name == "agent-watch"}
 
 
 def harness_of(act: Any, config: dict[str, Any], **options: Any) -> OperatorHarness:

@@ -20,9 +20,9 @@ class _ForgetsOthers(Broken):
         raise NotImplementedError
 
     async def forget(self, journal_id: str) -> None:
-        for other in {journal.journal_id for journal in self._place.journals}:
-            if self.meant(JournalKey(other, ""), journal_id):
-                await super().forget(other)
+        for other_id in {journal.journal_id for journal in self._place.journals}:
+            if self.meant(JournalKey(other_id, ""), journal_id):
+                await super().forget(other_id)
         await super().forget(journal_id)
 
 
@@ -40,9 +40,9 @@ class ForgetsRecordsOnly(Broken):
     """The journals are still listed."""
 
     async def forget(self, journal_id: str) -> None:
-        known = [journal for journal in self._here().journals if journal.journal_id == journal_id]
+        journals = [journal for journal in self._here().journals if journal.journal_id == journal_id]
         await super().forget(journal_id)
-        for journal in known:
+        for journal in journals:
             self._place.journals[journal] = Journal()
 
 
@@ -55,7 +55,7 @@ class PrunesInsteadOfForgetting(Broken):
 
 class KeepsWhatWasPruned(Broken):
     async def forget(self, journal_id: str) -> None:
-        pruned = {name: kept.pruned_through for name, kept in self._here().journals.items()}
+        pruned = {name: journal.pruned_through for name, journal in self._here().journals.items()}
         await super().forget(journal_id)
         for name, through in pruned.items():
             if name.journal_id == journal_id and through >= 0:
@@ -66,13 +66,13 @@ class KeepsWhatWasPruned(Broken):
 class ForgetsOnePage(Broken):
     async def forget(self, journal_id: str) -> None:
         page = await self.journals(journal_id)
-        rest = {
-            name: kept
-            for name, kept in self._place.journals.items()
+        remaining_journals = {
+            name: journal
+            for name, journal in self._place.journals.items()
             if name.journal_id == journal_id and name not in {info.journal for info in page}
         }
         await super().forget(journal_id)
-        self._place.journals.update(rest)
+        self._place.journals.update(remaining_journals)
 
 
 class StaleOwnerForgets(Broken):
@@ -92,7 +92,8 @@ class StaleOwnerForgets(Broken):
 
 class AnybodyForgets(Broken):
     async def forget(self, journal_id: str) -> None:
-        owner, self._owner = self._owner, self._owner or next(iter(self._place.owners.values()))[0]
+        owner = self._owner
+        self._owner = self._owner or next(iter(self._place.owners.values()))[0]
         try:
             await super().forget(journal_id)
         finally:

@@ -36,9 +36,9 @@ class PrunesOneMore(Broken):
 
 class PrunesWhatBeginsAlike(Broken):
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        for other in list(self._place.journals):
-            if other.key.startswith(journal.key):
-                await super().prune(other, through_seq)
+        for other_journal in list(self._place.journals):
+            if other_journal.key.startswith(journal.key):
+                await super().prune(other_journal, through_seq)
 
 
 class ForgetsThatItPruned(Broken):
@@ -124,14 +124,15 @@ class RefusesOpenScans(Broken):
 
 class AppendsToWhatWasPruned(Broken):
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        kept = self._place.journals.get(journal)
-        if kept is None:
+        stored_journal = self._place.journals.get(journal)
+        if stored_journal is None:
             return await super().append(journal, records)
-        kept.pruned_through, through = -1, kept.pruned_through
+        through = stored_journal.pruned_through
+        stored_journal.pruned_through = -1
         try:
             await super().append(journal, records)
         finally:
-            kept.pruned_through = through
+            stored_journal.pruned_through = through
 
 
 # -- owners -----------------------------------------------------------------------------
@@ -144,7 +145,8 @@ class FencesNobody(Broken):
 
 class LetsOldOwnersPrune(Broken):
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        check, self._check_owner = self._check_owner, lambda: None
+        check = self._check_owner
+        self._check_owner = lambda: None
         await super().prune(journal, through_seq)
         self._check_owner = check
 
@@ -170,10 +172,10 @@ class _Outranks(Broken):
         return False
 
     async def open(self, owner: Owner | None) -> None:
-        before = dict(self._place.owners)
+        previous_owners = dict(self._place.owners)
         await super().open(owner)
         if owner is not None:
-            for token, (old, holder) in before.items():
+            for token, (old, holder) in previous_owners.items():
                 if self.keeps(owner, old):
                     self._place.owners[token] = old, holder
                 elif self.ends(owner, old):
@@ -212,7 +214,7 @@ class LetsTwoJobsIn(Broken):
         owners = dict(self._place.owners)
         self._place.owners.clear()
         await super().open(owner)
-        self._place.owners.update({token: one for token, one in owners.items() if owner is None})
+        self._place.owners.update({token: ownership for token, ownership in owners.items() if owner is None})
 
 
 class LetsAttemptsWait(Broken):
@@ -252,9 +254,9 @@ class NeverTakesOver(Broken):
 
 class DeletesWhatTheOldJobWrote(Broken):
     async def open(self, owner: Owner | None) -> None:
-        others = [old for old, _ in self._place.owners.values() if owner and old.job_id != owner.job_id]
+        other_owners = [old for old, _ in self._place.owners.values() if owner and old.job_id != owner.job_id]
         await super().open(owner)
-        if others or not self._place.owners:
+        if other_owners or not self._place.owners:
             self._place.journals.clear()
 
 
@@ -316,8 +318,8 @@ class SkipsWhatAMarkerNeeds(Broken):
     ) -> None:
         await super().rebuild(journal, marker, pending)
         if marker is not None:
-            for kept in self._place.journals.values():
-                kept.runs.pop(1, None)
+            for stored_journal in self._place.journals.values():
+                stored_journal.runs.pop(1, None)
 
 
 class SkipsAllWithoutMarkers(Broken):
@@ -337,9 +339,9 @@ class BelievesAllMarkers(Broken):
     ) -> None:
         await super().rebuild(journal, marker, pending)
         if marker is not None and not pending:
-            for key, kept in self._place.journals.items():
+            for key, stored_journal in self._place.journals.items():
                 if key != journal:
-                    kept.runs.clear()
+                    stored_journal.runs.clear()
 
 
 # -- listings ---------------------------------------------------------------------------

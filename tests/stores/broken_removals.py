@@ -11,14 +11,16 @@ from flink_agents.api.action_state import JournalKey, Record
 
 class RemembersTooFew(Broken):
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        keep, self._removals = self._removals, self._removals // 2
+        keep = self._removals
+        self._removals = self._removals // 2
         await super().prune(journal, through_seq)
         self._removals = keep
 
 
 class RemembersAll(Broken):
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        keep, self._removals = self._removals, 2**62
+        keep = self._removals
+        self._removals = 2**62
         await super().prune(journal, through_seq)
         self._removals = keep
 
@@ -62,7 +64,8 @@ class RemembersTheFirst(Broken):
 
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
         full = len(self._place.removals) >= self._removals
-        keep, self._removals = self._removals, 2**62
+        keep = self._removals
+        self._removals = 2**62
         await super().prune(journal, through_seq)
         self._removals = keep
         if full and journal in self._place.removals:

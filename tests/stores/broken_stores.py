@@ -38,8 +38,8 @@ class Broken(MemoryStore):
             BROKEN.append(cls)
 
     def _runs(self, journal: JournalKey) -> dict[int, list[Record]]:
-        kept = self._place.journals.get(journal)
-        return {} if kept is None else kept.runs
+        stored_journal = self._place.journals.get(journal)
+        return {} if stored_journal is None else stored_journal.runs
 
 
 # -- names ------------------------------------------------------------------------------
@@ -136,7 +136,8 @@ class RefusesTheLimit(Broken):
 
 class HasNoLimit(Broken):
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        self._max_record_bytes, limit = 2**40, self._max_record_bytes
+        limit = self._max_record_bytes
+        self._max_record_bytes = 2**40
         try:
             await super().append(journal, records)
         finally:
@@ -229,7 +230,8 @@ class AcknowledgesWhatIsOnlyInTheProcess(Broken):
         await super().close()
 
     async def flush(self) -> None:
-        buffered, self.buffered = getattr(self, "buffered", ()), []
+        buffered = getattr(self, "buffered", ())
+        self.buffered = []
         for journal, records in buffered:
             await super().append(journal, records)
 
@@ -306,27 +308,27 @@ class LimitsWhatIsOnItsWay(Broken):
 
 class ScansInAnyOrder(Broken):
     async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
-        found = await super().scan(journal, from_seq, to_seq)
+        records = await super().scan(journal, from_seq, to_seq)
         order = list(self._runs(journal))
-        return sorted(found, key=lambda record: order.index(record.seq))
+        return sorted(records, key=lambda record: order.index(record.seq))
 
 
 class ReversesRuns(Broken):
     async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
-        found = await super().scan(journal, from_seq, to_seq)
-        return sorted(reversed(found), key=lambda record: record.seq)
+        records = await super().scan(journal, from_seq, to_seq)
+        return sorted(reversed(records), key=lambda record: record.seq)
 
 
 class LeavesOutTheFirst(Broken):
     async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
-        found = await super().scan(journal, from_seq, to_seq)
-        return found if from_seq == to_seq else [record for record in found if record.seq != from_seq]
+        records = await super().scan(journal, from_seq, to_seq)
+        return records if from_seq == to_seq else [record for record in records if record.seq != from_seq]
 
 
 class LeavesOutTheEnd(Broken):
     async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
-        found = await super().scan(journal, from_seq, to_seq)
-        return found if from_seq == to_seq else [record for record in found if record.seq != to_seq]
+        records = await super().scan(journal, from_seq, to_seq)
+        return records if from_seq == to_seq else [record for record in records if record.seq != to_seq]
 
 
 class ReadsTheNextRun(Broken):
@@ -344,5 +346,5 @@ class ReadsOnlyItsOwn(Broken):
         await super().append(journal, records)
 
     async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
-        found = await super().scan(journal, from_seq, to_seq)
-        return found if journal in self._own else []
+        records = await super().scan(journal, from_seq, to_seq)
+        return records if journal in self._own else []

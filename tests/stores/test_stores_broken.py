@@ -15,7 +15,7 @@ from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
 from flink_agents.testing.store_conformance.power_loss import PowerLossCases
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 REMOVALS = 20
 
@@ -38,9 +38,9 @@ def passes(store: type[MemoryStore], name: str) -> bool:
     place = MemoryPlace()
 
     def make() -> MemoryStore:
-        made = store(place)
-        made._removals = REMOVALS
-        return made
+        new_store = store(place)
+        new_store._removals = REMOVALS
+        return new_store
 
     try:
         case(Stores(make))
@@ -68,7 +68,7 @@ def test_a_store_without_a_defect_passes_all() -> None:
 # The defects of some leave tasks and futures behind that nobody awaits.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.nightly
-@each("store", BROKEN, ids=lambda store: store.__name__)
+@each_case("store", BROKEN, ids=lambda store: store.__name__)
 def test_a_defect_is_found(store: type[MemoryStore]) -> None:
     assert failed_cases(store)
 
@@ -76,5 +76,5 @@ def test_a_defect_is_found(store: type[MemoryStore]) -> None:
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_case_finds_a_defect() -> None:
-    found: set[str] = set().union(*map(failed_cases, BROKEN))
-    assert sorted(set(CASES) - found) == []
+    failing_cases: set[str] = set().union(*map(failed_cases, BROKEN))
+    assert sorted(set(CASES) - failing_cases) == []

@@ -215,9 +215,9 @@ def test_options_of_a_third_party_that_are_none(installed: Path, named: str) -> 
 
 def test_entries_of_an_option_come_one_by_one_or_together() -> None:
     servers = {"bootstrap-servers": "kafka:9092"}
-    one = KafkaSettings.from_options({**servers, "client.security-protocol": "SSL"})
+    separate_settings = KafkaSettings.from_options({**servers, "client.security-protocol": "SSL"})
     together = KafkaSettings.from_options({**servers, "client": {"security-protocol": "SSL"}})
-    assert one.client == together.client == {"security_protocol": "SSL"}
+    assert separate_settings.client == together.client == {"security_protocol": "SSL"}
     environ = {"FLINK_AGENTS_ACTION_STATE_KAFKA_CLIENT_SECURITY_PROTOCOL": "SSL"}
     assert dict(Configuration.from_environment(environ)) == {
         "action-state.kafka.client.security_protocol": "SSL"

@@ -17,7 +17,7 @@ from flink_agents.connectors.action_state.journals import Journal
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import Stores
 from flink_agents.testing.store_conformance.power_loss import PowerLossCases, torn
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 _FRAME = struct.Struct("<II")
 
@@ -42,23 +42,23 @@ class LogStore(MemoryStore):
             self.write(("identity", self._place.store_id))
 
     def entries(self, data: bytes) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        entries: list[Any] = []
         at = 0
         while len(data) - at >= _FRAME.size:
             size, checksum = _FRAME.unpack_from(data, at)
             content = data[at + _FRAME.size : at + _FRAME.size + size]
             if not content or len(content) < size or zlib.crc32(content) != checksum:
                 break
-            found.append(pickle.loads(content))
+            entries.append(pickle.loads(content))
             at += _FRAME.size + size
-        return found, at
+        return entries, at
 
     def recover(self, data: bytes, end: int) -> None:
         self.log.write_bytes(data[:end])
 
     def write(self, *entries: Any) -> None:
         contents = [pickle.dumps(entry) for entry in entries]
-        self.flush(b"".join(_FRAME.pack(len(one), zlib.crc32(one)) + one for one in contents))
+        self.flush(b"".join(_FRAME.pack(len(content), zlib.crc32(content)) + content for content in contents))
 
     def flush(self, data: bytes) -> None:
         with open(self.log, "ab") as log:
@@ -74,7 +74,9 @@ class LogStore(MemoryStore):
         elif kind == "prune":
             self._place.prune(values[0], values[1], self._removals)
         else:
-            for journal in [one for one in self._place.journals if one.journal_id == values[0]]:
+            for journal in [
+                journal_key for journal_key in self._place.journals if journal_key.journal_id == values[0]
+            ]:
                 del self._place.journals[journal]
 
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
@@ -142,16 +144,16 @@ class RejectsTheTornEnd(LogStore):
 
 class ForgetsAllIfTorn(LogStore):
     def entries(self, data: bytes) -> tuple[list[Any], int]:
-        found, end = super().entries(data)
-        return (found, end) if end == len(data) else ([], 0)
+        entries, end = super().entries(data)
+        return (entries, end) if end == len(data) else ([], 0)
 
 
 class TrustsZeros(LogStore):
     def entries(self, data: bytes) -> tuple[list[Any], int]:
-        found, end = super().entries(data)
+        entries, end = super().entries(data)
         if data[end:] and not any(data[end:]):
             raise ValueError("an entry is empty")
-        return found, end
+        return entries, end
 
 
 class HasOneId(LogStore):
@@ -191,20 +193,22 @@ def test_a_log_without_a_defect_passes_all(tmp_path: Path) -> None:
     assert failed_cases(LogStore, tmp_path) == []
 
 
-@each("store", BROKEN, ids=lambda store: store.__name__)
+@each_case("store", BROKEN, ids=lambda store: store.__name__)
 def test_a_defect_of_a_log_is_found(store: type[LogStore], tmp_path: Path) -> None:
     assert failed_cases(store, tmp_path / store.__name__)
 
 
 def test_each_case_about_a_loss_of_power_finds_a_defect(tmp_path: Path) -> None:
-    found = {name for store in BROKEN for name in failed_cases(store, tmp_path / store.__name__)}
-    assert sorted(found) == CASES
+    failing_cases = {name for store in BROKEN for name in failed_cases(store, tmp_path / store.__name__)}
+    assert sorted(failing_cases) == CASES
 
 
 def test_only_files_that_grew_are_torn() -> None:
-    before = {"log": b"one", "small": b"1", "same": b"s"}
+    previous_files = {"log": b"one", "small": b"1", "same": b"s"}
     after = {"log": b"one, two", "small": b"22", "same": b"s", "new": b"n"}
-    found = list(torn(before, after))
-    assert {one["small"] for one in found} == {b"22"} and {one["same"] for one in found} == {b"s"}
-    assert {one["log"] for one in found} >= {b"one,", b"one, tw", b"one,\0\0\0\0", b"one, tw\0"}
-    assert list(torn(before, before)) == []
+    torn_files = list(torn(previous_files, after))
+    assert {files["small"] for files in torn_files} == {b"22"} and {
+        files["same"] for files in torn_files
+    } == {b"s"}
+    assert {files["log"] for files in torn_files} >= {b"one,", b"one, tw", b"one,\0\0\0\0", b"one, tw\0"}
+    assert list(torn(previous_files, previous_files)) == []

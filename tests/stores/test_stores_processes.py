@@ -71,12 +71,12 @@ async def opened(file: Path, job_id: str = "job-1", subtask: int = 0, parallelis
 async def all_records(file: Path) -> dict[tuple[str, int], list[Record]]:
     """The records of each run, as a new attempt sees them."""
     store = await opened(file)
-    found: dict[tuple[str, int], list[Record]] = {}
+    records_by_run: dict[tuple[str, int], list[Record]] = {}
     for info in await store.journals():
-        for one in await store.scan(info.journal):
-            found.setdefault((info.journal.key, one.seq), []).append(one)
+        for record in await store.scan(info.journal):
+            records_by_run.setdefault((info.journal.key, record.seq), []).append(record)
     await store.close()
-    return found
+    return records_by_run
 
 
 def acknowledged(acks: Path) -> set[tuple[str, int]]:
@@ -125,13 +125,17 @@ def test_what_was_acknowledged_survives_a_kill(file: Path, acks: Path, killed_af
         wait_until(lambda: len(acknowledged(acks)) >= killed_after)
         child.kill()
         child.wait()
-    found = asyncio.run(all_records(file))
+    records_by_run = asyncio.run(all_records(file))
     noted = acknowledged(acks)
     assert len(noted) >= killed_after
-    assert noted - set(found) == set()
-    torn = {run: records for run, records in found.items() if [one.index for one in records] != [0, 1, 2]}
+    assert noted - set(records_by_run) == set()
+    torn = {
+        run: records
+        for run, records in records_by_run.items()
+        if [record.index for record in records] != [0, 1, 2]
+    }
     assert torn == {}
-    gaps = [(key, seq) for key, seq in found if seq and (key, seq - 1) not in found]
+    gaps = [(key, seq) for key, seq in records_by_run if seq and (key, seq - 1) not in records_by_run]
     assert gaps == []
 
 
@@ -141,14 +145,14 @@ def test_an_attempt_takes_over_from_a_process_that_still_appends(file: Path, ack
 
         async def take_over() -> tuple[int, int]:
             store = await opened(file)
-            before = (await store.stats()).records
+            record_count = (await store.stats()).records
             assert child.wait(DEADLINE_SECONDS) != 0  # its appends raise
             after = (await store.stats()).records
             await store.close()
-            return before, after
+            return record_count, after
 
-        before, after = asyncio.run(take_over())
-    assert before == after
+        previous_count, after = asyncio.run(take_over())
+    assert previous_count == after
     assert acknowledged(acks) - set(asyncio.run(all_records(file))) == set()
 
 
@@ -160,6 +164,6 @@ def test_two_processes_append_to_one_file(file: Path, acks: Path) -> None:
     async def both() -> list[list[int]]:
         store = await opened(file)
         journals = [JournalKey("job", "process 0"), JournalKey("job", "process 1")]
-        return [[one.seq for one in await store.scan(journal)] for journal in journals]
+        return [[record.seq for record in await store.scan(journal)] for journal in journals]
 
     assert asyncio.run(both()) == [[seq for seq in range(200) for _ in range(3)]] * 2

@@ -46,14 +46,14 @@ def test_a_database_of_something_else_is_not_touched(file: Path) -> None:
     connection = direct(file)
     connection.execute("CREATE TABLE things (name TEXT)")
     connection.close()
-    before = file.read_bytes()
+    previous_content = file.read_bytes()
 
     async def body() -> None:
         with pytest.raises(StoreFormatError, match="another program"):
             await opened(file)
 
     run(body)
-    assert file.read_bytes() == before
+    assert file.read_bytes() == previous_content
 
 
 def test_a_newer_version_is_refused(file: Path) -> None:
@@ -63,6 +63,18 @@ def test_a_newer_version_is_refused(file: Path) -> None:
         connection.execute(f"PRAGMA user_version={sqlite_file.VERSION + 1}")
         connection.close()
         with pytest.raises(StoreFormatError, match=r"(?s)newer.*version 2"):
+            await opened(file)
+
+    run(body)
+
+
+def test_a_file_whose_rows_were_deleted(file: Path) -> None:
+    async def body() -> None:
+        await (await opened(file)).close()
+        connection = direct(file)
+        connection.execute("DELETE FROM meta")
+        connection.close()
+        with pytest.raises(StoreFormatError, match=r"(?s)store\.db.*rows were deleted"):
             await opened(file)
 
     run(body)
@@ -159,23 +171,24 @@ def test_a_store_of_another_file_does_not_know_the_marker(tmp_path: Path) -> Non
 
 
 def test_an_older_copy_of_the_file_is_noticed(tmp_path: Path) -> None:
-    file, copied = tmp_path / "a.db", tmp_path / "copied.db"
+    file = tmp_path / "a.db"
+    copied = tmp_path / "copied.db"
 
     async def body() -> None:
         store = await opened(file)
         await store.append(JOURNAL, [record(0)])
-        before = store.recovery_marker(JOURNAL)
+        previous_marker = store.recovery_marker(JOURNAL)
         await store.close()
         shutil.copy(file, copied)
         store = await opened(file)
-        assert store.recovery_marker(JOURNAL) == before
+        assert store.recovery_marker(JOURNAL) == previous_marker
         await store.append(JOURNAL, [record(1)])
         after = store.recovery_marker(JOURNAL)
         await store.rebuild(JOURNAL, after)
         await store.close()
         older = await opened(copied)
-        await older.rebuild(JOURNAL, before)
-        await older.rebuild(JOURNAL, before[:16])  # state of earlier versions has no position
+        await older.rebuild(JOURNAL, previous_marker)
+        await older.rebuild(JOURNAL, previous_marker[:16])  # state of earlier versions has no position
         with pytest.raises(JournalOutdatedError, match="older copy"):
             await older.rebuild(JOURNAL, after)
         await older.close()
@@ -214,8 +227,8 @@ def test_with_many_journals_each_may_have_records(file: Path, monkeypatch: pytes
         assert not again.may_have(JOURNAL)
         connection = direct(file)
         assert sqlite_reader.known_journals(connection, 4) is None
-        known = sqlite_reader.known_journals(connection, 5)
-        assert known is not None and len(known) == 5
+        journals = sqlite_reader.known_journals(connection, 5)
+        assert journals is not None and len(journals) == 5
         monkeypatch.setattr(sqlite_reader, "known_journals", lambda _: None)
         assert (await opened(file)).may_have(JOURNAL)
 
@@ -225,7 +238,7 @@ def test_with_many_journals_each_may_have_records(file: Path, monkeypatch: pytes
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_new_files_are_for_their_owner_only(tmp_path: Path, umask: int) -> None:
     file = tmp_path / "made" / "deep" / "store.db"
-    before = os.umask(umask)
+    previous_umask = os.umask(umask)
     try:
 
         async def body() -> None:
@@ -239,7 +252,7 @@ def test_new_files_are_for_their_owner_only(tmp_path: Path, umask: int) -> None:
 
         run(body)
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
 
 
 def test_files_and_directories_that_are_there_keep_their_modes(file: Path) -> None:

@@ -16,17 +16,17 @@ from flink_agents.api.errors import JobIdentifierInUseError, StoreClosedError
 
 def leases(file: Path) -> list[float]:
     connection = direct(file)
-    found = [row[0] for row in connection.execute("SELECT lease_until FROM owners ORDER BY subtask")]
+    lease_ends = [row[0] for row in connection.execute("SELECT lease_until FROM owners ORDER BY subtask")]
     connection.close()
-    return found
+    return lease_ends
 
 
 def test_a_lease_is_renewed_with_and_without_appends(file: Path) -> None:
     async def body() -> None:
         store = await opened(file, lease_seconds=0.4)
         for append in (False, True):
-            before = leases(file)
-            while leases(file) <= before:
+            previous_leases = leases(file)
+            while leases(file) <= previous_leases:
                 if append:
                     await store.append(JOURNAL, [record()])
                 await asyncio.sleep(0.01)
@@ -39,10 +39,10 @@ def test_a_lease_is_renewed_with_and_without_appends(file: Path) -> None:
 def test_a_lease_is_not_renewed_by_each_append(file: Path) -> None:
     async def body() -> None:
         store = await opened(file, lease_seconds=3600)
-        before = leases(file)
+        previous_leases = leases(file)
         for _ in range(10):
             await store.append(JOURNAL, [record()])
-        assert leases(file) == before
+        assert leases(file) == previous_leases
         await store.close()
 
     run(body)
@@ -91,10 +91,10 @@ def test_a_job_that_waits_does_not_take_a_lease_that_is_renewed(file: Path) -> N
 def test_a_store_that_nobody_holds_any_more_lets_its_lease_run_out(file: Path) -> None:
     async def body() -> None:
         store = await opened(file, lease_seconds=0.3)
-        thread, gone = writer_of(store)._thread, weakref.ref(store)
+        thread, store_reference = writer_of(store)._thread, weakref.ref(store)
         del store
         gc.collect()
-        assert gone() is None
+        assert store_reference() is None
         await until(lambda: not thread.is_alive())
         second = await opened(file, "job-2", lease_seconds=0.3)
         await second.close()

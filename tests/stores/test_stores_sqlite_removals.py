@@ -17,7 +17,7 @@ from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
 def names(number: int, first: int = 0) -> list[JournalKey]:
-    return [JournalKey("job", f"i{each:06}") for each in range(first, first + number)]
+    return [JournalKey("job", f"i{index:06}") for index in range(first, first + number)]
 
 
 async def use_up(store: SQLiteStore, journals: Sequence[JournalKey]) -> None:
@@ -99,9 +99,9 @@ def test_who_looks_at_a_file_of_the_version_before_can_prune(file: Path) -> None
 def test_removals_can_be_few(file: Path, removals: int) -> None:
     async def body() -> None:
         store = await opened(file, removals=removals)
-        for each in names(10):
-            await store.append(each, [record(0)])
-            await store.prune(each, 0)
+        for journal in names(10):
+            await store.append(journal, [record(0)])
+            await store.prune(journal, 0)
         assert rows(file, "journals") == removals
         await store.close()
 
@@ -113,8 +113,8 @@ def test_an_option_says_how_many(file: Path) -> None:
         store = open_store("sqlite", {"path": str(file), "max-tombstones": "3"})
         assert isinstance(store, SQLiteStore)
         await store.open(Owner.create("job-1", "orders/agent"))
-        for each in names(10):
-            await use_up(store, [each])
+        for journal in names(10):
+            await use_up(store, [journal])
         assert rows(file, "journals") == 3
         await store.close()
 

@@ -41,7 +41,7 @@ def commits_of(file: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> int:
             ]
             await asyncio.sleep(0)
         await asyncio.gather(*appending)
-        assert [one.index for one in await store.read(JOURNAL, 0)] == list(range(100))
+        assert [stored_record.index for stored_record in await store.read(JOURNAL, 0)] == list(range(100))
         await store.close()
 
     run(body)
@@ -85,8 +85,8 @@ def test_a_commit_of_unknown_outcome_ends_the_store(file: Path, stored: bool) ->
                 await store.append(JOURNAL, [record(2)])
         await store.close()
         again = await opened(file)
-        found = [one.index for one in await again.read(JOURNAL, 1)]
-        assert found == [n for n, error in enumerate(errors) if stored and error in unknown]
+        indices = [stored_record.index for stored_record in await again.read(JOURNAL, 1)]
+        assert indices == [n for n, error in enumerate(errors) if stored and error in unknown]
         assert await again.read(JOURNAL, 2) == []
         await again.close()
 
@@ -114,7 +114,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_stores_the_rest(file: Path) -
             type(None),
         ]
         assert "full" in str(errors[2])
-        assert [one.index for one in await store.read(JOURNAL, 0)] == [0, 0, 1, 1, 3, 3]
+        assert [stored_record.index for stored_record in await store.read(JOURNAL, 0)] == [0, 0, 1, 1, 3, 3]
         await store.close()
 
     run(body)
@@ -133,7 +133,7 @@ def test_one_bad_append_does_no_harm_to_the_others(file: Path) -> None:
         await asyncio.gather(*good)
         with pytest.raises(StoreUnavailableError, match="AttributeError"):
             await appending
-        assert [one.index for one in await store.read(JOURNAL, 0)] == [0, 1, 2, 3, 4]
+        assert [stored_record.index for stored_record in await store.read(JOURNAL, 0)] == [0, 1, 2, 3, 4]
         await store.close()
 
     run(body)
@@ -152,13 +152,13 @@ def test_an_append_waits_for_another_process_that_writes(file: Path) -> None:
     async def body() -> None:
         store = await opened(file)
         wrap(store, note)
-        other = direct(file)
-        other.execute("BEGIN IMMEDIATE")
+        other_connection = direct(file)
+        other_connection.execute("BEGIN IMMEDIATE")
         appending = asyncio.ensure_future(store.append(JOURNAL, [record()]))
         await until(refused.is_set)
         assert not appending.done()
         assert await store.read(JOURNAL, 0) == []
-        other.execute("ROLLBACK")
+        other_connection.execute("ROLLBACK")
         await appending
         assert len(await store.read(JOURNAL, 0)) == 1
         await store.close()
@@ -169,13 +169,13 @@ def test_an_append_waits_for_another_process_that_writes(file: Path) -> None:
 def test_an_append_does_not_wait_for_ever(file: Path) -> None:
     async def body() -> None:
         store = await opened(file, busy_seconds=0.1)
-        other = direct(file)
-        other.execute("BEGIN IMMEDIATE")
+        other_connection = direct(file)
+        other_connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailableError, match="locked"):
             await store.append(JOURNAL, [record(0)])
-        other.execute("ROLLBACK")
+        other_connection.execute("ROLLBACK")
         await store.append(JOURNAL, [record(1)])
-        assert [one.seq for one in await store.scan(JOURNAL)] == [1]
+        assert [stored_record.seq for stored_record in await store.scan(JOURNAL)] == [1]
         await store.close()
 
     run(body)
@@ -184,25 +184,25 @@ def test_an_append_does_not_wait_for_ever(file: Path) -> None:
 def test_where_nothing_can_begin_it_is_tried_once_for_all(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[None] = []
+    attempts: list[None] = []
 
     def locked(*_: Any) -> None:
-        begun.append(None)
+        attempts.append(None)
         raise sqlite3.OperationalError("database is locked")
 
     async def body() -> None:
         store = await opened(file)
-        other = direct(file)
-        other.execute("BEGIN IMMEDIATE")
+        other_connection = direct(file)
+        other_connection.execute("BEGIN IMMEDIATE")
         with writer_of(store)._lock:
             appending = [asyncio.ensure_future(store.append(JOURNAL, [record(0, n)])) for n in range(20)]
             await asyncio.sleep(0)
             monkeypatch.setattr(sqlite_writer, "begin", locked)
         errors = await asyncio.gather(*appending, return_exceptions=True)
         monkeypatch.undo()
-        other.execute("ROLLBACK")
+        other_connection.execute("ROLLBACK")
         assert {type(error) for error in errors} == {StoreUnavailableError}
-        assert len(begun) <= 2
+        assert len(attempts) <= 2
         assert await store.read(JOURNAL, 0) == []
         await store.close()
 
@@ -218,7 +218,7 @@ def test_a_file_that_was_taken_away_acknowledges_nothing(file: Path) -> None:
             await store.append(JOURNAL, [record(1)])
         file.with_name("elsewhere.db").rename(file)
         await store.append(JOURNAL, [record(2)])
-        assert [one.seq for one in await store.scan(JOURNAL)] == [0, 2]
+        assert [stored_record.seq for stored_record in await store.scan(JOURNAL)] == [0, 2]
         await store.close()
 
     run(body)
@@ -256,14 +256,14 @@ def test_what_waits_when_a_store_is_killed_is_not_stored(file: Path) -> None:
             held = asyncio.ensure_future(store.append(JOURNAL, [record(0)]))
             await asyncio.sleep(0)
             await until(lambda: writer_of(store)._queue.empty())
-            rest = [asyncio.ensure_future(store.append(JOURNAL, [record(n)])) for n in (1, 2)]
+            remaining_appends = [asyncio.ensure_future(store.append(JOURNAL, [record(n)])) for n in (1, 2)]
             await asyncio.sleep(0)
             store.kill()
         await held
-        errors = await asyncio.gather(*rest, return_exceptions=True)
+        errors = await asyncio.gather(*remaining_appends, return_exceptions=True)
         assert [type(error) for error in errors] == [StoreClosedError, StoreClosedError]
         again = await opened(file)
-        assert [one.seq for one in await again.scan(JOURNAL)] == [0]
+        assert [stored_record.seq for stored_record in await again.scan(JOURNAL)] == [0]
         await again.close()
 
     run(body)

@@ -35,14 +35,14 @@ class Canary:
 
     def __init__(self, value: str | None = None) -> None:
         self.value = value or f'cnry-{secrets.token_hex(8)}/+"&-{secrets.token_hex(8)}'
-        self._forms = {one.encode() for one in self._texts()}
+        self._forms = {text.encode() for text in self._texts()}
 
     def _texts(self) -> Iterator[str]:
         data = self.value.encode()
         yield from (self.value, json.dumps(self.value)[1:-1], json.dumps(json.dumps(self.value))[3:-3])
         yield from (quote(data), quote(data, safe=""), quote_plus(data), html.escape(self.value), data.hex())
-        for before in range(3):
-            coded = base64.b64encode(b"\0" * before + data)[4:-4].decode()
+        for prefix_length in range(3):
+            coded = base64.b64encode(b"\0" * prefix_length + data)[4:-4].decode()
             yield from (coded, coded.replace("+", "-").replace("/", "_"))
 
     def is_in(self, content: str | bytes) -> bool:
@@ -56,21 +56,21 @@ class Canary:
 
     def files(self, folder: Path) -> list[str]:
         """The files below a folder that hold the secret."""
-        found: list[str] = []
+        paths: list[str] = []
         for file in sorted(folder.rglob("*")):
             if file.is_file() and not file.is_symlink():
                 with file.open("rb") as content:
                     if self.is_in(content.read(MOST_BYTES)):
-                        found.append(str(file))
-        return found
+                        paths.append(str(file))
+        return paths
 
 
 @pytest.fixture
 def canary(monkeypatch: pytest.MonkeyPatch) -> Canary:
     """A secret in the environment of a test, as ``CANARY_API_KEY``."""
-    made = Canary()
-    monkeypatch.setenv(VARIABLE, made.value)
-    return made
+    secret = Canary()
+    monkeypatch.setenv(VARIABLE, secret.value)
+    return secret
 
 
 # -- of a whole run ------------------------------------------------------------------

@@ -48,20 +48,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def commit_of(root: Path) -> str:
     """Return the commit that is checked out, or an empty string outside of a Git checkout."""
-    asked = subprocess.run(
+    result = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
     )
-    return asked.stdout.strip() if asked.returncode == 0 else ""
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def conditions_of(item: pytest.Item) -> tuple[str, ...]:
     """Return the conditions that make a difference for a test."""
     path = item.nodeid.partition("::")[0]
-    if item.get_closest_marker("minicluster") or any(fnmatch(path, one) for one in NOT_ROTATED):
+    if item.get_closest_marker("minicluster") or any(fnmatch(path, pattern) for pattern in NOT_ROTATED):
         return (PLAIN,)
     conditions = next((chosen for pattern, chosen in ROTATED if fnmatch(path, pattern)), (PLAIN,))
     if item.get_closest_marker("own_conditions") or item.get_closest_marker("executes_once"):
-        return tuple(one for one in conditions if one in GENTLE)
+        return tuple(condition for condition in conditions if condition in GENTLE)
     return conditions
 
 

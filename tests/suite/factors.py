@@ -61,7 +61,7 @@ def pairs(sizes: Sequence[int], allowed: Callable[[Row], bool] = lambda row: Tru
 
 
 def _pairs_of(row: Row) -> set[Pair]:
-    return {(one, row[one], other, row[other]) for one, other in combinations(range(len(row)), 2)}
+    return {(first, row[first], second, row[second]) for first, second in combinations(range(len(row)), 2)}
 
 
 def singles(sizes: Sequence[int], allowed: Callable[[Row], bool] = lambda row: True) -> list[Row]:
@@ -71,7 +71,7 @@ def singles(sizes: Sequence[int], allowed: Callable[[Row], bool] = lambda row: T
     missing = {(at, value) for row in rows for at, value in enumerate(row)}
     # One value after the other of each factor, so that the values of short factors are spread evenly.
     turns = [tuple(at % size for size in sizes) for at in range(max(sizes, default=0))]
-    for row in [one for one in turns if allowed(one)] + rows:
+    for row in [turn for turn in turns if allowed(turn)] + rows:
         if missing & set(enumerate(row)):
             chosen.append(row)
             missing -= set(enumerate(row))

@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests of a worker by groups."""
     if not hasattr(config, "workerinput"):
         return
-    known = known_seconds(config)
+    seconds_by_file = known_seconds(config)
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         groups[group_of(config.rootpath / file_of(item.nodeid))].append(item)
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         counts: dict[str, int] = defaultdict(int)
         for item in groups[group]:
             counts[file_of(item.nodeid)] += 1
-        seconds = sum(known.get(file, UNKNOWN * count) for file, count in counts.items())
+        seconds = sum(seconds_by_file.get(file, UNKNOWN * count) for file, count in counts.items())
         return group.startswith(os.sep), -seconds, group
 
     items[:] = [item for group in sorted(groups, key=key) for item in groups[group]]

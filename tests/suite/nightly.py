@@ -4,6 +4,7 @@
     scripts/nightly crash chats    # two parts
     scripts/nightly --list
     scripts/nightly --again        # also the parts that have passed with this code
+    scripts/nightly soak --soak-minutes 16
 
 The results are in ``build/nightly``. So you can interrupt the command and start it again: a part that
 has passed is not repeated unless the code changed. After each part, the table in
@@ -40,11 +41,12 @@ SHOWN = (
     *("seed", "events", "runs", "kills", "outputs", "clean", "resumed", "called_again"),
     *("lost", "duplicated", "out_of_order", "repeated_after_record", "wrong"),
     *("given", "written", "dropped", "most_bytes"),
+    *("inputs", "new_keys", "doubled", "growing"),
 )
 """Values of a report that the table has."""
 
 LONGEST = 3600.0
-"""Seconds that a part may take."""
+"""Seconds that a part may take for each of its hours."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def _figures(found: dict[str, Any]) -> list[str]:
     """Choose from a report: the judged figures of a benchmark, or the plain values of a chaos run."""
     if "targets" in found:
         return [
-            f"{one['part']} {one['figure']} {one['measured']:.4g} ({_limit(one)})" for one in found["targets"]
+            f"{target['part']} {target['figure']} {target['measured']:.4g} ({_limit(target)})"
+            for target in found["targets"]
         ]
     plain = {name: value for name, value in found.items() if isinstance(value, int | float | str)}
     return [f"{name} {value}" for name, value in plain.items() if name in SHOWN]
@@ -120,9 +123,14 @@ class Night:
         """Run parts one after the other; return True if all of them passed with this code."""
         good = True
         for part in parts:
-            before = self.last_result(part)
-            if before is not None and before.passed and before.code == self.code and not again:
-                print(f"{part.name:18} passed on {before.day} with this code", flush=True)
+            previous_result = self.last_result(part)
+            if (
+                previous_result is not None
+                and previous_result.passed
+                and previous_result.code == self.code
+                and not again
+            ):
+                print(f"{part.name:18} passed on {previous_result.day} with this code", flush=True)
                 continue
             print(f"{part.name:18} {part.command}", flush=True)
             result = self.run_part(part)
@@ -138,7 +146,7 @@ class Night:
         self.results.mkdir(parents=True, exist_ok=True)
         log = self.results / f"{part.name}.log"
         status = run_command(part, log)
-        figures = f"ended after {LONGEST:.0f} s"
+        figures = f"ended after {LONGEST * part.hours:.0f} s"
         if status is not None:
             figures = figures_of(log.read_text(errors="replace"))
         seconds = round(time.monotonic() - began, 1)
@@ -148,8 +156,8 @@ class Night:
 
     def last_result(self, part: Part) -> Result | None:
         """Return the last result of a part, or None if it never ran here."""
-        kept = self.results / f"{part.name}.json"
-        return Result(**json.loads(kept.read_text())) if kept.exists() else None
+        result_file = self.results / f"{part.name}.json"
+        return Result(**json.loads(result_file.read_text())) if result_file.exists() else None
 
     def write_table(self) -> None:
         """Write a line per part into the page. A part that never ran here keeps the line that it has."""
@@ -164,10 +172,12 @@ class Night:
             if result is None:
                 lines.append(rows.get(part.name, f"| `{part.name}` | {part.shows} | | | |"))
                 continue
-            found = ("" if result.passed else "**failed**: ") + result.figures.replace("|", "/")
+            figures = ("" if result.passed else "**failed**: ") + result.figures.replace("|", "/")
             minutes = f"{result.seconds / 60:.1f}"
-            lines.append(f"| `{part.name}` | {part.shows} | {found} | {minutes} | {result.day} |")
-        self.page.write_text(TABLE.sub(lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text))
+            lines.append(f"| `{part.name}` | {part.shows} | {figures} | {minutes} | {result.day} |")
+        self.page.write_text(
+            TABLE.sub(lambda table_match: table_match[1] + "\n".join(lines) + "\n" + table_match[2], text)
+        )
 
 
 def run_command(part: Part, log: Path) -> int | None:
@@ -184,7 +194,7 @@ def run_command(part: Part, log: Path) -> int | None:
             stderr=subprocess.STDOUT,
         )
         try:
-            return process.wait(LONGEST)
+            return process.wait(LONGEST * part.hours)
         except subprocess.TimeoutExpired:
             return None
         finally:
@@ -197,16 +207,18 @@ def main(arguments: Sequence[str] | None = None, night: Night | None = None) -> 
     night = night or Night(code_digest())
     parser = argparse.ArgumentParser(
         prog="scripts/nightly",
-        description="Run what the daily suite leaves out, in parts of at most an hour.",
+        description="Run what the daily suite leaves out, in parts of at most an hour, and a soak.",
     )
     names = [part.name for part in night.parts]
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="show the parts and their commands")
     parser.add_argument("--again", action="store_true", help="repeat parts that have passed with this code")
+    parser.add_argument("--soak-minutes", type=float, metavar="N", help="time of the soak (120)")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.parts).difference(names)):
         parser.error(f"no such part: {', '.join(unknown)}")
-    chosen = [part for part in night.parts if not options.parts or part.name in options.parts]
+    parts = [part.in_minutes(options.soak_minutes) for part in night.parts]
+    chosen = [part for part in parts if not options.parts or part.name in options.parts]
     if options.list:
         for part in chosen:
             print(f"{part.name:18} {part.command}")

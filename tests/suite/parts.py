@@ -1,9 +1,9 @@
-"""The parts of ``scripts/nightly``. Each fits into an hour on two cores."""
+"""The parts of ``scripts/nightly``. Each fits into an hour on two cores, except the soak."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PYTEST = ("-m", "pytest", "-q", "-p", "tests.suite.progress", "-n", "auto", "--dist", "loadfile")
 HARNESSES = (
@@ -22,19 +22,31 @@ class Part:
         shows: What a green run shows.
         arguments: Arguments of the Python interpreter.
         environment: Variables that the command gets.
+        hours: The time that it may take.
     """
 
     name: str
     shows: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    hours: float = 1
+
+    def in_minutes(self, minutes: float | None) -> Part:
+        """Return the soak with another time under load; any other part as it is."""
+        if self.name != "soak" or minutes is None:
+            return self
+        return replace(self, arguments=(*self.arguments, "--minutes", f"{minutes:g}"))
 
     @property
     def command(self) -> str:
         """The command as you would type it."""
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return " ".join(
-            [*variables, "python", *(f"'{one}'" if " " in one else one for one in self.arguments)]
+            [
+                *variables,
+                "python",
+                *(f"'{argument}'" if " " in argument else argument for argument in self.arguments),
+            ]
         )
 
 
@@ -93,6 +105,14 @@ PARTS = (
     ),
     Part("mutations", "random programs find defects", ("-m", "tests.mutations", "--programs", "300")),
     Part("mutations-suite", "the suite finds defects", ("-m", "tests.mutations", "--suite", "--check")),
+    Part(
+        *("lowest", "the wheel with the lowest versions that it allows"),
+        ("-m", "tests.release.bounds", "lowest"),
+    ),
+    Part(
+        *("newest", "the wheel with the newest versions that it allows"),
+        ("-m", "tests.release.bounds", "newest"),
+    ),
     _chaos(
         *("chaos-sqlite", "SIGKILL on a cluster, branching programs, SQLite", "chaos", "--job", "branching"),
         *("--events", "20000", "--kills", "30"),
@@ -122,6 +142,12 @@ PARTS = (
             "--local",
         ),
         *("--kills", "100"),
+    ),
+    Part(
+        "soak",
+        "two hours under load, with kills: nothing grows",
+        ("-m", "tests.soak", "--json"),
+        hours=3,
     ),
     Part("keys-sqlite", "bytes per key, restart", ("-m", "benchmarks", "keys", "--json")),
     Part("keys-kafka", "bytes per key, restart", ("-m", "benchmarks", "keys", "--store", "kafka", "--json")),

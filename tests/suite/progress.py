@@ -23,6 +23,9 @@ SECONDS = Path(__file__).with_name("seconds.json")
 LINE_EVERY = 15.0
 """Seconds between two lines if nobody watches; a terminal gets one line that changes."""
 
+ERROR_LINES = 8
+"""Lines of an error that are shown at once: a run that is cut off shows no tracebacks at its end."""
+
 UNKNOWN = 0.1
 """Seconds that a test counts for if its file is new."""
 
@@ -37,6 +40,13 @@ def known_seconds(config: pytest.Config) -> dict[str, float]:
     cache: pytest.Cache | None = getattr(config, "cache", None)
     last: dict[str, float] = cache.get(CACHE, {}) if cache is not None else {}
     return {**json.loads(SECONDS.read_text()), **last}
+
+
+def error_text(traceback: str) -> str:
+    """Return the last lines of pytest's text of a failure that belong to its error, and their place."""
+    lines = traceback.splitlines()
+    errors = [line for line in lines if line.startswith("E ")] or lines
+    return "\n".join(f"    {line[:300]}" for line in [*errors[-ERROR_LINES:], *lines[-1:]])
 
 
 def clock(seconds: float) -> str:
@@ -106,7 +116,7 @@ class Progress:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         if not self._estimate.total:
-            self._expect([one.partition("@")[0] for one in ids])
+            self._expect([test_id.partition("@")[0] for test_id in ids])
 
     def _expect(self, nodeids: list[str]) -> None:
         self._estimate.expect(nodeids)
@@ -128,9 +138,17 @@ class Progress:
         if report.failed:
             self._failed.append(nodeid)
             self._say(f"{'FAILED' if report.when == 'call' else 'ERROR'} {nodeid}")
+            self._say(error_text(report.longreprtext))
         if report.when == "teardown":
             self._estimate.ended(nodeid)
             self._tick()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Count a file that cannot be imported as failed; each worker imports it."""
+        if report.failed and report.nodeid not in self._failed:
+            self._failed.append(report.nodeid)
+            self._say(f"ERROR {report.nodeid}")
+            self._say(error_text(report.longreprtext))
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -141,8 +159,8 @@ class Progress:
     def line(self, elapsed: float) -> str:
         """Return the line for a moment."""
         estimate = self._estimate
-        left = estimate.left(elapsed)
-        ahead = "" if left is None else f", about {clock(left)} left"
+        remaining_seconds = estimate.left(elapsed)
+        ahead = "" if remaining_seconds is None else f", about {clock(remaining_seconds)} left"
         failed = f", {len(self._failed)} failed" if self._failed else ""
         done = f"{estimate.share:4.0%}  {estimate.done} of {estimate.total} tests"
         return f"{done}{failed}, {clock(elapsed)}{ahead}"
@@ -164,9 +182,9 @@ class Progress:
         if getattr(self._config, "cache", None):
             self._config.cache.set(FAILED, list(dict.fromkeys(self._failed)))
         if getattr(self._config, "cache", None) and self._estimate.done == self._estimate.total:
-            kept = self._config.cache.get(CACHE, {})
+            cached_seconds = self._config.cache.get(CACHE, {})
             measured = {file: round(seconds, 3) for file, seconds in self._estimate.seconds.items()}
-            self._config.cache.set(CACHE, kept | measured)
+            self._config.cache.set(CACHE, cached_seconds | measured)
 
 
 def pytest_configure(config: pytest.Config) -> None:

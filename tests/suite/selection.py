@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if item.get_closest_marker(NIGHTLY) and not any(one.split("::")[-1] in item.nodeid for one in named)
+        if item.get_closest_marker(NIGHTLY)
+        and not any(argument.split("::")[-1] in item.nodeid for argument in named)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -1,6 +1,6 @@
-"""Tests with a table: ``each`` runs a test function once per case, in one test.
+"""Tests with a table: ``each_case`` runs a test function once per case, in one test.
 
-    @each(("value", "text"), [(1, "1"), (None, "null")])
+    @each_case(("value", "text"), [(1, "1"), (None, "null")])
     def test_value_as_json(value: object, text: str) -> None:
         assert json.dumps(value) == text
 
@@ -32,12 +32,12 @@ class CasesFailed(AssertionError):
         self.failures = failures
         self.cases = cases
         lines = [f"[{case}] {type(raised).__name__}: {raised}" for case, raised in failures[:SHOWN]]
-        others = [f"[{case}]" for case, _ in failures[SHOWN:]]
-        more = [f"and {' '.join(others)}"] if others else []
+        other_cases = [f"[{case}]" for case, _ in failures[SHOWN:]]
+        more = [f"and {' '.join(other_cases)}"] if other_cases else []
         super().__init__("\n".join([f"{len(failures)} of {cases} cases failed:", *lines, *more]))
 
 
-def each(
+def each_case(
     names: str | Sequence[str],
     cases: Iterable[Any],
     ids: Callable[[Any], object] | Iterable[object] | None = None,
@@ -78,8 +78,10 @@ def each(
                 raise CasesFailed(failures, count) from failures[0][1]
 
         signature = inspect.signature(function)
-        left = [one for name, one in signature.parameters.items() if name not in parameters]
-        run_all.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        remaining_parameters = [
+            parameter for name, parameter in signature.parameters.items() if name not in parameters
+        ]
+        run_all.__signature__ = signature.replace(parameters=remaining_parameters)  # type: ignore[attr-defined]
         run_all.cases = len(rows) * getattr(function, "cases", 1)  # type: ignore[attr-defined]
         return run_all
 

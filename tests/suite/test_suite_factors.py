@@ -7,18 +7,20 @@ from itertools import combinations, product
 import pytest
 
 from tests.suite.factors import factors, named, pairs
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 SIZES = [(2, 2, 2), (4, 3, 2), (4, 62, 2), (3, 3, 3, 3), (5, 4, 3, 2, 2), (1, 7, 3), (8, 8, 8)]
 
 
 def met(rows: list[tuple[int, ...]]) -> set[tuple[int, int, int, int]]:
     return {
-        (one, row[one], other, row[other]) for row in rows for one, other in combinations(range(len(row)), 2)
+        (first, row[first], second, row[second])
+        for row in rows
+        for first, second in combinations(range(len(row)), 2)
     }
 
 
-@each("sizes", SIZES)
+@each_case("sizes", SIZES)
 def test_any_two_values_meet_in_few_rows(sizes: tuple[int, ...]) -> None:
     rows = pairs(sizes)
     assert met(rows) == met(list(product(*map(range, sizes))))
@@ -27,7 +29,7 @@ def test_any_two_values_meet_in_few_rows(sizes: tuple[int, ...]) -> None:
     assert rows == pairs(sizes)
 
 
-@each("sizes", SIZES)
+@each_case("sizes", SIZES)
 def test_rows_that_are_not_allowed_are_left_out_and_all_that_is_left_meets(sizes: tuple[int, ...]) -> None:
     def allowed(row: tuple[int, ...]) -> bool:
         return sum(row) % 3 != 0 or row[0] == 0
@@ -37,7 +39,7 @@ def test_rows_that_are_not_allowed_are_left_out_and_all_that_is_left_meets(sizes
     assert met(rows) == met([row for row in product(*map(range, sizes)) if allowed(row)])
 
 
-@each("sizes", [(3,), (3, 4)])
+@each_case("sizes", [(3,), (3, 4)])
 def test_one_or_two_factors_are_their_product(sizes: tuple[int, ...]) -> None:
     assert pairs(sizes) == list(product(*map(range, sizes)))
 
@@ -61,9 +63,11 @@ def test_the_daily_run_has_the_pairs_and_the_night_the_rest(pytester: pytest.Pyt
         assert not outcomes.get("failed")
         return outcomes["passed"]
 
-    daily, rest, everything = run(), run("--product", "-m", "product"), run("--product")
+    daily = run()
+    nightly = run("--product", "-m", "product")
+    everything = run("--product")
     assert everything == 3 * 3 * 2 - 2
-    assert daily + rest == everything
+    assert daily + nightly == everything
     assert daily < everything
     assert run("-k", "3-z-False") == 1
 
@@ -72,11 +76,11 @@ def test_names_of_values_have_no_address() -> None:
     class Plain:
         name = "plain"
 
-    assert [named(one) for one in (int, Plain(), ("a", 1), (), "text", None, True)] == [
+    assert [named(value) for value in (int, Plain(), ("a", 1), (), "text", None, True)] == [
         *("int", "plain", "a+1", "none", "text", "None", "True")
     ]
 
 
 def test_the_marker_takes_any_iterable() -> None:
-    mark = factors(a=range(2), b=(one for one in "xy"))
+    mark = factors(a=range(2), b=(letter for letter in "xy"))
     assert mark.args[0] == {"a": [0, 1], "b": ["x", "y"]}

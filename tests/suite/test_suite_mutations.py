@@ -17,7 +17,7 @@ from tests.mutations.suite.plugin import defects, keep, settled
 from tests.mutations.suite.processes import in_processes
 from tests.mutations.suite.reach import Reach
 from tests.mutations.suite.search import Found, Search, by_promise, function_id
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,9 +64,9 @@ def patch(function: str, old: str, new: str) -> Patch:
 
 
 def test_a_patch_changes_every_reference_to_a_function(module: ModuleType) -> None:
-    kept = module.decorated
+    reference = module.decorated
     patch("decorated", "if value > 1:\n    return value", "return value + 1").apply()
-    assert (kept(1), module.decorated(5)) == (2, 6)
+    assert (reference(1), module.decorated(5)) == (2, 6)
 
 
 def test_a_patch_changes_methods_and_both_functions_of_a_property(module: ModuleType) -> None:
@@ -84,7 +84,7 @@ def test_a_patch_knows_the_lines_that_it_changes(module: ModuleType) -> None:
     assert list(patch("Box.inner", "one + 1", "one").lines()) == [21]
 
 
-@each(
+@each_case(
     ("function", "old", "said"),
     [
         ("gone", "return 0", "there is no box:gone"),
@@ -99,17 +99,21 @@ def test_a_patch_without_a_target_fails(module: ModuleType, function: str, old: 
         patch(function, old, "pass").apply()
 
 
-@each("name", defects() and PATCHES, ids=str)
+@each_case("name", defects() and PATCHES, ids=str)
 def test_what_a_patch_replaces_is_there(name: str) -> None:
-    one = PATCHES[name]
-    assert one.lines() and one.about.endswith(".") and one.old != one.new
-    found = functions_at(import_module(f"flink_agents.{one.module}"), one.function)
-    assert any(isinstance(function, FunctionType) for function in found)
+    selected_patch = PATCHES[name]
+    assert (
+        selected_patch.lines()
+        and selected_patch.about.endswith(".")
+        and selected_patch.old != selected_patch.new
+    )
+    functions = functions_at(import_module(f"flink_agents.{selected_patch.module}"), selected_patch.function)
+    assert any(isinstance(function, FunctionType) for function in functions)
 
 
 def test_functions_of_a_module_are_found_by_their_lines() -> None:
-    found = functions_of(SOURCE)
-    assert found == {"decorated": (4, 8), "Box.size": (13, 18), "Box.inner": (20, 21)}
+    line_ranges = functions_of(SOURCE)
+    assert line_ranges == {"decorated": (4, 8), "Box.size": (13, 18), "Box.inner": (20, 21)}
 
 
 def test_the_table_names_the_mutations_that_exist_and_tests_that_exist() -> None:
@@ -137,7 +141,7 @@ def test_processes_that_enter_results_lose_none(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-@each(
+@each_case(
     ("before", "reached", "skipped"),
     [
         (None, 0, False),
@@ -151,8 +155,8 @@ def test_a_run_resumes_with_what_is_not_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Found | None, reached: int, skipped: bool
 ) -> None:
     monkeypatch.setattr("tests.mutations.suite.plugin.FOUND", tmp_path)
-    for kept in tmp_path.iterdir():
-        kept.unlink()
+    for path in tmp_path.iterdir():
+        path.unlink()
     if before is not None:
         keep(before)
     search = Search({}, Reach([]))
@@ -208,6 +212,6 @@ def test_tests_run_in_a_forked_process_that_ends_with_one_that_hangs(pytester: p
     pytester.makeconftest(PLUGIN)
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_subprocess("-s", "-p", "no:cacheprovider")
-    told = [line.partition("TOLD ")[2] for line in done.outlines if "TOLD " in line]
+    outcomes = [line.partition("TOLD ")[2] for line in done.outlines if "TOLD " in line]
     good = [(0, "passed"), (1, "skipped"), (2, "passed"), (3, "passed")]
-    assert told == [str(good), str([(0, "failed"), (1, "skipped"), (2, "hung")])]
+    assert outcomes == [str(good), str([(0, "failed"), (1, "skipped"), (2, "hung")])]

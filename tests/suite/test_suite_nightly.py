@@ -80,6 +80,12 @@ def test_the_command_lists_its_parts_and_rejects_unknown_ones(capsys: pytest.Cap
     assert "no such part: crahs" in capsys.readouterr().err
 
 
+def test_the_soak_can_be_shorter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nightly.main(["soak", "chats", "--soak-minutes", "16", "--list"]) == 0
+    chats, soak = capsys.readouterr().out.splitlines()
+    assert soak.endswith("-m tests.soak --json --minutes 16") and "minutes" not in chats
+
+
 def test_figures_are_the_closing_line_or_those_of_a_report() -> None:
     target = {"part": "ratio", "figure": "of_bare", "measured": 0.55, "at_least": 0.5, "met": True}
     assert figures_of(
@@ -120,7 +126,7 @@ def test_names_of_parts_are_unique() -> None:
 
 def test_each_command_knows_its_options() -> None:
     """A part that no longer starts would only be noticed by night."""
-    commands = {one.arguments[1]: one.arguments for one in PARTS if one.arguments[:2] != PYTEST[:2]}
+    commands = {part.arguments[1]: part.arguments for part in PARTS if part.arguments[:2] != PYTEST[:2]}
     for name, arguments in commands.items():
         # argparse checks what comes before --help.
         done = subprocess.run(
@@ -130,6 +136,6 @@ def test_each_command_knows_its_options() -> None:
 
 
 def test_each_path_of_a_part_exists() -> None:
-    for one in PARTS:
-        for path in (each.removeprefix("--ignore=") for each in one.arguments):
-            assert not path.startswith("tests/") or (ROOT / path).exists(), f"{one.name}: {path}"
+    for part in PARTS:
+        for path in (argument.removeprefix("--ignore=") for argument in part.arguments):
+            assert not path.startswith("tests/") or (ROOT / path).exists(), f"{part.name}: {path}"

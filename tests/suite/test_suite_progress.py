@@ -58,6 +58,7 @@ def test_a_run_prints_failures_at_once_and_how_far_it_is(
     done = pytester.runpytest_inprocess("-p", "tests.suite.progress", *workers)
     done.assert_outcomes(passed=1, failed=1, skipped=1, errors=1)
     lines = done.outlines
-    assert "FAILED test_inner.py::test_bad" in lines
+    failed_at = lines.index("FAILED test_inner.py::test_bad")
+    assert lines[failed_at + 1].startswith("    E ")
     assert "ERROR test_inner.py::test_without_fixture" in lines
     assert any(line.startswith("100%  4 of 4 tests, 2 failed, 0:0") for line in lines), lines

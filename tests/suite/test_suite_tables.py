@@ -1,16 +1,16 @@
-"""``each``: tables inside of one test."""
+"""``each_case``: tables inside of one test."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.suite.tables import SHOWN, CasesFailed, each
+from tests.suite.tables import SHOWN, CasesFailed, each_case
 
 SEEN: list[object] = []
 
 
-@each("value", [1, 2])
-@each(("name", "text"), [("a", "b"), pytest.param("c", "d", id="named")])
+@each_case("value", [1, 2])
+@each_case(("name", "text"), [("a", "b"), pytest.param("c", "d", id="named")])
 def record(tmp: str, value: int, name: str, text: str) -> None:
     SEEN.append((tmp, value, name, text))
 
@@ -21,8 +21,8 @@ def test_a_stacked_table_runs_every_combination_with_the_fixtures() -> None:
     assert SEEN == [("t", 1, "a", "b"), ("t", 1, "c", "d"), ("t", 2, "a", "b"), ("t", 2, "c", "d")]
 
 
-@each("value", range(1, 7), ids=lambda value: f"v{value}")
-@each("divisor", [1, 2])
+@each_case("value", range(1, 7), ids=lambda value: f"v{value}")
+@each_case("divisor", [1, 2])
 def odd(value: int, divisor: int) -> None:
     assert (value // divisor) % 2, f"{value} by {divisor} is even"
     if value == 5:
@@ -41,7 +41,7 @@ def test_all_cases_run_and_every_failure_is_named() -> None:
 
 
 def test_many_failures_are_all_named_and_the_first_are_shown() -> None:
-    @each("value", range(SHOWN + 3))
+    @each_case("value", range(SHOWN + 3))
     def fail(value: int) -> None:
         raise ValueError(f"no {value}")
 
@@ -53,15 +53,15 @@ def test_many_failures_are_all_named_and_the_first_are_shown() -> None:
 
 def test_a_table_without_cases_is_rejected() -> None:
     with pytest.raises(ValueError, match="the table of value has no cases"):
-        each("value", [])
+        each_case("value", [])
 
 
 def test_pytest_sees_one_test_with_the_fixtures_that_are_left(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        from tests.suite.tables import each
+        from tests.suite.tables import each_case
 
-        @each("value", [1, 2, 3])
+        @each_case("value", [1, 2, 3])
         def test_inner(tmp_path, value):
             assert tmp_path.exists()
             assert value != 2

@@ -16,10 +16,10 @@ WRITES = "WRITE_TABLES"
 def write_or_check(page: Path, header: str, table: str) -> None:
     """Compare the table of a page that begins with ``header``, or replace it if that is asked for."""
     text = page.read_text("utf-8")
-    before, found, behind = text.partition(header)
-    assert found, f"{page.name} has no table with the header {header}"
-    rest = behind.split("\n\n", 1)[1]
-    wanted = f"{before}{table}\n\n{rest}"
+    preceding_text, matched_header, behind = text.partition(header)
+    assert matched_header, f"{page.name} has no table with the header {header}"
+    remaining_text = behind.split("\n\n", 1)[1]
+    wanted = f"{preceding_text}{table}\n\n{remaining_text}"
     if os.environ.get(WRITES):
         page.write_text(wanted, "utf-8")
         return
@@ -29,10 +29,10 @@ def write_or_check(page: Path, header: str, table: str) -> None:
 def write_or_check_rest(page: Path, heading: str, rest: str) -> None:
     """Compare what follows a heading up to the end of a page, or replace it if that is asked for."""
     text = page.read_text("utf-8")
-    before, found, behind = text.partition(heading)
-    assert found, f"{page.name} has no {heading!r}"
+    preceding_text, matched_heading, behind = text.partition(heading)
+    assert matched_heading, f"{page.name} has no {heading!r}"
     if os.environ.get(WRITES):
-        page.write_text(f"{before}{heading}\n\n{rest.strip()}\n", "utf-8")
+        page.write_text(f"{preceding_text}{heading}\n\n{rest.strip()}\n", "utf-8")
         return
     assert behind.strip() == rest.strip(), (
         f"{page.name} is not what the code says: run this test with {WRITES}=1"
@@ -42,12 +42,12 @@ def write_or_check_rest(page: Path, heading: str, rest: str) -> None:
 def listed_edits(page: Path) -> dict[str, str]:
     """Return the edits that "Changing the code" lists, with their verdicts: ``Safe``, or a code."""
     section = page.read_text("utf-8").partition("## Changing the code")[2].partition("\n## ")[0]
-    found: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
     verdict = ""
     for line in section.splitlines():
         if title := re.match(r"\*\*\[?(\w+)", line):
             verdict = title[1]
         elif line.startswith("- "):
-            edit, _, own = line[2:].partition(": [")
-            found[re.sub(r" \([^()]*\)$", "", edit)] = own[:6] or verdict
-    return found
+            edit, _, own_verdict = line[2:].partition(": [")
+            verdicts[re.sub(r" \([^()]*\)$", "", edit)] = own_verdict[:6] or verdict
+    return verdicts

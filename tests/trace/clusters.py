@@ -25,7 +25,7 @@ def cluster(log: Callable[[], bytes], answers: Answers | None = None, port: int 
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known: Answers = {
+            served_answers: Answers = {
                 "/taskmanagers": {"taskmanagers": [{"id": "tm-1"}]},
                 "/taskmanagers/tm-1/logs": {
                     "logs": [{"name": "tm.log", "size": 1}, {"name": "no", "size": 0}]
@@ -35,8 +35,12 @@ def cluster(log: Callable[[], bytes], answers: Answers | None = None, port: int 
             }
             path = self.path.partition("?")[0]
             body = log() if path == "/taskmanagers/tm-1/logs/tm.log" else None
-            if body is None and path in known:
-                body = known[path] if isinstance(known[path], bytes) else json.dumps(known[path]).encode()
+            if body is None and path in served_answers:
+                body = (
+                    served_answers[path]
+                    if isinstance(served_answers[path], bytes)
+                    else json.dumps(served_answers[path]).encode()
+                )
             self.send_response(200 if body is not None else 404)
             self.end_headers()
             self.wfile.write(body if body is not None else b'{"errors": ["no such thing"]}')

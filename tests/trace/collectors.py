@@ -42,14 +42,15 @@ class Collector:
         last: dict[tuple[Any, ...], Histogram] = {}
         for body in self._of("/v1/metrics"):
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                instance = attributes_of(resource.resource.attributes)["service.instance.id"]
+                names_of_resource = attributes_of(resource.resource.attributes)
+                service, instance = (names_of_resource[f"service.{part}"] for part in ("name", "instance.id"))
                 for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                     for point in metric.histogram.data_points:
                         names = attributes_of(point.attributes)
-                        found = Histogram(
-                            metric.name, metric.unit, instance, names, point.count, point.sum, point
+                        histogram = Histogram(
+                            metric.name, metric.unit, service, instance, names, point.count, point.sum, point
                         )
-                        last[metric.name, instance, *sorted(names.items())] = found
+                        last[metric.name, instance, *sorted(names.items())] = histogram
         return list(last.values())
 
     def _of(self, path: str) -> list[bytes]:
@@ -62,6 +63,7 @@ class Histogram:
 
     name: str
     unit: str
+    service: str
     instance: str
     attributes: dict[str, Any]
     count: int
@@ -70,18 +72,22 @@ class Histogram:
 
 
 def attributes_of(found: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in found}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in found
+    }
 
 
 @contextmanager
 def collector(status: int = 200) -> Iterator[Collector]:
     """A collector that answers with ``status``."""
-    kept = Collector()
+    new_collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            kept.bodies.append((self.path, gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body))
+            new_collector.bodies.append(
+                (self.path, gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+            )
             self.send_response(status)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -92,9 +98,9 @@ def collector(status: int = 200) -> Iterator[Collector]:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    kept.address = f"http://127.0.0.1:{server.server_port}/v1/traces"
+    new_collector.address = f"http://127.0.0.1:{server.server_port}/v1/traces"
     try:
-        yield kept
+        yield new_collector
     finally:
         server.shutdown()
         server.server_close()

@@ -33,7 +33,9 @@ from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.target import TraceLine
 from flink_agents.trace.writer import TraceWriter
 
-FILE_BYTES, TOTAL_BYTES, QUEUE = 16 << 20, 256 << 20, 10_000
+FILE_BYTES = 16 << 20
+TOTAL_BYTES = 256 << 20
+QUEUE = 10_000
 FILE_SECONDS = 600.0
 BURST = 50_000
 START = 1_800_000_000.0
@@ -203,8 +205,8 @@ def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
         return
     if number % 100 == 0:
         run.open_waits = (Wait(),)
-        before = enter(Phase.RUNNING, enter(Phase.QUEUED, None))
-        enter(Phase.SUSPENDED, before)
+        previous_phase = enter(Phase.RUNNING, enter(Phase.QUEUED, None))
+        enter(Phase.SUSPENDED, previous_phase)
         enter(Phase.QUEUED, Phase.SUSPENDED)
     else:
         enter(Phase.QUEUED, None)
@@ -223,7 +225,7 @@ def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
 
 def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     """Trace ``rate`` runs in each second of a clock that is turned by hand, and a burst behind them."""
-    clock, result, begun, grown = [START], Result(), time.monotonic(), memory_mb()
+    clock, result, start_seconds, grown = [START], Result(), time.monotonic(), memory_mb()
 
     def now() -> float:
         return clock[0]
@@ -252,13 +254,14 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     writer.flush(300)
     result.grown_mb = round(memory_mb() - grown, 1)
     recorder.closed()
-    result.given, result.written = writer.given, sink.written
+    result.given = writer.given
+    result.written = sink.written
     result.burst_dropped = writer.dropped - result.dropped
     result.lost = writer.given - sink.written - writer.dropped
     result.most_bytes = max(result.most_bytes, bytes_in(directory))
     result.files = len(list(directory.iterdir()))
     result.kept = recorder.known
-    result.seconds = round(time.monotonic() - begun, 1)
+    result.seconds = round(time.monotonic() - start_seconds, 1)
     return result
 
 
@@ -284,7 +287,9 @@ def main(arguments: list[str]) -> int:
     broken = result.broken()
     figures = asdict(result) | {"broken": broken}
     print(
-        json.dumps(figures) if options.json else "\n".join(f"{name}: {one}" for name, one in figures.items())
+        json.dumps(figures)
+        if options.json
+        else "\n".join(f"{name}: {figure}" for name, figure in figures.items())
     )
     return 1 if broken else 0
 

@@ -68,11 +68,11 @@ class Jaeger:
     def spans(self, trace: str, number: int) -> dict[str, Span]:
         """Wait until a trace has ``number`` spans, and return them by id."""
         until = time.monotonic() + SECONDS
-        found: dict[str, Span] = {}
-        while len(found) < number and time.monotonic() < until:
-            found = {one.id: one for one in self._read(trace)}
+        spans_by_id: dict[str, Span] = {}
+        while len(spans_by_id) < number and time.monotonic() < until:
+            spans_by_id = {span.id: span for span in self._read(trace)}
             time.sleep(0.2)
-        return found
+        return spans_by_id
 
     def _read(self, trace: str) -> Iterator[Span]:
         try:
@@ -86,7 +86,7 @@ class Jaeger:
         for part in parts:
             resource = _values(part["resource"]["attributes"])
             for span in (span for scope in part["scopeSpans"] for span in scope["spans"]):
-                links = tuple(one["spanId"] for one in span.get("links", ()))
+                links = tuple(link["spanId"] for link in span.get("links", ()))
                 status = str(span.get("status", {}).get("code", 0))
                 named = _values(span.get("attributes", ()))
                 yield Span(
@@ -95,7 +95,7 @@ class Jaeger:
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    return {one["key"]: next(iter(one["value"].values())) for one in attributes}
+    return {attribute["key"]: next(iter(attribute["value"].values())) for attribute in attributes}
 
 
 @contextmanager
@@ -106,10 +106,10 @@ def jaeger(directory: Path) -> Iterator[Jaeger]:
     )
     if installed.returncode != 0:
         pytest.fail("THERE IS NO COLLECTOR: scripts/collector could not install Jaeger; it says why")
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for free in (one, two, three):
+    with socket.socket() as first_socket, socket.socket() as two, socket.socket() as three:
+        for free in (first_socket, two, three):
             free.bind(("127.0.0.1", 0))
-        otlp, query, grpc = (free.getsockname()[1] for free in (one, two, three))
+        otlp, query, grpc = (free.getsockname()[1] for free in (first_socket, two, three))
     config = directory / "jaeger.yaml"
     config.write_text(CONFIG % {"otlp": otlp, "query": query, "grpc": grpc})
     log = directory / "jaeger.log"

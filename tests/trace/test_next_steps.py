@@ -19,7 +19,7 @@ from flink_agents.cli.main import app
 from flink_agents.cli.runs.why import _endable  # pyright: ignore[reportPrivateUsage]
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import QUEUED_FOR, TraceRecord
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
@@ -38,14 +38,15 @@ def parsed(words: list[str]) -> dict[str, Any]:
     command = COMMAND
     context = command.make_context("flink-agents", words[1:])
     while hasattr(command, "commands"):
-        rest = [*context._protected_args, *context.args]  # pyright: ignore[reportPrivateUsage]
-        name, found, rest = command.resolve_command(context, rest)
-        assert found is not None and name is not None
-        command, context = found, found.make_context(name, rest, parent=context)
+        remaining_words = [*context._protected_args, *context.args]  # pyright: ignore[reportPrivateUsage]
+        name, subcommand, remaining_words = command.resolve_command(context, remaining_words)
+        assert subcommand is not None and name is not None
+        command = subcommand
+        context = subcommand.make_context(name, remaining_words, parent=context)
     return context.params
 
 
-@each(
+@each_case(
     "line, expected",
     [
         (
@@ -76,12 +77,12 @@ def parsed(words: list[str]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_command_that_is_suggested_runs_as_it_stands(line: str, expected: dict[str, Any]) -> None:
-    found = parsed(shlex.split(line))
-    assert {name: found[name] for name in expected} == expected
+    parameters = parsed(shlex.split(line))
+    assert {name: parameters[name] for name in expected} == expected
     assert "hush" not in line
 
 
-@each(
+@each_case(
     "status, waits, command",
     [
         ("waiting", "durable call m:price_of", True),
@@ -93,18 +94,20 @@ def test_a_command_that_is_suggested_runs_as_it_stands(line: str, expected: dict
 )
 def test_the_end_of_a_run_that_hangs_is_suggested(status: str, waits: str, command: bool) -> None:
     about = {"for": waits, "since": 5.0}
-    one = TraceRecord("run", "a", status, "j", "a", 0, 0, "sk", 1, "r1", "x", None, 9.0, None, False, about)
-    found, lines = _endable([RunTrace("r1", [one])], "k", "signals", "h:1", None)
-    assert not found and bool(lines) == command
+    record = TraceRecord(
+        "run", "a", status, "j", "a", 0, 0, "sk", 1, "r1", "x", None, 9.0, None, False, about
+    )
+    has_answer, lines = _endable([RunTrace("r1", [record])], "k", "signals", "h:1", None)
+    assert not has_answer and bool(lines) == command
     assert not lines or parsed(shlex.split(lines[-1]))["run"] == "r1"
 
 
-@each("text", ["plain", "two words", "it's", "a\nb", "\x1b[31m", "$HOME", "ä"])
+@each_case("text", ["plain", "two words", "it's", "a\nb", "\x1b[31m", "$HOME", "ä"])
 def test_a_word_is_one_word_of_a_shell(text: str) -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"printf %s {next_steps.word(text)}"], capture_output=True, text=True, check=True
     )
-    assert found.stdout == text and next_steps.word(text).isprintable()
+    assert result.stdout == text and next_steps.word(text).isprintable()
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -124,8 +127,8 @@ def texts() -> Iterator[tuple[str, str]]:
 def test_each_command_that_a_text_names_exists_with_its_options() -> None:
     wrong = list[str]()
     for file, text in texts():
-        for found in re.findall(r"`(flink-agents [^`\n]+)`|<code>(flink-agents [^<]+)</code>", text):
-            line = found[0] or found[1]
+        for groups in re.findall(r"`(flink-agents [^`\n]+)`|<code>(flink-agents [^<]+)</code>", text):
+            line = groups[0] or groups[1]
             wrong += [f"{file}: {line}: {problem}" for problem in problems(line)]
     assert wrong == []
 
@@ -140,14 +143,17 @@ def problems(line: str) -> Iterator[str]:
                 break
             yield f"no command {words[0]}"
             return
-        command, words = command.commands[words[0]], words[1:]
-    known = {name for one in command.params for name in [*one.opts, *one.secondary_opts]} | {"--help"}
+        command = command.commands[words[0]]
+        words = words[1:]
+    option_names = {
+        name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]
+    } | {"--help"}
     if command.context_settings.get("ignore_unknown_options"):
         return
     for word in words:
         if word == "--":
             return
-        if word.startswith("--") and word.partition("=")[0].rstrip(".,)") not in known:
+        if word.startswith("--") and word.partition("=")[0].rstrip(".,)") not in option_names:
             yield f"no option {word}"
 
 
@@ -157,8 +163,12 @@ OPTION = re.compile(r"\b(?:[a-z]+(?:-[a-z]+)*\.)+[a-z]+(?:-[a-z]+)*\b")
 def test_alerts_name_options_that_exist() -> None:
     from flink_agents.api.settings.options import AgentOptions
 
-    known = {one.key for one in vars(AgentOptions).values() if hasattr(one, "key")}
-    groups = {one.partition(".")[0] for one in known} | {"watch"}
+    option_keys = {option.key for option in vars(AgentOptions).values() if hasattr(option, "key")}
+    groups = {key.partition(".")[0] for key in option_keys} | {"watch"}
     for file in sorted((ROOT / "docs").glob("*.yml")):
-        named = {one for one in OPTION.findall(file.read_text("utf-8")) if one.partition(".")[0] in groups}
-        assert named <= known, file.name
+        named = {
+            option_name
+            for option_name in OPTION.findall(file.read_text("utf-8"))
+            if option_name.partition(".")[0] in groups
+        }
+        assert named <= option_keys, file.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flink_agents.cli.runs.metrics import AgentMetrics, Refreshes
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
@@ -15,7 +15,7 @@ def fetched(second: float, stale: float, rate: float) -> float:
     return 0.0 if second < 1 else rate * (1000 + 10 * ((second - 0.5) // 10)) if stale else rate * second
 
 
-@each("stop, expected", [(1, None), (5, None), (10, None), (12, 5.0), (22, 5.0), (40, 5.0), (100, 5.0)])
+@each_case("stop, expected", [(1, None), (5, None), (10, None), (12, 5.0), (22, 5.0), (40, 5.0), (100, 5.0)])
 def test_a_rate_is_of_what_was_fetched_twice(stop: int, expected: float | None) -> None:
     readings = Refreshes()
     for second in range(stop + 1):
@@ -26,7 +26,7 @@ def test_a_rate_is_of_what_was_fetched_twice(stop: int, expected: float | None) 
     assert rate == (None if expected is None else pytest.approx(expected, rel=0.15))
 
 
-@each("stop, expected", [(1, None), (20, None), (23, 0.0), (100, 0.0)])
+@each_case("stop, expected", [(1, None), (20, None), (23, 0.0), (100, 0.0)])
 def test_an_idle_job_has_a_rate_of_nothing_once_that_is_known(stop: int, expected: float | None) -> None:
     readings = Refreshes()
     for second in range(stop + 1):
@@ -36,7 +36,8 @@ def test_an_idle_job_has_a_rate_of_nothing_once_that_is_known(stop: int, expecte
 
 
 def test_a_job_that_stops_comes_to_nothing_again() -> None:
-    readings, rates = Refreshes(), list[float | None]()
+    readings = Refreshes()
+    rates = list[float | None]()
     for second in range(100):
         counts = {"runtime.events": fetched(min(second, 30), 600, 5.0)}
         readings.add([AgentMetrics("j", "RUNNING", "a", float(second), counts)])
@@ -63,7 +64,7 @@ def test_a_fetch_that_has_not_ended_counts_once() -> None:
             ]
         )
     rates = [
-        one.per_second("runtime.events", before)
-        for one, before in zip(readings.latest, readings.base, strict=True)
+        latest_metrics.per_second("runtime.events", base_metrics)
+        for latest_metrics, base_metrics in zip(readings.latest, readings.base, strict=True)
     ]
     assert rates == [pytest.approx(5.0, rel=0.15), pytest.approx(3.0, rel=0.15)] and readings.known

@@ -32,20 +32,24 @@ from flink_agents.runtime.flink.following.backpressure import (
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.ui.settings import ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.clusters import Answers, cluster
 from tests.trace.test_trace_records import PLAIN, paying
 from tests.ui.consoles import console
 
 pytestmark = pytest.mark.own_conditions
 
-SOURCE, END = "Source: numbers -> _stream_key_by_map_operator", "Source: end of input of paying"
-AGENT, SINK = "agent paying", "ship parcels, Map -> Sink: Print to Std. Out"
+SOURCE = "Source: numbers -> _stream_key_by_map_operator"
+END = "Source: end of input of paying"
+AGENT = "agent paying"
+SINK = "ship parcels, Map -> Sink: Print to Std. Out"
 
 Shares = tuple[float, float, float]
 """Of the time of a subtask: under backpressure, busy, idle."""
 
-IDLE, BUSY, BLOCKED = (0.0, 0.01, 0.99), (0.0, 1.0, 0.0), (0.992, 0.008, 0.0)
+IDLE = (0.0, 0.01, 0.99)
+BUSY = (0.0, 1.0, 0.0)
+BLOCKED = (0.992, 0.008, 0.0)
 LINE = {SOURCE: [AGENT], END: [AGENT], AGENT: [SINK]}
 
 
@@ -64,7 +68,7 @@ def answers(shares: dict[str, Sequence[Shares]], edges: dict[str, list[str]], **
         }
         for name in shares
     ]
-    found: Answers = {
+    answers_by_path: Answers = {
         "/overview": {"flink-version": "2.3.0", "slots-total": 2, "slots-available": 1},
         "/jobs/overview": {"jobs": [job]},
         "/jobs/j": {
@@ -76,9 +80,9 @@ def answers(shares: dict[str, Sequence[Shares]], edges: dict[str, list[str]], **
         "/jobs/j/exceptions": {"exceptionHistory": {"entries": []}},
     }
     for name, subtasks in shares.items():
-        found[f"/jobs/j/vertices/{ids[name]}/backpressure"] = {
+        answers_by_path[f"/jobs/j/vertices/{ids[name]}/backpressure"] = {
             "status": "ok",
-            "backpressureLevel": level(max((one[0] for one in subtasks), default=0.0)),
+            "backpressureLevel": level(max((subtask[0] for subtask in subtasks), default=0.0)),
             "end-timestamp": 10_000,
             "subtasks": [
                 {
@@ -91,8 +95,8 @@ def answers(shares: dict[str, Sequence[Shares]], edges: dict[str, list[str]], **
                 for number, (ratio, busy, idle) in enumerate(subtasks)
             ],
         }
-        found[f"/jobs/j/vertices/{ids[name]}/subtasks/metrics"] = []
-    return found | more
+        answers_by_path[f"/jobs/j/vertices/{ids[name]}/subtasks/metrics"] = []
+    return answers_by_path | more
 
 
 def line(source: Shares, agent: Shares, sink: Shares) -> Answers:
@@ -119,7 +123,7 @@ NO_PLAN = answers({AGENT: [BLOCKED], SINK: [BUSY]}, {})
 CYCLE = answers({AGENT: [BLOCKED], SINK: [BLOCKED]}, {AGENT: [SINK], SINK: [AGENT]})
 
 
-@each(
+@each_case(
     "told, expected",
     [
         (
@@ -150,19 +154,21 @@ CYCLE = answers({AGENT: [BLOCKED], SINK: [BLOCKED]}, {AGENT: [SINK], SINK: [AGEN
 )
 def test_the_slow_operator_is_named(told: Answers, expected: str) -> None:
     flow = read_flow(told.__getitem__, "j")
-    text = " ".join(f"{one} {one.meaning}" for one in flow.bottlenecks(["paying"]))
+    text = " ".join(f"{bottleneck} {bottleneck.meaning}" for bottleneck in flow.bottlenecks(["paying"]))
     assert expected in text if expected else not text, text
 
 
 def test_what_flink_does_not_say_is_not_guessed() -> None:
-    told = {name: value for name, value in DOWNSTREAM.items() if not name.endswith("/backpressure")}
-    assert read_flow(told.__getitem__, "j").bottlenecks() == []
+    partial_answers = {
+        name: value for name, value in DOWNSTREAM.items() if not name.endswith("/backpressure")
+    }
+    assert read_flow(partial_answers.__getitem__, "j").bottlenecks() == []
     unknown = {name: {"status": "deprecated", "subtasks": None} for name in DOWNSTREAM if "pressure" in name}
     flow = read_flow((DOWNSTREAM | unknown).__getitem__, "j")
     assert (flow.bottlenecks(), flow.idle_agents()) == ([], [])
 
 
-@each(
+@each_case(
     "told",
     [
         {"now": "x", "vertices": [{"id": "v2", "name": AGENT}], "plan": None},
@@ -175,46 +181,48 @@ def test_an_unusual_answer_is_no_error(told: Any) -> None:
     pressure = {"backpressureLevel": "high", "end-timestamp": "x", "subtasks": [odd]}
     flow = read_flow({"/jobs/j": told, "/jobs/j/vertices/v2/backpressure": pressure}.__getitem__, "j")
     assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked is None
-    assert [one.agents for one in flow.bottlenecks()] == [["paying"]] * len(flow.vertices)
+    assert [bottleneck.agents for bottleneck in flow.bottlenecks()] == [["paying"]] * len(flow.vertices)
 
 
 def test_a_job_that_ends_meanwhile_hides_no_other() -> None:
     """Several jobs can have one name: PyFlink gives all the same."""
     jobs = [{"jid": name, "name": "job", "state": "RUNNING"} for name in ("gone", "j", "odd")]
-    told = DOWNSTREAM | {"/jobs/overview": {"jobs": jobs}, "/jobs/odd": []}
-    assert [flow.job for _, flow in running_flows(told.__getitem__)] == ["j"]
+    job_answers = DOWNSTREAM | {"/jobs/overview": {"jobs": jobs}, "/jobs/odd": []}
+    assert [flow.job for _, flow in running_flows(job_answers.__getitem__)] == ["j"]
 
 
 def test_a_graph_of_any_size_has_a_short_message() -> None:
     """The time grows with the size of the graph, not with its square."""
     size = 20_000
-    blocked, slow = Vertex("agent paying", "high", 1.0), Vertex("sink", "ok", 0.0, 1.0)
-    chain = {f"v{one}": blocked for one in range(size)} | {"end": slow}
-    edges = {f"v{one}": (f"v{one + 1}",) for one in range(size - 1)} | {f"v{size - 1}": ("end",)}
-    (found,) = JobFlow(chain, edges).bottlenecks()
-    assert (len(found.blocked), found.slow) == (size, (slow,))
-    assert f"and {size - MOST_NAMES} more are under high" in str(found) and len(found.meaning) < 500
-    wide = {"v": blocked} | {f"s{one}": slow for one in range(size)}
-    (found,) = JobFlow(wide, {"v": tuple(wide)[1:]}).bottlenecks()
-    assert len(found.slow) == MOST_NAMES and len(str(found)) < 500
+    blocked = Vertex("agent paying", "high", 1.0)
+    slow = Vertex("sink", "ok", 0.0, 1.0)
+    chain = {f"v{index}": blocked for index in range(size)} | {"end": slow}
+    edges = {f"v{index}": (f"v{index + 1}",) for index in range(size - 1)} | {f"v{size - 1}": ("end",)}
+    (bottleneck,) = JobFlow(chain, edges).bottlenecks()
+    assert (len(bottleneck.blocked), bottleneck.slow) == (size, (slow,))
+    assert f"and {size - MOST_NAMES} more are under high" in str(bottleneck) and len(bottleneck.meaning) < 500
+    wide = {"v": blocked} | {f"s{index}": slow for index in range(size)}
+    (bottleneck,) = JobFlow(wide, {"v": tuple(wide)[1:]}).bottlenecks()
+    assert len(bottleneck.slow) == MOST_NAMES and len(str(bottleneck)) < 500
 
 
 def expected_causes(flow: JobFlow, start: str) -> set[str]:
     """Follow backpressure downstream from one vertex: the rule, without any limit."""
-    reached, ahead = {start}, [start]
+    reached = {start}
+    ahead = [start]
     while ahead:
-        after = {one for one in flow.downstream.get(ahead.pop(), ()) if one not in reached}
+        after = {name for name in flow.downstream.get(ahead.pop(), ()) if name not in reached}
         reached |= after
-        ahead += [one for one in after if flow.vertices[one].is_blocked]
+        ahead += [name for name in after if flow.vertices[name].is_blocked]
     ends = [name for name in flow.vertices if name in reached and flow.vertices[name].level == "ok"]
     busy = [name for name in ends if (flow.vertices[name].busy or 0.0) >= BUSY_FROM]
-    return set(busy or sorted(ends, key=lambda one: -(flow.vertices[one].busy or 0.0))[:1])
+    return set(busy or sorted(ends, key=lambda name: -(flow.vertices[name].busy or 0.0))[:1])
 
 
 def test_random_graphs_have_the_causes_that_the_rule_gives() -> None:
     chance = random.Random(7)
     for _ in range(500):
-        names = [f"v{one}" for one in range(chance.randint(1, 8))]
+        names = [f"v{index}" for index in range(chance.randint(1, 8))]
         vertices = {
             name: Vertex(
                 name, chance.choice(["ok", "ok", "high", "low", ""]), busy=chance.choice([0.1, 0.4, 0.9])
@@ -223,12 +231,14 @@ def test_random_graphs_have_the_causes_that_the_rule_gives() -> None:
         }
         edges = {name: tuple(chance.sample(names, chance.randint(0, len(names)))) for name in names}
         flow = JobFlow(vertices, edges)
-        found = {
-            id(one): {id(slow) for slow in each.slow} for each in flow.bottlenecks() for one in each.blocked
+        causes = {
+            id(blocked_vertex): {id(slow) for slow in bottleneck.slow}
+            for bottleneck in flow.bottlenecks()
+            for blocked_vertex in bottleneck.blocked
         }
         for name, vertex in vertices.items():
             if vertex.is_blocked:
-                assert found[id(vertex)] == {id(vertices[one]) for one in expected_causes(flow, name)}
+                assert causes[id(vertex)] == {id(vertices[cause]) for cause in expected_causes(flow, name)}
 
 
 def test_top_prints_valid_json_whatever_flink_measures() -> None:
@@ -241,7 +251,7 @@ def test_top_prints_valid_json_whatever_flink_measures() -> None:
         )
         values = [{"id": f"a.flink_agents.paying.{name}", "sum": value, "max": value} for name in names]
         path = f"/jobs/{jid}/vertices/v/subtasks/metrics"
-        told = {
+        answers_by_path = {
             "/jobs/overview": {"jobs": [{"jid": jid, "name": "job", "state": "RUNNING"}]},
             f"/jobs/{jid}": {"vertices": [{"id": "v", "name": AGENT}]},
             path: values,
@@ -249,39 +259,42 @@ def test_top_prints_valid_json_whatever_flink_measures() -> None:
 
         class Rest:
             def get(self, asked: str) -> Any:
-                return told[asked.partition("?")[0]]
+                return answers_by_path[asked.partition("?")[0]]
 
-        (found,) = read_metrics(cast(ClusterRest, Rest()))
-        return replace(found, time=moment)
+        (metrics,) = read_metrics(cast(ClusterRest, Rest()))
+        return replace(metrics, time=moment)
 
     for odd in (float("inf"), float("-inf"), float("nan"), None, "NaN", "x", [], 1e308):
-        now, before = reading("j", odd, 2.0), reading("j", 1, 1.0)
+        now = reading("j", odd, 2.0)
+        previous_metrics = reading("j", 1, 1.0)
         # A value that is no number would spoil rates and sums.
         assert all(map(math.isfinite, now.sums.values()))
-        machine = top.as_object([now], [before], (), ())
+        machine = top.as_object([now], [previous_metrics], (), ())
         json.dumps(machine, allow_nan=False)
-        Console(width=250, file=StringIO()).print(top.screen([now], [before], (), ()))
+        Console(width=250, file=StringIO()).print(top.screen([now], [previous_metrics], (), ()))
     # A job with the same name is another one.
     slow = JobFlow({"v": Vertex(AGENT, "high", 0.9)}, {}, job="k")
     now = [reading("j", 5, 2.0), reading("k", 50, 2.0)]
-    found = top.as_object(now, [reading("j", 1, 1.0), reading("k", 10, 1.0)], (), [("job", slow)])["agents"]
-    assert [one["events_per_second"] for one in found] == [4.0, 40.0]
-    assert [one["downstream_share"] for one in found] == [None, 0.9]
+    agents = top.as_object(now, [reading("j", 1, 1.0), reading("k", 10, 1.0)], (), [("job", slow)])["agents"]
+    assert [agent["events_per_second"] for agent in agents] == [4.0, 40.0]
+    assert [agent["downstream_share"] for agent in agents] == [None, 0.9]
 
 
 def test_old_metrics_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looked at the cluster for hours: its first answer starts a fetch, and is from before."""
     monkeypatch.setattr(backpressure, "SETTLE_SECONDS", 0.001)
-    times, asked = {"/jobs/j": {**DOWNSTREAM["/jobs/j"], "now": 10_000}}, list[str]()
+    times, requested_paths = {"/jobs/j": {**DOWNSTREAM["/jobs/j"], "now": 10_000}}, list[str]()
 
     def ask(path: str) -> Any:
-        asked.append(path)
-        return (NO_INPUT if asked.count("/jobs/j") == 1 else DOWNSTREAM | times)[path] | {"now": 10_000}
+        requested_paths.append(path)
+        return (NO_INPUT if requested_paths.count("/jobs/j") == 1 else DOWNSTREAM | times)[path] | {
+            "now": 10_000
+        }
 
-    assert [one.agents for one in settled_flow(ask, "j").bottlenecks()] == [["paying"]]
-    asked.clear()
-    settled_flow(lambda path: asked.append(path) or DOWNSTREAM[path], "j")
-    assert asked.count("/jobs/j") == 1, "metrics of some seconds ago are new enough"
+    assert [bottleneck.agents for bottleneck in settled_flow(ask, "j").bottlenecks()] == [["paying"]]
+    requested_paths.clear()
+    settled_flow(lambda path: requested_paths.append(path) or DOWNSTREAM[path], "j")
+    assert requested_paths.count("/jobs/j") == 1, "metrics of some seconds ago are new enough"
 
 
 @pytest.fixture(scope="module")
@@ -294,11 +307,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def asked(*arguments: str) -> str:
+def run_command(*arguments: str) -> str:
     return CliRunner().invoke(app, list(arguments)).output
 
 
-@each(
+@each_case(
     "told, key, said, unsaid",
     [
         (
@@ -321,15 +334,16 @@ def test_why_tells_a_stuck_key_from_a_slow_job(
     told: Answers, key: str, said: str, unsaid: str, place: Path
 ) -> None:
     with cluster(bytes, told) as address:
-        output = asked("why", key, "--cluster", address, "--path", str(place))
+        output = run_command("why", key, "--cluster", address, "--path", str(place))
     assert said in output and unsaid not in output, output
 
 
 def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
     metric = {"id": "agent_pay.flink_agents.paying.runtime.events", "sum": 5, "max": 5}
-    told = DOWNSTREAM | {"/jobs/j/vertices/v2/subtasks/metrics": [metric]}
-    with cluster(bytes, told) as address:
-        now, flows = list(read_metrics(ClusterRest(address))), list(running_flows(ClusterRest(address).get))
+    changed_answers = DOWNSTREAM | {"/jobs/j/vertices/v2/subtasks/metrics": [metric]}
+    with cluster(bytes, changed_answers) as address:
+        now = list(read_metrics(ClusterRest(address)))
+        flows = list(running_flows(ClusterRest(address).get))
         settings = ConsoleSettings(trace=place, cluster=address)
         with console(settings) as (browser, _, outside):
             jobs = outside.jobs()
@@ -338,14 +352,15 @@ def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
             page = browser.page("/")
     printed = Console(width=250, record=True, file=StringIO())
     printed.print(top.screen(now, (), (), flows))
-    machine, table = top.as_object(now, (), (), flows), printed.export_text()
+    machine = top.as_object(now, (), (), flows)
+    table = printed.export_text()
     cause = f"caused downstream by {SINK}"
     assert machine["agents"][0]["downstream_share"] == 0.976
     assert cause in machine["backpressure"][0] and cause in table and "98 %" in table
     assert cause.replace(">", "&gt;") in page
 
 
-@each(
+@each_case(
     "told, fix",
     [
         (DOWNSTREAM, f"make {SINK} faster"),
@@ -356,6 +371,10 @@ def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
     ],
 )
 def test_doctor_advises_about_the_slow_operator(told: Answers, fix: str) -> None:
-    found = job_checks(lambda path: told[path.partition("?")[0]], {})
-    (one,) = [check for check in found if check.name.endswith("backpressure")] or [None]
-    assert one is None if not fix else one is not None and fix in (one.fix or ""), one
+    checks = job_checks(lambda path: told[path.partition("?")[0]], {})
+    (pressure_check,) = [check for check in checks if check.name.endswith("backpressure")] or [None]
+    assert (
+        pressure_check is None
+        if not fix
+        else pressure_check is not None and fix in (pressure_check.fix or "")
+    ), pressure_check

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import ClusterUnavailableError
 from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
-from flink_agents.cli.runs import metrics as metrics_module
+from flink_agents.cli.runs import metrics as metrics_module, top as top_module
 from flink_agents.cli.runs.metrics import AgentMetrics, read_metrics
 from flink_agents.cli.runs.requests import NO_ANSWER, report
 from flink_agents.cli.runs.top import COLUMNS
@@ -27,14 +27,14 @@ from flink_agents.trace.log_lines import marked
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.sinks.log import MARK
 from flink_agents.ui.key_requests import last_answers, log_reader
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.clusters import cluster
 from tests.trace.test_trace_records import PLAIN, paying
 
 pytestmark = pytest.mark.own_conditions
 
 
-def asked(*arguments: str) -> Any:
+def run_command(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -50,23 +50,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def log_of(place: Path) -> bytes:
     """The same records as a TaskManager logs them, among other lines."""
-    lines = [f"2026-01-01 10:00:00 INFO records {MARK}{one.to_json()}" for one in read_files(place)]
+    lines = [f"2026-01-01 10:00:00 INFO records {MARK}{record.to_json()}" for record in read_files(place)]
     return "\n".join(["starting", f"{MARK}{{cut", *lines, f"{MARK}7", "end"]).encode()
 
 
 def test_runs_and_trace_read_the_logs_of_a_cluster(place: Path) -> None:
     with cluster(lambda: log_of(place)) as address:
-        listed = asked("runs", "--json", "--cluster", address)
-        assert {json.loads(line)["key"] for line in listed.output.splitlines()} == {
+        listed = run_command("runs", "--json", "--cluster", address)
+        assert {json.loads(line)["key"] for line in listed.stdout.splitlines()} == {
             "1",
             "-1",
             "wait",
             "letter",
         }
-        tree = asked("trace", "--key", "1", "--cluster", address)
+        tree = run_command("trace", "--key", "1", "--cluster", address)
         assert "action pay  ok" in tree.output
-        assert asked("why", "letter", "--cluster", address).exit_code == 0
-    assert asked("runs", "--cluster", "localhost:1").exit_code == 2
+        assert run_command("why", "letter", "--cluster", address).exit_code == 0
+    assert run_command("runs", "--cluster", "localhost:1").exit_code == 2
 
 
 WATCHED = {
@@ -81,7 +81,7 @@ WATCHED = {
 }
 
 
-@each(
+@each_case(
     "line, words",
     [
         (
@@ -103,18 +103,18 @@ def test_why_reads_the_watchdog_if_there_is_no_trace(line: dict[str, Any], words
         "/jobs/j/vertices/v/backpressure": {"backpressureLevel": "high"},
     }
     with cluster(lambda: log, answers) as address:
-        told = asked("why", "slow", "--cluster", address)
-        assert told.exit_code == 0
+        result = run_command("why", "slow", "--cluster", address)
+        assert result.exit_code == 0
         assert [
-            word for word in [*words, "2 checkpoint(s)", "high backpressure"] if word not in told.output
+            word for word in [*words, "2 checkpoint(s)", "high backpressure"] if word not in result.output
         ] == []
-        other = asked("why", "nobody", "--cluster", address)
-        assert other.exit_code == 1 and "That proves nothing" in other.output
+        other_result = run_command("why", "nobody", "--cluster", address)
+        assert other_result.exit_code == 1 and "That proves nothing" in other_result.output
         # A checkpoint that failed long ago explains nothing.
         answers["/jobs/j/checkpoints"]["latest"] = {"failed": {"id": 3}, "completed": {"id": 4}}
-        assert "checkpoint" not in asked("why", "slow", "--cluster", address).output
+        assert "checkpoint" not in run_command("why", "slow", "--cluster", address).output
         answers["/jobs/j/checkpoints"]["latest"] = {"failed": {"id": 5}, "completed": {"id": 4}}
-        assert "the last one among them" in asked("why", "slow", "--cluster", address).output
+        assert "the last one among them" in run_command("why", "slow", "--cluster", address).output
     assert all(word in watched(line) for word in words)
 
 
@@ -125,7 +125,7 @@ HELD = {"run": "r1", "sequence": 1, "begun": 0, "waits": [PAID]}
 ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
 
 
-@each(
+@each_case(
     "answer, words",
     [
         ({"known": False, "agent": "a"}, ["nothing of this key"]),
@@ -159,14 +159,14 @@ def test_an_answer_is_told_in_words(answer: dict[str, Any], words: list[str]) ->
     assert [word for word in words if word not in text] == []
 
 
-@each("is_open", [False, True])
+@each_case("is_open", [False, True])
 def test_an_erased_key_is_in_no_trace_file(is_open: bool, place: Path, tmp_path: Path) -> None:
     copy = tmp_path / str(is_open)
     copy.mkdir()
     for file in place.iterdir():
         shutil.copy(file, copy)
-    keys = {one.key for one in read_files(copy)}
-    key = next(one for one in keys if "letter" in one)
+    keys = {record.key for record in read_files(copy)}
+    key = next(trace_key for trace_key in keys if "letter" in trace_key)
     (file,) = copy.iterdir()
     with file.open("ab") as writer:
         done = erase_files(copy, {key}, 1.0 if is_open else 0.0)
@@ -174,7 +174,7 @@ def test_an_erased_key_is_in_no_trace_file(is_open: bool, place: Path, tmp_path:
         if is_open:
             # The job that has it open goes on where it was.
             writer.write(next(read_files(place)).to_json().encode() + b"\n")
-    assert {one.key for one in read_files(copy)} == keys - {key}
+    assert {record.key for record in read_files(copy)} == keys - {key}
     assert json.dumps(key).encode() not in file.read_bytes()
     assert os.stat(file).st_mode & 0o077 == 0 or is_open
     assert erase_files(copy, {key}).records == 0
@@ -187,7 +187,7 @@ def test_lines_of_a_log_are_found_wherever_they_stand() -> None:
 
 def check_json(found: dict[str, Any]) -> None:
     (agent,) = found["agents"]
-    known = {
+    expected = {
         "agent": "paying",
         "job": "orders",
         "state": "RUNNING",
@@ -203,16 +203,16 @@ def check_json(found: dict[str, Any]) -> None:
         "stuck": 1.0,
         "dead_letters": None,
     }
-    assert agent | known == agent and found["problem"] is None
+    assert agent | expected == agent and found["problem"] is None
     # A field for each column; the job has three, and a column with two figures two.
     assert len(agent) == len(COLUMNS) + 3 and agent["job_id"] == "j"
-    assert {one["status"] for one in found["runs"]} <= {"running", "waiting", "suspended", "failed"}
-    assert any("paid" in one["for"] for one in found["runs"])
+    assert {run["status"] for run in found["runs"]} <= {"running", "waiting", "suspended", "failed"}
+    assert any("paid" in run["for"] for run in found["runs"])
 
 
 def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_module, "IDLE_SECONDS", 0.5)
-    own = "agent_pay.flink_agents.paying"
+    prefix = "agent_pay.flink_agents.paying"
     metrics = {
         "runtime.events": 500,
         "runtime.runs_in_flight": 3,
@@ -226,7 +226,7 @@ def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.M
         "chat.claude.cost_micro_usd": 10,
         "runtime.runs_stuck": 1,
     }
-    listed = [{"id": f"{own}.{name}", "sum": value, "max": value} for name, value in metrics.items()]
+    listed = [{"id": f"{prefix}.{name}", "sum": value, "max": value} for name, value in metrics.items()]
     job = {"jid": "j", "name": "orders", "state": "RUNNING"}
     answers = {
         "/jobs/overview": {"jobs": [job]},
@@ -235,7 +235,8 @@ def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.M
     }
     with cluster(bytes, answers) as address:
         options = ("--once", "--interval", "0.2", "--cluster", address, "--path", str(place))
-        shown, machine = asked("top", *options), asked("top", "--json", *options)
+        shown = run_command("top", *options)
+        machine = run_command("top", "--json", *options)
     assert shown.exit_code == machine.exit_code == 0, shown.output + machine.output
     check_json(json.loads(machine.stdout))
     for word in (
@@ -248,6 +249,27 @@ def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.M
         "the signal 'paid'",
     ):
         assert word in shown.output, f"{word} is not in {shown.output}"
+
+
+def test_top_reads_the_configured_trace_and_waits_for_metrics(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLINK_AGENTS_TRACE_DIRECTORY", str(place))
+    monkeypatch.setattr(top_module, "ONCE_SECONDS", 0.05)
+    monkeypatch.setattr(metrics_module, "IDLE_SECONDS", 0.3)
+    readings: list[list[AgentMetrics]] = [[], []]
+
+    def read(_: object) -> list[AgentMetrics]:
+        return readings.pop() if readings else [AgentMetrics("j", "RUNNING", "paying", 1.0, {})]
+
+    monkeypatch.setattr(metrics_module, "read_metrics", read)
+    job = {"jid": "j", "name": "orders", "state": "RUNNING"}
+    answers = {"/jobs/overview": {"jobs": [job]}, "/jobs/j": {"vertices": []}}
+    with cluster(bytes, answers) as address:
+        monkeypatch.setattr(top_module, "DEFAULT_CLUSTER", address)
+        shown = run_command("top", "--once")
+    assert "paying" in shown.output and "unfinished runs" in shown.output
 
 
 STACK = """org.apache.flink.runtime.JobException: Recovery is suppressed
@@ -268,26 +290,31 @@ def test_a_job_that_does_not_run_is_shown_with_its_last_failure(state: str) -> N
     }
     with cluster(bytes, answers) as address:
         options = ("--cluster", address)
-        found = [asked(*one, *options) for one in (("top",), ("top", "--json", "--once"), ("why", "k"))]
-    for one in found:
-        assert f"The job orders is {state}." in one.stdout, one.output
-        assert "Its last failure: StoreError: no space left on the disk" in one.stdout, one.output
+        results = [
+            run_command(*command, *options)
+            for command in (("top",), ("top", "--json", "--once"), ("why", "k"))
+        ]
+    for result in results:
+        assert f"The job orders is {state}." in result.stdout, result.output
+        assert "Its last failure: StoreError: no space left on the disk" in result.stdout, result.output
 
 
 def test_rates_begin_anew_after_a_restart() -> None:
-    before = AgentMetrics("j", "RUNNING", "a", 10.0, {"runtime.events": 500.0, "chat.x.input_tokens": 5.0})
+    previous_metrics = AgentMetrics(
+        "j", "RUNNING", "a", 10.0, {"runtime.events": 500.0, "chat.x.input_tokens": 5.0}
+    )
     after = AgentMetrics("j", "RUNNING", "a", 12.0, {"runtime.events": 700.0, "chat.x.input_tokens": 3.0})
-    assert after.per_second("runtime.events", before) == 100.0
-    assert after.total_per_second(".input_tokens", before) == 0.0
+    assert after.per_second("runtime.events", previous_metrics) == 100.0
+    assert after.total_per_second(".input_tokens", previous_metrics) == 0.0
     assert after.per_second("runtime.events", None) is None
-    assert after.total_per_second(".output_tokens", before) is None
+    assert after.total_per_second(".output_tokens", previous_metrics) is None
 
 
 NOTHING = {"agent": "other", "outcome": "rejected", "known": False, "reason": "nothing"}
 OWN_RUN = {"agent": "own", "key": "k"}
 
 
-@each(
+@each_case(
     "answers, code, words",
     [
         ([NOTHING, {**OWN_RUN, "outcome": "ended"}], 0, "own, key k: ended"),
@@ -323,19 +350,21 @@ def test_each_agent_has_its_last_answer() -> None:
     ]
     log = "\n".join(f"INFO {REPLY_MARK}{json.dumps(line)}" for line in lines).encode()
     with cluster(lambda: log) as address:
-        found = last_answers(log_reader(ClusterRest(address))(), "r")
-    assert {one["agent"]: one["outcome"] for one in found} == {"a": "ended", "b": "rejected"}
+        answers = last_answers(log_reader(ClusterRest(address))(), "r")
+    assert {answer["agent"]: answer["outcome"] for answer in answers} == {"a": "ended", "b": "rejected"}
 
 
 def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> None:
-    gone = ["--cluster", "localhost:1", "--dead-letters", "letters", "--requests", "asked"]
-    told = asked("why", "letter", "--path", str(place), *gone, "--client", "localhost:1")
-    assert told.exit_code == 2 and "dead-lettered" in told.stdout
+    source_options = ["--cluster", "localhost:1", "--dead-letters", "letters", "--requests", "asked"]
+    result = run_command("why", "letter", "--path", str(place), *source_options, "--client", "localhost:1")
+    assert result.exit_code == 2 and "dead-lettered" in result.stdout
     # Once each, with what to do.
-    assert told.stderr.count("ClusterUnavailableError") == 1 and told.stderr.count("KafkaStreamError") == 1
+    assert (
+        result.stderr.count("ClusterUnavailableError") == 1 and result.stderr.count("KafkaStreamError") == 1
+    )
 
 
-@each(
+@each_case(
     "answer",
     [
         *(b"", b"null", b"[]", b"7", b"<html>", b'{"jobs": [{"jid"', b"\xff", b"[" * 100_000),
@@ -343,17 +372,17 @@ def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> Non
         b'{"jobs": [{"jid": 1, "name": null, "state": "RUNNING"}]}',
     ],
 )
-@each("command", [["top", "--once"], ["why", "k"], ["cancel", "orders"], ["doctor"]])
+@each_case("command", [["top", "--once"], ["why", "k"], ["cancel", "orders"], ["doctor"]])
 def test_an_answer_that_is_not_of_flink_is_an_error(command: list[str], answer: bytes) -> None:
     """It comes from a proxy, a login page, or a service of something else."""
     with cluster(lambda: b"", {"/jobs/overview": answer}) as address:
-        told = asked(*command, "--cluster", address)
+        result = run_command(*command, "--cluster", address)
     # doctor has found the cluster unable to run jobs before.
-    assert told.exit_code == (1 if command == ["doctor"] else 2)
-    assert command == ["doctor"] or "ClusterUnavailableError" in told.output
+    assert result.exit_code == (1 if command == ["doctor"] else 2)
+    assert command == ["doctor"] or "ClusterUnavailableError" in result.output
 
 
-@each(
+@each_case(
     "metrics, known",
     [
         (b'[{"id": "NAME", "sum": NaN, "max": "Infinity"}]', {}),
@@ -388,4 +417,4 @@ def test_a_job_that_ends_while_it_is_read_hides_no_other() -> None:
         "/jobs/1/vertices/v/subtasks/metrics": [{"id": "0.flink_agents.paying.runtime.events", "sum": 1}],
     }
     with cluster(lambda: b"", answers) as address:
-        assert [one.job_id for one in read_metrics(ClusterRest(address))] == ["1"]
+        assert [agent_metrics.job_id for agent_metrics in read_metrics(ClusterRest(address))] == ["1"]

@@ -15,7 +15,7 @@ from flink_agents.cli.keys import key_texts, key_value, shown_key
 from flink_agents.cli.main import app
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.erasing import erase_files
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_sinks import record
 
 pytestmark = pytest.mark.own_conditions
@@ -28,7 +28,7 @@ KEYS: list[Any] = [
 ]  # fmt: skip
 
 
-@each("key", KEYS)
+@each_case("key", KEYS)
 def test_commands_take_a_key_as_they_show_it(key: Any) -> None:
     canonical = encode_key(key)
     shown = shown_key(canonical)
@@ -45,21 +45,22 @@ def test_no_reader_takes_the_canonical_text_of_another_key() -> None:
 
 
 def lines(*keys: str) -> bytes:
-    found = [record(number) for number, _ in enumerate(keys)]
-    for one, key in zip(found, keys, strict=True):
-        one.key = key
-    return b"".join(one.to_bytes() + b"\n" for one in found)
+    records = [record(number) for number, _ in enumerate(keys)]
+    for new_record, key in zip(records, keys, strict=True):
+        new_record.key = key
+    return b"".join(keyed_record.to_bytes() + b"\n" for keyed_record in records)
 
 
 def keys_of(file: Path) -> list[str]:
     return [json.loads(line)["key"] for line in file.read_bytes().split(b"\n") if line]
 
 
-@each("kind", ["symbolic", "hard", "plain"])
+@each_case("kind", ["symbolic", "hard", "plain"])
 def test_a_key_is_gone_under_all_names_of_a_file(kind: str, tmp_path: Path) -> None:
     tmp_path = tmp_path / kind
     (tmp_path / "traces").mkdir(parents=True)
-    data, name = tmp_path / "data", tmp_path / "traces" / "a.trace.jsonl"
+    data = tmp_path / "data"
+    name = tmp_path / "traces" / "a.trace.jsonl"
     (name if kind == "plain" else data).write_bytes(lines("i1", "s1"))
     (name if kind == "plain" else data).chmod(0o640)
     if kind == "symbolic":
@@ -86,8 +87,8 @@ def test_files_that_are_none_are_left_alone(tmp_path: Path) -> None:
 def test_a_place_without_a_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceNotFoundError, match="there is no trace"):
         erase_files(tmp_path / "typo", {"i1"})
-    told = CliRunner().invoke(app, ["erase", "1", "--yes", "--path", str(tmp_path / "typo")])
-    assert told.exit_code == 2 and "FA6103" in told.output
+    result = CliRunner().invoke(app, ["erase", "1", "--yes", "--path", str(tmp_path / "typo")])
+    assert result.exit_code == 2 and "FA6103" in result.output
 
 
 def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +110,7 @@ def test_records_of_a_newer_version_are_compared_by_their_whole_key(tmp_path: Pa
     assert keys_of(file) == ["i12"]
 
 
-@each(
+@each_case(
     "argument, removed", [("1", ["i1"]), ('"1"', ["s1"]), ("s1", []), ("x61", ["x61", "sx61"]), ("[1]", [])]
 )
 def test_erase_removes_the_one_key_that_is_named(argument: str, removed: list[str], tmp_path: Path) -> None:
@@ -117,4 +118,4 @@ def test_erase_removes_the_one_key_that_is_named(argument: str, removed: list[st
     keys = ["i1", "s1", "b1", "x61", "sx61"]
     file.write_bytes(lines(*keys))
     assert CliRunner().invoke(app, ["erase", argument, "--yes", "--path", str(file)]).exit_code == 0
-    assert keys_of(file) == [one for one in keys if one not in removed]
+    assert keys_of(file) == [key for key in keys if key not in removed]

@@ -18,7 +18,7 @@ from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.rendering import tree, why
 from flink_agents.trace.writer import TraceWriter
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.hour import Nth
 from tests.trace.test_trace_records import PLAIN, records_in
 
@@ -28,7 +28,7 @@ USAGE = {"input_tokens": 7, "output_tokens": 0}
 ANSWER = {"kind": "response", "model_name": "m", "usage": USAGE, "finish_reason": "stop"}
 
 
-@each(
+@each_case(
     "name, value, wanted",
     [
         ("chat", {"response": ANSWER, "cost": 0.5}, {"model": "m", "input_tokens": 7, "cost": 0.5}),
@@ -42,10 +42,10 @@ ANSWER = {"kind": "response", "model_name": "m", "usage": USAGE, "finish_reason"
     ],
 )
 def test_the_facts_of_a_result(name: str, value: Any, wanted: dict[str, Any]) -> None:
-    found = facts_of(value)
-    assert {one: found.get(one) for one in wanted} == wanted
-    assert wanted or not found
-    assert "cost" in wanted or "cost" not in found
+    facts = facts_of(value)
+    assert {fact: facts.get(fact) for fact in wanted} == wanted
+    assert wanted or not facts
+    assert "cost" in wanted or "cost" not in facts
 
 
 def model() -> ScriptedModel:
@@ -66,7 +66,7 @@ def asking() -> Agent:
     return agent
 
 
-def asked(directory: Path, level: str, value: str = "which?") -> list[TraceRecord]:
+def traced_records(directory: Path, level: str, value: str = "which?") -> list[TraceRecord]:
     options = {"trace.level": level, "trace.directory": str(directory)}
     with OperatorHarness(asking(), lambda value: "k", config=options, **PLAIN) as harness:
         harness.push_all([value])
@@ -74,26 +74,26 @@ def asked(directory: Path, level: str, value: str = "which?") -> list[TraceRecor
 
 
 def test_a_chat_request_has_its_model_and_tokens(tmp_path: Path) -> None:
-    found = asked(tmp_path, "calls")
-    (call,) = [one for one in found if one.kind == "call"]
+    records = traced_records(tmp_path, "calls")
+    (call,) = [record for record in records if record.kind == "call"]
     assert call.name == "chat:clerk" and call.attributes["model"]
     assert call.attributes["input_tokens"] > 0 and call.attributes["output_tokens"] > 0
     assert not {"request", "result"} & call.attributes.keys()
-    (run,) = by_run(found).values()
+    (run,) = by_run(records).values()
     assert "tokens in" in "\n".join(tree(run))
 
 
-@each("level, value", [("calls", "which?"), ("runs", "which?"), ("runs", "wait")])
+@each_case("level, value", [("calls", "which?"), ("runs", "which?"), ("runs", "wait")])
 def test_memory_is_named_with_its_sizes(level: str, value: str, tmp_path: Path) -> None:
     written = [
-        one.attributes["memory"]
-        for one in asked(tmp_path / level / value, level, value)
-        if "memory" in one.attributes
+        record.attributes["memory"]
+        for record in traced_records(tmp_path / level / value, level, value)
+        if "memory" in record.attributes
     ]
     if level == "runs":
         assert written == []
     else:
-        assert [set(one) for one in written] == [{"last"}] and written[0]["last"] > 0
+        assert [set(sizes) for sizes in written] == [{"last"}] and written[0]["last"] > 0
 
 
 class Seen:
@@ -106,10 +106,12 @@ class Seen:
     parent = traceparent = None
 
     def __init__(self, phase: Phase, since: float, waits_for: str) -> None:
-        self.phase, self.since, self.waits_for = phase, since, waits_for
+        self.phase = phase
+        self.since = since
+        self.waits_for = waits_for
 
 
-@each(
+@each_case(
     "name, phase, waits_for, age, status, words",
     [
         ("young", Phase.CALL, "charge", 1.0, "running", "has not ended"),
@@ -126,16 +128,17 @@ class Seen:
 def test_runs_that_do_not_end_are_recorded_once(
     name: str, phase: Phase, waits_for: str, age: float, status: str, words: str
 ) -> None:
-    kept: list[TraceRecord] = []
+    written_records: list[TraceRecord] = []
 
     class Keeping:
         def write(self, records: Any) -> None:
-            kept.extend(records)
+            written_records.extend(records)
 
         def close(self) -> None:
             pass
 
-    writer, clock = TraceWriter({"kept": Keeping()}), [100.0]
+    writer = TraceWriter({"kept": Keeping()})
+    clock = [100.0]
     subtask = TracedSubtask("job", "paying", 0)
     recorder = TraceRecorder(subtask, TraceLevel.CALLS, writer, now=lambda: 1000.0, clock=lambda: clock[0])
     run: Any = Seen(Phase.QUEUED, 100.0, "")
@@ -143,17 +146,18 @@ def test_runs_that_do_not_end_are_recorded_once(
     if phase is Phase.CALL:
         recorder.call_begun(run, "pay", "charge", Nth(), False)
         recorder.call_retried(run, "pay", "charge", Nth(), 3)
-    run.phase, run.waits_for = phase, waits_for
+    run.phase = phase
+    run.waits_for = waits_for
     recorder.phase_changed(run, Phase.QUEUED)
     clock[0] += age
     for _ in range(3):
         recorder.look()
     recorder.closed()
-    (found,) = by_run(kept).values()
-    assert len(found.records) == (1 if age == 1.0 else 2)
-    assert found.status == status
-    assert words in "\n".join(why([found], "k"))
-    assert sum(one.is_end for one in found.records) == 0
+    (run_trace,) = by_run(written_records).values()
+    assert len(run_trace.records) == (1 if age == 1.0 else 2)
+    assert run_trace.status == status
+    assert words in "\n".join(why([run_trace], "k"))
+    assert sum(record.is_end for record in run_trace.records) == 0
 
 
 class Busy:
@@ -180,14 +184,23 @@ def test_an_attempt_of_a_call_that_failed_says_why(tmp_path: Path) -> None:
     options = {"trace.level": "calls", "trace.directory": str(tmp_path)}
     with OperatorHarness(agent, lambda value: "k", config=options, **PLAIN) as harness:
         assert harness.push_all(["x"]) == ["x"]
-    found = list(records_in(tmp_path))
-    (call,) = [one for one in found if one.kind == "call"]
-    attempts = [one for one in found if one.kind == "attempt"]
-    assert [(one.attributes["attempt"], one.outcome) for one in attempts] == [(1, "failed"), (2, "failed")]
-    assert {one.parent_id for one in attempts} == {call.parent_id} and call.attributes["attempt"] == 3
-    assert "number 2" in attempts[-1].attributes["message"] and len({one.id for one in attempts}) == 2
+    records = list(records_in(tmp_path))
+    (call,) = [record for record in records if record.kind == "call"]
+    attempts = [record for record in records if record.kind == "attempt"]
+    assert [(attempt.attributes["attempt"], attempt.outcome) for attempt in attempts] == [
+        (1, "failed"),
+        (2, "failed"),
+    ]
+    assert {attempt.parent_id for attempt in attempts} == {call.parent_id} and call.attributes["attempt"] == 3
+    assert "number 2" in attempts[-1].attributes["message"] and len({attempt.id for attempt in attempts}) == 2
     # Before the call has ended, it is the answer to why the key does not continue.
-    unfinished = by_run([one for one in found if one.kind in ("attempt",) or one.outcome == "started"])
-    told = "\n".join(why(unfinished.values(), "k"))
-    assert "Durable call" in told and "failed 2 time(s)" in told and "429 Too Many Requests" in told
-    assert "ask again" in told
+    unfinished = by_run(
+        [record for record in records if record.kind in ("attempt",) or record.outcome == "started"]
+    )
+    explanation = "\n".join(why(unfinished.values(), "k"))
+    assert (
+        "Durable call" in explanation
+        and "failed 2 time(s)" in explanation
+        and "429 Too Many Requests" in explanation
+    )
+    assert "ask again" in explanation

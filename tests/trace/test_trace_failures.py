@@ -44,9 +44,9 @@ def test_two_failures_leave_one_tree_for_each_input(inputs: int, tmp_path: Path)
     assert len(runs) == inputs
     for run in runs.values():
         assert run.status == "completed"
-        (root,) = [one for one in run.records if one.kind == "run" and one.is_end]
-        (action,) = [one for one in run.records if one.kind == "action"]
-        (call,) = [one for one in run.records if one.kind == "call"]
+        (root,) = [record for record in run.records if record.kind == "run" and record.is_end]
+        (action,) = [record for record in run.records if record.kind == "action"]
+        (call,) = [record for record in run.records if record.kind == "call"]
         assert (action.parent_id, call.parent_id) == (root.span_id, action.span_id)
     spans = Counter(format(span.context.span_id, "016x") for span in spans_of(records))
     assert [span for span, times in spans.items() if times > 1] == []

@@ -13,7 +13,7 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.trace.folding import FOLDED, unfolded
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import TraceRecord, span_id
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_records import PLAIN
 
 pytestmark = pytest.mark.own_conditions
@@ -58,7 +58,7 @@ def traced(directory: Path, last: Any, value: Any, **options: Any) -> list[dict[
 ACTIONS = [("check", "ok"), ("reply", "ok")]
 
 
-@each(
+@each_case(
     "name, last, value, options, lines, actions",
     [
         ("inline", reply, "one", {}, ["run completed"], ACTIONS),
@@ -93,31 +93,39 @@ def test_one_record_tells_of_a_run_on_flinks_thread(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / name
-    found = [f"{one['kind']} {one['outcome']}" for one in traced(directory, last, value, **options)]
-    assert sorted(found) == sorted(line if " " in line else _whole(line) for line in lines)
+    summaries = [f"{line['kind']} {line['outcome']}" for line in traced(directory, last, value, **options)]
+    assert sorted(summaries) == sorted(line if " " in line else _whole(line) for line in lines)
     (run,) = by_run(read_files(directory)).values()
-    told = [one for one in run.records if one.kind == "action"]
-    assert [(one.name, one.outcome) for one in told] == actions
-    assert [one.span_id for one in told] == [
-        span_id(run.run_id, "action", name, [other.name for other in told[:number]].count(name))
-        for number, name in enumerate(one.name for one in told)
+    action_records = [record for record in run.records if record.kind == "action"]
+    assert [(record.name, record.outcome) for record in action_records] == actions
+    assert [record.span_id for record in action_records] == [
+        span_id(
+            run.run_id,
+            "action",
+            name,
+            [earlier_record.name for earlier_record in action_records[:number]].count(name),
+        )
+        for number, name in enumerate(record.name for record in action_records)
     ]
-    (root,) = [one for one in run.records if one.kind == "run" and one.is_end]
-    assert {one.parent_id for one in told} <= {root.span_id}
-    assert all(one.time <= root.time + 1e-6 for one in told) and FOLDED not in root.attributes
+    (root,) = [record for record in run.records if record.kind == "run" and record.is_end]
+    assert {record.parent_id for record in action_records} <= {root.span_id}
+    assert all(record.time <= root.time + 1e-6 for record in action_records) and FOLDED not in root.attributes
 
 
 def _whole(kind: str) -> str:
     return {"event": "event dead-lettered", "call": "call ok"}[kind]
 
 
-@each("name, last", [("inline", reply), ("loop", reply_async)])
+@each_case("name, last", [("inline", reply), ("loop", reply_async)])
 def test_actions_name_the_events_that_they_sent(name: str, last: Any, tmp_path: Path) -> None:
     traced(tmp_path / name, last, "two")
     sent = [
-        (one.name, one.attributes.get("sent")) for one in read_files(tmp_path / name) if one.kind == "action"
+        (record.name, record.attributes.get("sent"))
+        for record in read_files(tmp_path / name)
+        if record.kind == "action"
     ]
-    checked, output = Checked.EVENT_TYPE, OutputEvent.EVENT_TYPE
+    checked = Checked.EVENT_TYPE
+    output = OutputEvent.EVENT_TYPE
     assert sorted(sent) == [("check", {checked: 2}), ("reply", {output: 1}), ("reply", {output: 1})]
 
 
@@ -135,7 +143,7 @@ def test_actions_name_the_events_that_they_sent(name: str, last: Any, tmp_path: 
 def test_actions_that_are_none_are_left_out(actions: Any) -> None:
     run = TraceRecord("run", "a", "completed", "j", "a", 0, 0, "k", 1, "r" * 24, "s" * 16, None, 1.5, 1.0)
     run.attributes = {FOLDED: actions}
-    assert [one.kind for one in unfolded([run])] == ["run"]
+    assert [record.kind for record in unfolded([run])] == ["run"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.hour import Phase, Run, turn
 from tests.trace.test_trace_lasting import Keeping, Traced, hooks
 from tests.trace.test_trace_sinks import record, wait_until
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.own_conditions
 BAD = "bad \ud800"
 
 
-@each(
+@each_case(
     "changes, exported",
     [
         ({}, True),
@@ -71,9 +71,9 @@ def test_a_record_that_otlp_cannot_hold_costs_no_other(
     spans = list(spans_of([record(1), odd, record(3)]))
     assert len(spans) == 2 + exported
     sent = encode_spans(spans).resource_spans
-    assert sum(len(scope.spans) for one in sent for scope in one.scope_spans) == len(spans)
+    assert sum(len(scope.spans) for resource in sent for scope in resource.scope_spans) == len(spans)
     # An attribute that cannot be encoded would be logged, with the whole trace.
-    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+    assert [log_record for log_record in caplog.records if log_record.levelno >= logging.WARNING] == []
 
 
 def test_a_record_that_a_broker_rejects_costs_no_other() -> None:
@@ -98,16 +98,16 @@ def test_a_record_that_a_broker_rejects_costs_no_other() -> None:
     records = [record(1), record(2, attributes={"x": "y" * 20_000}), record(3)]
     with pytest.raises(MessageSizeTooLargeError):
         sink.write(records)
-    assert [json.loads(one)["sequence_number"] for one in sent] == [1, 3]
+    assert [json.loads(message)["sequence_number"] for message in sent] == [1, 3]
 
 
-@each("source", ["look", "collect"])
+@each_case("source", ["look", "collect"])
 def test_the_writer_survives_a_look_that_fails(
     source: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("flink_agents.trace.writer.LOOK_SECONDS", 0.0)
-    kept, failed = Keeping(), threading.Event()
-    writer = TraceWriter({"kept": kept})
+    sink, failed = Keeping(), threading.Event()
+    writer = TraceWriter({"kept": sink})
 
     def fail() -> None:
         if threading.current_thread().name == "flink-agents-trace" and not failed.is_set():
@@ -118,14 +118,15 @@ def test_the_writer_survives_a_look_that_fails(
     writer.start()
     assert failed.wait(60)
     writer.put(record)
-    wait_until(lambda: len(kept.records) == 1)
+    wait_until(lambda: len(sink.records) == 1)
     writer.close(60)
     assert writer.dropped == 1
     assert "dictionary changed size" in caplog.text
 
 
 def test_long_keys_are_not_kept() -> None:
-    traced, kept = Traced(), 0
+    traced = Traced()
+    total_length = 0
     for number in range(5):
         run = Run(number)
         run.key_text = str(number) * 1_000_000
@@ -134,9 +135,9 @@ def test_long_keys_are_not_kept() -> None:
         traced.recorder.collect()
         maker: Any = traced.recorder._lines  # pyright: ignore[reportPrivateUsage]
         assert isinstance(maker, lines.LineMaker)
-        kept = sum(len(name) + len(part) for name, part in maker._keys.items())
-    assert kept < 10_000
-    assert sorted({one.key[:1] for one in traced.close()}) == list("01234")
+        total_length = sum(len(name) + len(part) for name, part in maker._keys.items())
+    assert total_length < 10_000
+    assert sorted({part.key[:1] for part in traced.close()}) == list("01234")
 
 
 @pytest.fixture
@@ -146,7 +147,9 @@ def no_secrets() -> Iterator[None]:
 
 
 def test_a_secret_that_becomes_known_in_a_run_is_hidden_in_its_further_records(no_secrets: None) -> None:
-    secret, traced, run = "the-pass-of-bob-0815", Traced(), Run(1)
+    secret = "the-pass-of-bob-0815"
+    traced = Traced()
+    run = Run(1)
     run.key_text = secret
     turn(traced.recorder, run, Phase.RUNNING, None)
     traced.recorder.action_failed(run, "read", ValueError("no"))
@@ -155,19 +158,20 @@ def test_a_secret_that_becomes_known_in_a_run_is_hidden_in_its_further_records(n
     redaction.know(secret)
     traced.recorder.action_failed(run, "read", ValueError("no"))
     turn(traced.recorder, run, Phase.FAILED, Phase.RUNNING)
-    assert [one.key for one in traced.close()] == [secret, "***", "***"]
+    assert [part.key for part in traced.close()] == [secret, "***", "***"]
 
 
 def test_a_run_that_lasts_for_another_reason_has_a_start_at_the_end_of_the_attempt() -> None:
-    traced, run = Traced(), Run(1)
+    traced = Traced()
+    run = Run(1)
     turn(traced.recorder, run, Phase.RUNNING, None)
     traced.recorder.action_failed(run, "read", ValueError("no"))
-    found = traced.close()
-    assert [(one.kind, one.outcome) for one in found] == [("action", "failed"), ("run", "started")]
+    parts = traced.close()
+    assert [(part.kind, part.outcome) for part in parts] == [("action", "failed"), ("run", "started")]
 
 
-@each("most", [50, -1])
-@each("on_loop", [True, False])
+@each_case("most", [50, -1])
+@each_case("on_loop", [True, False])
 def test_no_duration_is_negative_if_the_clock_is_set_back(
     most: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,39 +182,44 @@ def test_no_duration_is_negative_if_the_clock_is_set_back(
         for number, hook in enumerate(hooks(traced.recorder, Run(1), on_loop)):
             traced.at += 0.001 if number != place else -3600
             hook()
-        found = traced.close()
-        (run,) = by_run(found).values()
+        parts = traced.close()
+        (run,) = by_run(parts).values()
         assert run.status == "completed"
-        assert all((one.seconds or 0.0) >= 0 for one in found)
-        assert all(one >= 0 for part in found for one in part.attributes.get("phases", {}).values())
+        assert all((part.seconds or 0.0) >= 0 for part in parts)
+        assert all(
+            phase_seconds >= 0
+            for part in parts
+            for phase_seconds in part.attributes.get("phases", {}).values()
+        )
 
 
-@each("key", ["s" + "alice@example.org", 's"al\\ice"@example.org', "sélise@éxample.org"])
-@each("is_open", [False, True])
+@each_case("key", ["s" + "alice@example.org", 's"al\\ice"@example.org', "sélise@éxample.org"])
+@each_case("is_open", [False, True])
 def test_a_line_that_is_cut_anywhere_keeps_no_part_of_an_erased_key(
     key: str, is_open: bool, tmp_path: Path
 ) -> None:
-    other, line = record(1).to_bytes() + b"\n", record(2)
+    other_line = record(1).to_bytes() + b"\n"
+    line = record(2)
     line.key = key
     folded = json.dumps({"kind": "run", "key": key, "sequence_number": 2}, separators=(",", ":")).encode()
     place = tmp_path / "a.trace.jsonl"
     for whole in (line.to_bytes(), folded):
         begins = whole.index(b'"key"')
         for cut in range(begins, begins + 50):
-            place.write_bytes(other + whole[:cut])
+            place.write_bytes(other_line + whole[:cut])
             erase_files(tmp_path, {key}, 1.0 if is_open else 0.0)
-            left = place.read_bytes().removeprefix(other)
+            remaining_bytes = place.read_bytes().removeprefix(other_line)
             # Of other keys, the first character can be the same.
             begin = json.dumps(key)[:3].encode()
-            assert b'"key"' not in left or begin not in left, cut
-            assert [one.sequence_number for one in read_files(tmp_path)] == [1]
+            assert b'"key"' not in remaining_bytes or begin not in remaining_bytes, cut
+            assert [part.sequence_number for part in read_files(tmp_path)] == [1]
 
 
 NEWER = record(7).to_json().replace('"version":2', '"version":99').encode()
 FULL = record(8).to_bytes()
 
 
-@each(
+@each_case(
     "odd, left_out",
     [
         (b"", 0),
@@ -227,21 +236,22 @@ FULL = record(8).to_bytes()
         (FULL[:-1] + b', "seconds": NaN}', 1),
     ],
 )
-@each("command", [["runs", "--json"], ["trace", "--key", "k1"], ["why", "k1"]])
+@each_case("command", [["runs", "--json"], ["trace", "--key", "k1"], ["why", "k1"]])
 def test_a_line_that_is_no_record_costs_no_other(
     command: list[str], odd: bytes, left_out: int, tmp_path: Path
 ) -> None:
     """One torn line is all that a machine leaves that lost its power."""
-    first, last = record(1), record(2)
+    first = record(1)
+    last = record(2)
     first.key = last.key = "sk1"
     file = tmp_path / "a.trace.jsonl"
     file.write_bytes(first.to_bytes() + b"\n" + odd + b"\n" + last.to_bytes() + b"\n" + FULL[:50])
-    told = CliRunner().invoke(app, [*command, "--path", str(tmp_path)])
-    assert told.exit_code == 0 and "Traceback" not in told.output
-    assert ("left out 1 part of" in told.stderr and "a.trace.jsonl:2" in told.stderr) == bool(left_out)
-    assert "\x1b" not in told.output and len(told.stderr) < 1000
+    result = CliRunner().invoke(app, [*command, "--path", str(tmp_path)])
+    assert result.exit_code == 0 and "Traceback" not in result.output
+    assert ("left out 1 part of" in result.stderr and "a.trace.jsonl:2" in result.stderr) == bool(left_out)
+    assert "\x1b" not in result.output and len(result.stderr) < 1000
     if command[0] == "runs":
-        assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [1, 2]
+        assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == [1, 2]
 
 
 def test_a_file_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +265,9 @@ def test_a_file_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: 
         return open_(path, *arguments)
 
     monkeypatch.setattr(Path, "open", opened)
-    told = CliRunner().invoke(app, ["runs", "--json", "--path", str(tmp_path)])
-    assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [1]
-    assert "a.trace.jsonl" in told.stderr and "PermissionError" in told.stderr
+    result = CliRunner().invoke(app, ["runs", "--json", "--path", str(tmp_path)])
+    assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == [1]
+    assert "a.trace.jsonl" in result.stderr and "PermissionError" in result.stderr
 
 
 def spans(shape: str) -> tuple[list[TraceRecord], int]:
@@ -280,7 +290,7 @@ def spans(shape: str) -> tuple[list[TraceRecord], int]:
     return [run, *steps], {"deep": most, "wide": most, "circle": 0, "own": 0, "repeated": 1}[shape]
 
 
-@each("shape", ["deep", "wide", "circle", "own", "repeated"])
+@each_case("shape", ["deep", "wide", "circle", "own", "repeated"])
 def test_a_tree_of_any_shape_shows_each_span_once(shape: str) -> None:
     records, shown = spans(shape)
     (run,) = by_run(records).values()
@@ -306,23 +316,23 @@ def test_the_work_for_a_tree_grows_with_its_spans_only() -> None:
     assert looked < 100
 
 
-@each("encoding", ["ascii", "latin-1", "utf-8"])
+@each_case("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_of_any_encoding_shows_a_tree(encoding: str, tmp_path: Path) -> None:
     odd = record(1)
     odd.key = "s\u20ac\ud800"
     write = replace(odd, kind="call", span_id="0" * 16, parent_id=odd.span_id, outcome="ok")
     (tmp_path / "a.trace.jsonl").write_bytes(odd.to_bytes() + b"\n" + write.to_bytes() + b"\n")
     for command in (["trace", odd.run_id], ["runs"], ["runs", "--json"]):
-        told = CliRunner(charset=encoding).invoke(app, [*command, "--path", str(tmp_path)])
-        assert told.exit_code == 0, told.exception
+        result = CliRunner(charset=encoding).invoke(app, [*command, "--path", str(tmp_path)])
+        assert result.exit_code == 0, result.exception
 
 
-@each("place", ["none/a.html", "."])
+@each_case("place", ["none/a.html", "."])
 def test_a_page_that_cannot_be_written_is_an_error(place: str, tmp_path: Path) -> None:
     (tmp_path / "a.trace.jsonl").write_bytes(FULL + b"\n")
     page = ["--html", str(tmp_path / place), "--path", str(tmp_path)]
-    told = CliRunner().invoke(app, ["trace", record(8).run_id, *page])
-    assert told.exit_code == 2 and "--html" in told.output and "cannot be written" in told.output
+    result = CliRunner().invoke(app, ["trace", record(8).run_id, *page])
+    assert result.exit_code == 2 and "--html" in result.output and "cannot be written" in result.output
 
 
 def test_runs_are_followed_through_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +349,7 @@ def test_runs_are_followed_through_an_outage(tmp_path: Path, monkeypatch: pytest
 
     file.write_bytes(record(9).to_bytes() + b"\n")
     monkeypatch.setattr("time.sleep", turn)
-    told = CliRunner().invoke(app, ["runs", "--follow", "--json", "--path", str(tmp_path)])
-    assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [9, 2, 4]
+    result = CliRunner().invoke(app, ["runs", "--follow", "--json", "--path", str(tmp_path)])
+    assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == [9, 2, 4]
     # Once for each outage.
-    assert told.stderr.count("there is no trace") == 2 and told.exit_code == 130
+    assert result.stderr.count("there is no trace") == 2 and result.exit_code == 130

@@ -33,7 +33,7 @@ def price(item: str) -> int:
 
 
 async def handle(event: Any, ctx: RunnerContext) -> OutputEvent:
-    said = (await ctx.chat("clerk", "which?")).output
+    reply = (await ctx.chat("clerk", "which?")).output
 
     async def charge() -> str:
         if event.input not in FAILURES:
@@ -45,7 +45,7 @@ async def handle(event: Any, ctx: RunnerContext) -> OutputEvent:
     if event.input == "fail":
         raise ValueError("no such order")
     paid = await ctx.wait_for_signal("paid")
-    return OutputEvent(output=[said, paid])
+    return OutputEvent(output=[reply, paid])
 
 
 def agent() -> Agent:
@@ -66,11 +66,11 @@ def run(config: dict[str, Any], **conditions: Any) -> None:
 
 def wanted(records: list[TraceRecord]) -> dict[str, dict[str, Any]]:
     """The spans of recorded runs, by trace and id."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in records:
-        if one.is_end and not one.replayed:
-            found.setdefault(one.trace_id, {})[one.span_id] = span_of(one)
-    return found
+    spans_by_trace: dict[str, dict[str, Any]] = {}
+    for record in records:
+        if record.is_end and not record.replayed:
+            spans_by_trace.setdefault(record.trace_id, {})[record.span_id] = span_of(record)
+    return spans_by_trace
 
 
 def check(collector: Jaeger, records: list[TraceRecord]) -> dict[str, Span]:
@@ -82,18 +82,18 @@ def check(collector: Jaeger, records: list[TraceRecord]) -> dict[str, Span]:
         got = collector.spans(trace, len(spans))
         assert got.keys() == spans.keys()
         for id, span in spans.items():
-            one = got[id]
+            actual_span = got[id]
             parent = "" if span.parent is None else f"{span.parent.span_id:016x}"
-            assert (one.name, one.parent) == (span.name, parent)
-            assert one.links == tuple(f"{link.context.span_id:016x}" for link in span.links)
-            assert one.resource["service.name"] == "clerk"
+            assert (actual_span.name, actual_span.parent) == (span.name, parent)
+            assert actual_span.links == tuple(f"{link.context.span_id:016x}" for link in span.links)
+            assert actual_span.resource["service.name"] == "clerk"
             # The span of an action that waited starts when it resumed, which is after its first calls.
-            warnings = str(one.attributes.pop("@jaeger@warnings", "clock skew"))
+            warnings = str(actual_span.attributes.pop("@jaeger@warnings", "clock skew"))
             assert "clock skew" in warnings, warnings
-            assert one.attributes.keys() == span.attributes.keys()
-        named |= {one.name: one for one in got.values()}
-        roots = [one for one in got.values() if not one.parent]
-        assert [one.name for one in roots] == ["invoke_agent clerk"]
+            assert actual_span.attributes.keys() == span.attributes.keys()
+        named |= {collected_span.name: collected_span for collected_span in got.values()}
+        roots = [collected_span for collected_span in got.values() if not collected_span.parent]
+        assert [root.name for root in roots] == ["invoke_agent clerk"]
     return named
 
 
@@ -108,7 +108,8 @@ def test_a_collector_has_the_traces_of_a_job_and_of_files(tmp_path: Path) -> Non
         spans = check(collector, list(read_files(tmp_path / "live")))
         expected = {"invoke_agent clerk", "action handle", "chat scripted", "execute_tool price"}
         assert expected <= spans.keys() and any(name.endswith("charge") for name in spans)
-        chat, tool_call = spans["chat scripted"], spans["execute_tool price"]
+        chat = spans["chat scripted"]
+        tool_call = spans["execute_tool price"]
         assert chat.attributes["gen_ai.operation.name"] == "chat"
         assert chat.attributes["gen_ai.request.model"] == "scripted"
         assert int(chat.attributes["gen_ai.usage.input_tokens"]) > 0
@@ -121,6 +122,6 @@ def test_a_collector_has_the_traces_of_a_job_and_of_files(tmp_path: Path) -> Non
                 app, ["trace", "--key", key, "--path", str(tmp_path / "files"), "--otlp", collector.address]
             )
             assert sent.exit_code == 0 and "sent 1 run(s)" in sent.output, sent.output
-        found = list(read_files(tmp_path / "files"))
-        check(collector, found)
-        assert len(by_run(found)) == 2
+        records = list(read_files(tmp_path / "files"))
+        check(collector, records)
+        assert len(by_run(records)) == 2

@@ -21,7 +21,7 @@ from flink_agents.trace.recording.recorder import TraceRecorder
 from flink_agents.trace.records import FINAL, TraceRecord, span_id
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_lasting import Keeping
 from tests.trace.test_trace_records import PLAIN
 
@@ -66,8 +66,9 @@ async def perform(ctx: RunnerContext, steps: Program) -> Any:
             with pytest.raises(ValueError):
                 await ctx.durable_execute_async(decline, number)
         elif kind == "both":
-            one, other = ctx.durable_execute_async(charge, 1), ctx.durable_execute_async(charge, number)
-            await ctx.gather(one, other)
+            first_charge = ctx.durable_execute_async(charge, 1)
+            second_charge = ctx.durable_execute_async(charge, number)
+            await ctx.gather(first_charge, second_charge)
         elif kind == "agent":
             await ctx.call_agent(ASKED, number)
         elif kind == "wait":
@@ -86,9 +87,9 @@ ASKED = Agent(name="asked").add_action("answer", [InputEvent], answer)
 
 
 async def begin(event: Any, ctx: RunnerContext) -> Any:
-    first, *rest = event.input
+    first, *remaining_steps = event.input
     await perform(ctx, first)
-    return [*(Then(steps=steps) for steps in rest), OutputEvent(output=len(rest))]
+    return [*(Then(steps=steps) for steps in remaining_steps), OutputEvent(output=len(remaining_steps))]
 
 
 async def go_on(event: Any, ctx: RunnerContext) -> None:
@@ -102,8 +103,8 @@ def note(event: Any, ctx: RunnerContext) -> None:
 def agent() -> Agent:
     retry = RetryPolicy(max_attempts=50, initial_interval=0.001, non_retryable=(ValueError,))
     policies: dict[str, Any] = {"on_error": OnError.DEAD_LETTER, "retry": retry}
-    found = Agent(name="random").add_action("begin", [InputEvent], begin, **policies)
-    return found.add_action("go_on", [Then], go_on, **policies).add_action("note", [Then], note)
+    random_agent = Agent(name="random").add_action("begin", [InputEvent], begin, **policies)
+    return random_agent.add_action("go_on", [Then], go_on, **policies).add_action("note", [Then], note)
 
 
 def program(rng: random.Random) -> Program:
@@ -111,8 +112,8 @@ def program(rng: random.Random) -> Program:
     kinds = ["charge", "charge", "mail", "declined", "both", "agent", "stumble", "wait"]
 
     def steps() -> list[tuple[str, int]]:
-        made = [(rng.choice(kinds), rng.randint(2, 9)) for _ in range(rng.randint(0, 4))]
-        return [*made, ("fail", 0)] if rng.random() < 0.15 else made
+        chosen_steps = [(rng.choice(kinds), rng.randint(2, 9)) for _ in range(rng.randint(0, 4))]
+        return [*chosen_steps, ("fail", 0)] if rng.random() < 0.15 else chosen_steps
 
     return [steps() for _ in range(rng.randint(1, 3))]
 
@@ -143,10 +144,10 @@ class Attempts:
         patch.setattr(Crashes, "_reset", noted)
 
     def recorder(self, config: Any, subtask: Any, on_drop: Any) -> TraceRecorder:
-        kept = Keeping()
-        made = Looking(subtask, TraceLevel.CALLS, TraceWriter({"kept": kept}, 10**6))
-        self.made.append((made, kept.records))
-        return made
+        sink = Keeping()
+        recorder = Looking(subtask, TraceLevel.CALLS, TraceWriter({"kept": sink}, 10**6))
+        self.made.append((recorder, sink.records))
+        return recorder
 
     def written(self, nth: int) -> list[TraceRecord]:
         recorder, records = self.made[nth]
@@ -159,15 +160,15 @@ def story(run: RunTrace) -> list[Any]:
 
     Calls of agents are those of the action: the journal does not know the agent.
     """
-    parts = [one for one in run.records if one.is_end and not is_attempt(one)]
-    parents = {one.span_id: one.parent_id for one in parts if one.kind == "agent"}
+    parts = [record for record in run.records if record.is_end and not is_attempt(record)]
+    parents = {agent_part.span_id: agent_part.parent_id for agent_part in parts if agent_part.kind == "agent"}
     shown: set[Any] = set()
-    for one in parts:
+    for part in parts:
         # A failure is in the journal only when something follows it. Before that, it may be repeated.
-        name = "" if one.kind == "call" and one.outcome == "failed" else one.span_id
-        parent = parents.get(one.parent_id or "", one.parent_id) or ""
-        if one.kind != "agent":
-            shown.add((one.kind, one.name, one.outcome, name, parent))
+        name = "" if part.kind == "call" and part.outcome == "failed" else part.span_id
+        parent = parents.get(part.parent_id or "", part.parent_id) or ""
+        if part.kind != "agent":
+            shown.add((part.kind, part.name, part.outcome, name, parent))
     return sorted(shown)
 
 
@@ -198,21 +199,25 @@ def explored(rng: random.Random, steps: Program) -> Iterator[Kill]:
     """Execute a run once without a kill, and once with each kill."""
     with pytest.MonkeyPatch.context() as patch:
         attempts = Attempts(patch)
-        Chance.rng, Chance.failing = rng, 0.4
+        Chance.rng = rng
+        Chance.failing = 0.4
         with OperatorHarness(agent(), lambda _: "k", crash="everywhere", forced_replay=False) as harness:
-            signals = sum(kind == "wait" for one in steps for kind, _ in one)
+            signals = sum(kind == "wait" for action_steps in steps for kind, _ in action_steps)
             for number in range(1 + signals):
-                before = attempts.written(0) if attempts.made else []
+                previous_records = attempts.written(0) if attempts.made else []
                 if number:
                     harness.signal("k", "go")
                     harness.run_until_idle()
                 else:
                     harness.push_all([steps])
-                whole, ends = attempts.written(0), [*attempts.starts[1:], len(attempts.made)]
-                for one, end in zip(attempts.starts, ends, strict=True):
+                whole = attempts.written(0)
+                ends = [*attempts.starts[1:], len(attempts.made)]
+                for start, end in zip(attempts.starts, ends, strict=True):
                     # Without a second attempt, the kill was not reached: other attempts of actions failed.
-                    if end == one + 2:
-                        yield Kill(whole, before, attempts.written(one), attempts.written(one + 1))
+                    if end == start + 2:
+                        yield Kill(
+                            whole, previous_records, attempts.written(start), attempts.written(start + 1)
+                        )
                 attempts.starts.clear()
 
 
@@ -222,32 +227,36 @@ def formatted(span: int) -> str:
 
 def check(kill: Kill, left: int) -> None:
     """Check the trace that has the first records of the attempt that was killed."""
-    found = [*kill.before, *kill.killed[:left], *kill.after]
-    (whole,), (run,) = by_run(kill.whole).values(), by_run(found).values()
+    records = [*kill.before, *kill.killed[:left], *kill.after]
+    (whole,), (run,) = by_run(kill.whole).values(), by_run(records).values()
     assert story(run) == story(whole)
     assert run.status == whole.status
-    assert by_run(found[::-1]) == {run.run_id: run}
-    ends = [one for one in run.records if one.is_end]
-    assert len({one.span_id for one in ends}) == len(ends)
+    assert by_run(records[::-1]) == {run.run_id: run}
+    ends = [record for record in run.records if record.is_end]
+    assert len({end.span_id for end in ends}) == len(ends)
     finished = run.status in FINAL
     if finished:
-        assert {one.parent_id for one in ends} - {one.span_id for one in ends} == {None}
-    spans = Counter(span.context.span_id for span in spans_of(found))
+        assert {end.parent_id for end in ends} - {end.span_id for end in ends} == {None}
+    spans = Counter(span.context.span_id for span in spans_of(records))
     # What records nothing is executed again, and so is a run of it.
-    durable = {one.parent_id for one in ends if one.kind == "call" and one.outcome == "ok"}
-    again = {one.span_id for one in ends if one.kind != "call" and one.span_id not in durable}
-    again -= {one.span_id for one in ends if one.kind == "run"} if durable else set()
-    again |= {one.span_id for one in kill.after if one.outcome == "suspended" and one.attributes.get("calls")}
+    durable = {end.parent_id for end in ends if end.kind == "call" and end.outcome == "ok"}
+    again = {end.span_id for end in ends if end.kind != "call" and end.span_id not in durable}
+    again -= {end.span_id for end in ends if end.kind == "run"} if durable else set()
+    again |= {
+        record.span_id
+        for record in kill.after
+        if record.outcome == "suspended" and record.attributes.get("calls")
+    }
     assert [span for span in map(formatted, spans) if spans[int(span, 16)] > 1 and span not in again] == []
-    ended_anew = {one.span_id for one in kill.after if one.kind == "action" and not one.replayed}
-    if finished and any(one.kind == "call" and one.parent_id in ended_anew for one in kill.after):
+    ended_anew = {record.span_id for record in kill.after if record.kind == "action" and not record.replayed}
+    if finished and any(record.kind == "call" and record.parent_id in ended_anew for record in kill.after):
         # An action ended after the kill, so the run did, too.
         assert int(span_id(run.run_id), 16) in spans
     if finished and left == len(kill.killed):
-        parents = {span.parent.span_id for span in spans_of(found) if span.parent is not None}
+        parents = {span.parent.span_id for span in spans_of(records) if span.parent is not None}
         # Its end was in the journal: nothing says that it was exported, too.
-        journal = {int(one.span_id, 16) for one in ends if one.replayed}
-        assert [formatted(one) for one in parents - spans.keys() - journal] == []
+        journal = {int(end.span_id, 16) for end in ends if end.replayed}
+        assert [formatted(parent) for parent in parents - spans.keys() - journal] == []
 
 
 def test_a_trace_with_kills_tells_the_story_of_a_run_without() -> None:
@@ -257,11 +266,11 @@ def test_a_trace_with_kills_tells_the_story_of_a_run_without() -> None:
         for place, kill in enumerate(explored(rng, steps)):
             most = len(kill.killed)
             # What a checkpoint has is not replayed, and a loss of its records is final.
-            for left in {0, most, rng.randint(0, most)} if kill.after else {most}:
+            for remaining_count in {0, most, rng.randint(0, most)} if kill.after else {most}:
                 try:
-                    check(kill, left)
+                    check(kill, remaining_count)
                 except AssertionError as error:
-                    where = f"seed {seed}, kill {place}, {left} of {most} records left"
+                    where = f"seed {seed}, kill {place}, {remaining_count} of {most} records left"
                     raise AssertionError(f"{where}: {steps}") from error
 
 
@@ -276,11 +285,11 @@ async def pay(event: Any, ctx: RunnerContext) -> Any:
 
 def noted(then: Any) -> Agent:
     """An agent whose first action makes no durable call."""
-    found = Agent(name="noting").add_action("note", [InputEvent], note)
-    return found.add_action("then", [InputEvent], then)
+    noting_agent = Agent(name="noting").add_action("note", [InputEvent], note)
+    return noting_agent.add_action("then", [InputEvent], then)
 
 
-@each(
+@each_case(
     "then, steps, restarts",
     [
         (go_on_once, [("wait", 0)], False),
@@ -301,9 +310,9 @@ def test_an_action_has_one_span_in_a_run_that_is_replayed(then: Any, steps: Prog
                     harness.run_until_idle()
                 if len(attempts.made) <= restarts:
                     harness.restore(snapshot)
-        found = [one for nth in range(len(attempts.made)) for one in attempts.written(nth)]
-    (run,) = by_run(found).values()
+        records = [record for nth in range(len(attempts.made)) for record in attempts.written(nth)]
+    (run,) = by_run(records).values()
     assert run.status == "completed"
-    assert Counter(one.name for one in run.records if one.kind == "action") == {"note": 1, "then": 1}
-    spans = Counter(format(span.context.span_id, "016x") for span in spans_of(found))
-    assert spans == dict.fromkeys((one.span_id for one in run.records if one.is_end), 1)
+    assert Counter(record.name for record in run.records if record.kind == "action") == {"note": 1, "then": 1}
+    spans = Counter(format(span.context.span_id, "016x") for span in spans_of(records))
+    assert spans == dict.fromkeys((record.span_id for record in run.records if record.is_end), 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -26,12 +28,12 @@ from flink_agents.trace.sinks.kafka_topic import KafkaTopic
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
 from tests.runtime.observer_tools import Listener
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.hour import Nth, Outcome, Phase, Run, Wait, ended, observers_of, turn
 from tests.trace.test_trace_facts import asking
 from tests.trace.test_trace_folding import checking, reply, reply_async
 from tests.trace.test_trace_parents import buying
-from tests.trace.test_trace_records import PLAIN, paying
+from tests.trace.test_trace_records import PLAIN, paying, records_in
 
 pytestmark = pytest.mark.own_conditions
 
@@ -50,14 +52,14 @@ def flaky(number: int) -> int:
 async def many(event: Any, ctx: RunnerContext) -> Any:
     ctx.short_term_memory.set("a", 1)
     ctx.short_term_memory.set("b", "two")
-    one = await ctx.durable_execute_async(double, event.input)
+    doubled = await ctx.durable_execute_async(double, event.input)
     two = await asyncio.gather(*(ctx.durable_execute_async(double, number) for number in range(3)))
-    return OutputEvent(output=[one, *two])
+    return OutputEvent(output=[doubled, *two])
 
 
 async def again(event: Any, ctx: RunnerContext) -> Any:
-    before = await ctx.durable_execute_async(double, event.input)
-    return OutputEvent(output=await ctx.durable_execute_async(flaky, before))
+    doubled = await ctx.durable_execute_async(double, event.input)
+    return OutputEvent(output=await ctx.durable_execute_async(flaky, doubled))
 
 
 async def wait(event: Any, ctx: RunnerContext) -> Any:
@@ -73,7 +75,7 @@ def agent_of(function: Any, **options: Any) -> Agent:
 RETRIES = {"on_error": OnError.RETRY, "retry": RetryPolicy(max_attempts=3, initial_interval=0.01)}
 
 
-def told(agent: Agent, value: Any, directory: Path, level: str) -> list[TraceRecord]:
+def traced_records(agent: Agent, value: Any, directory: Path, level: str) -> list[TraceRecord]:
     flaky.calls = 0  # pyright: ignore[reportFunctionMemberAccess]
     options = {"trace.level": level, "trace.directory": str(directory)}
     with OperatorHarness(agent, lambda _: "k", config=options, **PLAIN) as harness:
@@ -86,19 +88,32 @@ def told(agent: Agent, value: Any, directory: Path, level: str) -> list[TraceRec
 def facts(records: list[TraceRecord]) -> list[Any]:
     """All that does not depend on the clock."""
     shown: list[Any] = []
-    for one in records:
+    for record in records:
         times = ("phases", "since")
-        rest = {name: value for name, value in one.attributes.items() if name not in times}
-        rest |= {"phases": sorted(one.attributes.get("phases", {}))}
-        rest |= {name: bool(rest[name]) for name in ("request", "result") if name in rest}
-        rest |= {"waits": [wait["id"] for wait in rest.get("waits", ())]}
+        attributes = {name: value for name, value in record.attributes.items() if name not in times}
+        attributes |= {"phases": sorted(record.attributes.get("phases", {}))}
+        attributes |= {name: bool(attributes[name]) for name in ("request", "result") if name in attributes}
+        attributes |= {"waits": [wait["id"] for wait in attributes.get("waits", ())]}
         # The id of an attempt that failed has its time.
-        name = "" if one.kind in ("action", "attempt", "call") and one.outcome == "failed" else one.id
-        shown.append((one.kind, one.name, one.outcome, name, one.parent_id, one.trace, one.replayed, rest))
-    return sorted((one for one in shown if one[2] != "started"), key=str)
+        name = (
+            "" if record.kind in ("action", "attempt", "call") and record.outcome == "failed" else record.id
+        )
+        shown.append(
+            (
+                record.kind,
+                record.name,
+                record.outcome,
+                name,
+                record.parent_id,
+                record.trace,
+                record.replayed,
+                attributes,
+            )
+        )
+    return sorted((fact for fact in shown if fact[2] != "started"), key=str)
 
 
-@each(
+@each_case(
     "name, agent, value, lines",
     [
         ("on Flink's thread", checking(reply), "two", 1),
@@ -117,23 +132,23 @@ def facts(records: list[TraceRecord]) -> list[Any]:
 def test_readers_get_the_same_from_one_line_as_from_many(
     name: str, agent: Agent, value: Any, lines: int | None, level: str, tmp_path: Path
 ) -> None:
-    one = told(agent, value, tmp_path / name, level)
+    folded_records = traced_records(agent, value, tmp_path / name, level)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "MOST_STEPS", -1)
         patch.setattr("flink_agents.trace.recording.recorder.MOST_STEPS", -1)
-        many = told(agent, value, tmp_path / f"{name}, each", level)
-    assert facts(one) == facts(many)
+        many = traced_records(agent, value, tmp_path / f"{name}, each", level)
+    assert facts(folded_records) == facts(many)
     if level == "calls" and lines is not None:
         (file,) = (tmp_path / name).iterdir()
         # Two inputs.
         assert len(file.read_bytes().splitlines()) == 2 * lines
-    for run in by_run(one).values():
+    for run in by_run(folded_records).values():
         inside = [part for part in run.records if part.kind != "run"]
         assert all(run.begun - 1e-5 <= part.time - (part.seconds or 0) for part in inside)
         assert all(part.time <= run.ended for part in inside)
 
 
-@each(
+@each_case(
     "name, agent, value",
     [
         ("on Flink's thread", checking(reply), "two"),
@@ -146,20 +161,20 @@ def test_readers_get_the_same_from_one_line_as_from_many(
 def test_an_observer_is_told_the_same_beside_a_trace(
     name: str, agent: Agent, value: Any, tmp_path: Path
 ) -> None:
-    found: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     for level in ("off", "runs", "calls", "content"):
         options = {"trace.level": level, "trace.directory": str(tmp_path / level)}
         with OperatorHarness(agent, lambda _: "k", config=options, observers=[Listener], **PLAIN) as harness:
-            (listener,) = [one for one in harness.observers if isinstance(one, Listener)]
+            (listener,) = [observer for observer in harness.observers if isinstance(observer, Listener)]
             harness.push_all([value])
             harness.signal("k", "paid")
             harness.run_until_idle()
-        found[level] = listener.told, listener.phases, listener.wrong
-    assert found["off"][0] and not found["off"][2]
-    assert all(one == found["off"] for one in found.values())
+        reports[level] = listener.told, listener.phases, listener.wrong
+    assert reports["off"][0] and not reports["off"][2]
+    assert all(report == reports["off"] for report in reports.values())
 
 
-@each(
+@each_case(
     "name, where, method, error",
     [
         ("no thread", TraceWriter, "start", RuntimeError("can't start new thread")),
@@ -185,8 +200,10 @@ def test_a_trace_that_fails_does_not_fail_the_run(
 
 
 def test_an_action_that_succeeds_after_a_retry_names_its_attempt(tmp_path: Path) -> None:
-    records = told(agent_of(again, **RETRIES), 5, tmp_path, "calls")
-    attempts = [(one.outcome, one.attributes.get("attempt")) for one in records if one.kind == "action"]
+    records = traced_records(agent_of(again, **RETRIES), 5, tmp_path, "calls")
+    attempts = [
+        (record.outcome, record.attributes.get("attempt")) for record in records if record.kind == "action"
+    ]
     assert attempts == [("failed", None), ("ok", 2), ("ok", None)]
 
 
@@ -205,7 +222,8 @@ class Traced:
     """A recorder with a clock that is turned by hand."""
 
     def __init__(self) -> None:
-        self.kept, self.at = Keeping(), 1000.0
+        self.kept = Keeping()
+        self.at = 1000.0
         writer = TraceWriter({"kept": self.kept}, 10**6)
         subtask = TracedSubtask("job", "a", 0)
         self.recorder = TraceRecorder(subtask, TraceLevel.CALLS, writer, now=lambda: self.at)
@@ -218,28 +236,28 @@ class Traced:
 
 def hooks(recorder: TraceRecorder, run: Run, on_loop: bool) -> list[Any]:
     """What the runtime tells of a run, one by one."""
-    begun, running = (Phase.QUEUED, Phase.RUNNING) if on_loop else (Phase.RUNNING, Phase.RUNNING)
-    found: list[Any] = [lambda: turn(recorder, run, begun, None)]
+    first_phase, running = (Phase.QUEUED, Phase.RUNNING) if on_loop else (Phase.RUNNING, Phase.RUNNING)
+    reports: list[Any] = [lambda: turn(recorder, run, first_phase, None)]
     if on_loop:
-        found.append(lambda: turn(recorder, run, running, Phase.QUEUED))
+        reports.append(lambda: turn(recorder, run, running, Phase.QUEUED))
     for action in ("read", "pay", "pay"):
         if on_loop:
             for nth, function in enumerate(("charge", "charge", "mail")):
-                found += [
+                reports += [
                     partial(recorder.call_begun, run, action, function, Nth(nth), False),
                     lambda: turn(recorder, run, Phase.CALL, Phase.RUNNING),
                     partial(recorder.call_recorded, run, action, function, Nth(nth)),
                     lambda: turn(recorder, run, Phase.RUNNING, Phase.CALL),
                 ]
-        found += [
+        reports += [
             lambda action=action: ended(recorder, run, action, ("Paid", "Paid"), not on_loop, 0.001),
         ]
     if on_loop:
-        found.append(lambda: turn(recorder, run, Phase.FINISHED, Phase.RUNNING))
-    return [*found, lambda: turn(recorder, run, Phase.COMMITTED, run.phase)]
+        reports.append(lambda: turn(recorder, run, Phase.FINISHED, Phase.RUNNING))
+    return [*reports, lambda: turn(recorder, run, Phase.COMMITTED, run.phase)]
 
 
-@each("on_loop", [(True,), (False,)])
+@each_case("on_loop", [(True,), (False,)])
 def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: bool) -> None:
     """The writer's thread looks between any two reports of the run."""
     plain = Traced()
@@ -258,17 +276,19 @@ def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: 
                 traced.at += 2
                 traced.recorder.look()
                 traced.recorder.look()
-        found = traced.close()
-        assert facts(found) == wanted, place
-        starts = [one for one in found if one.outcome == "started"]
+        records = traced.close()
+        assert facts(records) == wanted, place
+        starts = [record for record in records if record.outcome == "started"]
         # A run that has ended has no start.
-        assert [(one.time, one.seconds) for one in starts] == ([(1000.001, 0.0)] if place < last else [])
+        assert [(start.time, start.seconds) for start in starts] == (
+            [(1000.001, 0.0)] if place < last else []
+        )
         assert not traced.recorder.known
 
 
-@each("on_loop", [(True,), (False,)])
+@each_case("on_loop", [(True,), (False,)])
 def test_times_are_the_same_in_one_line_and_in_many(on_loop: bool) -> None:
-    found: list[dict[str, Any]] = []
+    times: list[dict[str, Any]] = []
     for most in (50, -1):
         traced = Traced()
         with pytest.MonkeyPatch.context() as patch:
@@ -277,18 +297,22 @@ def test_times_are_the_same_in_one_line_and_in_many(on_loop: bool) -> None:
             for hook in hooks(traced.recorder, Run(1), on_loop):
                 traced.at += 0.25
                 hook()
-        found.append({one.id: (round(one.time, 5), round(one.seconds or 0, 5)) for one in traced.close()})
-    assert found[0] == found[1] and len(found[0]) == (13 if on_loop else 4)
+        times.append(
+            {record.id: (round(record.time, 5), round(record.seconds or 0, 5)) for record in traced.close()}
+        )
+    assert times[0] == times[1] and len(times[0]) == (13 if on_loop else 4)
 
 
 def test_each_moment_of_a_run_belongs_to_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two actions wait at a time: the newest wait counts, then the earlier one again."""
-    traced, at = Traced(), [100.0]
+    traced = Traced()
+    at = [100.0]
     monkeypatch.setattr(phases, "clock", lambda: at[0])
     run = phases.RunState("k", 1, observers_of(traced.recorder), Phase.QUEUED, at[0])
     run.identity = "job"
     run.begin(at[0] + 1)
-    call, slot = phases.WaitPhase(Phase.CALL, "charge"), phases.WaitPhase(Phase.SLOT, "a slot")
+    call = phases.WaitPhase(Phase.CALL, "charge")
+    slot = phases.WaitPhase(Phase.SLOT, "a slot")
     for seconds, change in ((2, run.begin_wait), (4, run.begin_wait), (8, run.end_wait), (16, run.end_wait)):
         at[0] += seconds
         change(slot if seconds in (4, 8) else call)
@@ -300,17 +324,18 @@ def test_each_moment_of_a_run_belongs_to_one_wait(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_call_that_ends_after_its_action_keeps_its_parent() -> None:
-    traced, run = Traced(), Run(1)
-    for phase, before in ((Phase.QUEUED, None), (Phase.RUNNING, Phase.QUEUED)):
-        turn(traced.recorder, run, phase, before)
+    traced = Traced()
+    run = Run(1)
+    for phase, previous_phase in ((Phase.QUEUED, None), (Phase.RUNNING, Phase.QUEUED)):
+        turn(traced.recorder, run, phase, previous_phase)
     traced.recorder.call_begun(run, "pay", "charge", Nth(), False)
     traced.recorder.action_ended(run, "pay", 0.001, False)
     traced.recorder.call_recorded(run, "pay", "charge", Nth())
     traced.recorder.action_ended(run, "pay", 0.001, False)
     turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
-    found = traced.close()
-    (call,) = [one for one in found if one.kind == "call"]
-    assert call.parent_id == next(one.span_id for one in found if one.kind == "action")
+    records = traced.close()
+    (call,) = [record for record in records if record.kind == "call"]
+    assert call.parent_id == next(record.span_id for record in records if record.kind == "action")
 
 
 class Interrupted(dict[Any, Any]):
@@ -318,20 +343,23 @@ class Interrupted(dict[Any, Any]):
 
     def __init__(self, before: Any, after: Any) -> None:
         super().__init__()
-        self.before, self.after = before, after
+        self.before = before
+        self.after = after
 
     def pop(self, *arguments: Any) -> Any:
-        before, self.before = self.before, None
-        if before is not None:
-            before()
-        taken = super().pop(*arguments)
-        after, self.after = self.after, None
+        before_hook = self.before
+        self.before = None
+        if before_hook is not None:
+            before_hook()
+        segment = super().pop(*arguments)
+        after = self.after
+        self.after = None
         if after is not None:
             after()
-        return taken
+        return segment
 
 
-@each(
+@each_case(
     "when, step, wanted",
     [
         ("before", "action", {("run", "started"): 1, ("action", "ok"): 2, ("run", "completed"): 1}),
@@ -358,22 +386,25 @@ def test_a_run_goes_on_while_the_writer_finds_that_it_lasts(when: str, step: str
     if step != "end":
         end()
     assert not traced.recorder.known
-    assert Counter((one.kind, one.outcome) for one in traced.close()) == wanted
+    assert Counter((record.kind, record.outcome) for record in traced.close()) == wanted
 
 
 def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
-    secret, traced = "the-pass-of-alice-4711", Traced()
-    found: list[TraceRecord] = []
-    for known in (False, True):
-        if known:
+    secret = "the-pass-of-alice-4711"
+    traced = Traced()
+    records: list[TraceRecord] = []
+    for is_known in (False, True):
+        if is_known:
             redaction.know(secret)
-        run = Run(int(known))
+        run = Run(int(is_known))
         run.key_text = secret
         for hook in hooks(traced.recorder, run, False):
             hook()
         traced.recorder.writer.flush(60)
-        found = list(unfolded(traced.kept.records))
-    assert {one.key for one in found[:4]} == {secret} and {one.key for one in found[4:]} == {"***"}
+        records = list(unfolded(traced.kept.records))
+    assert {record.key for record in records[:4]} == {secret} and {record.key for record in records[4:]} == {
+        "***"
+    }
     traced.close()
 
 
@@ -413,11 +444,11 @@ def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pyt
     finally:
         over.set()
         looking.join()
-    found = traced.close()
-    ends = Counter(one.id for one in found if one.outcome != "started")
+    records = traced.close()
+    ends = Counter(record.id for record in records if record.outcome != "started")
     assert set(ends.values()) == {1} and len(ends) == 750 * (13 + 4)
-    parents = {one.span_id for one in found if one.is_end}
-    assert all(one.parent_id in parents for one in found if one.is_end and one.kind != "run")
+    parents = {record.span_id for record in records if record.is_end}
+    assert all(record.parent_id in parents for record in records if record.is_end and record.kind != "run")
     assert not traced.recorder.known
 
 
@@ -425,12 +456,16 @@ def test_steps_of_runs_that_have_not_ended_are_written_at_the_end_of_the_attempt
     traced = Traced()
     for hook in hooks(traced.recorder, Run(1), True)[:12]:
         hook()
-    found = traced.close()
-    assert Counter((one.kind, one.outcome) for one in found) == {("run", "started"): 1, ("call", "ok"): 2}
+    records = traced.close()
+    assert Counter((record.kind, record.outcome) for record in records) == {
+        ("run", "started"): 1,
+        ("call", "ok"): 2,
+    }
 
 
 def test_a_suspended_run_goes_on_as_a_further_segment() -> None:
-    traced, run = Traced(), Run(1)
+    traced = Traced()
+    run = Run(1)
     for hook in hooks(traced.recorder, run, True)[:6]:
         hook()
     run.open_waits = (Wait(),)
@@ -442,8 +477,49 @@ def test_a_suspended_run_goes_on_as_a_further_segment() -> None:
     traced.recorder.call_recorded(run, "read", "charge", Nth(1))
     traced.recorder.action_ended(run, "read", 0.1, False)
     turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
-    found = traced.close()
-    calls = [one for one in found if one.kind == "call"]
-    assert len({one.id for one in calls}) == len(calls) == 2
-    assert [one.outcome for one in found if one.kind == "run"] == ["suspended", "completed"]
-    assert len(list(spans_of(found))) == 5
+    records = traced.close()
+    calls = [record for record in records if record.kind == "call"]
+    assert len({call.id for call in calls}) == len(calls) == 2
+    assert [record.outcome for record in records if record.kind == "run"] == ["suspended", "completed"]
+    assert len(list(spans_of(records))) == 5
+
+
+def appears(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
+def recorders() -> list[TraceRecorder]:
+    return [candidate for candidate in gc.get_objects() if type(candidate) is TraceRecorder]
+
+
+def test_inputs_that_leave_the_queue_of_a_suspended_key_are_forgotten(tmp_path: Path) -> None:
+    all_queued = tmp_path / "all-queued"
+
+    async def pay(event: Any, ctx: RunnerContext) -> Any:
+        await asyncio.to_thread(appears, all_queued)
+        return OutputEvent(output=await ctx.wait_for_signal(f"paid-{event.input}"))
+
+    agent = Agent(name="paid").add_action("pay", [InputEvent], pay)
+    config = {"trace.level": "calls", "trace.directory": str(tmp_path)}
+    of_other_tests = recorders()
+    with OperatorHarness(agent, lambda value: "key", config=config, auto_run=False, **PLAIN) as harness:
+        for number in range(5):
+            harness.push(number)
+        (recorder,) = [
+            recorder_candidate
+            for recorder_candidate in recorders()
+            if recorder_candidate not in of_other_tests
+        ]
+        assert recorder.known == 5
+        all_queued.touch()
+        for number in range(5):
+            harness.run_until_idle()
+            assert not recorder.known
+            harness.signal("key", f"paid-{number}", number)
+        harness.run_until_idle()
+        assert harness.outputs == [*range(5)]
+    completed = [
+        record for record in records_in(tmp_path) if (record.kind, record.outcome) == ("run", "completed")
+    ]
+    assert len(completed) == 5

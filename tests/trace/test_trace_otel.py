@@ -24,9 +24,9 @@ from flink_agents.testing.models import ScriptedModel, ToolCall
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.otel import OtelSink, span_of
 from flink_agents.trace.sinks.otel_histograms import DURATION, TOKENS, GenAiHistograms
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.collectors import Collector, Histogram, attributes_of, collector
-from tests.trace.test_trace_facts import asked, asking
+from tests.trace.test_trace_facts import asking, traced_records
 from tests.trace.test_trace_records import PLAIN
 from tests.trace.test_trace_sinks import record
 
@@ -51,7 +51,8 @@ def test_a_collector_gets_spans() -> None:
         sink.close()
     spans = {span.name: span for span in got.spans()}
     assert set(spans) == {"chat gpt", "invoke_agent paying"}
-    chat, root = spans["chat gpt"], spans["invoke_agent paying"]
+    chat = spans["chat gpt"]
+    root = spans["invoke_agent paying"]
     assert chat.parent_span_id == root.span_id and chat.trace_id == root.trace_id
     assert chat.status.code == 2 and not root.parent_span_id
     assert root.end_time_unix_nano - root.start_time_unix_nano == 2_000_000_000
@@ -67,7 +68,7 @@ def test_a_collector_that_fails_is_an_error(status: int) -> None:
     assert got.bodies
 
 
-@each(
+@each_case(
     "name, outcome, facts, wanted",
     [
         ("chat:clerk", "ok", {"model": "gpt-9", "provider": "openai"}, "chat gpt-9"),
@@ -98,7 +99,7 @@ def counted(records: list[TraceRecord]) -> Collector:
 
 
 def of(got: Collector, name: str) -> list[Histogram]:
-    return [one for one in got.histograms() if one.name == name]
+    return [histogram for histogram in got.histograms() if histogram.name == name]
 
 
 def test_requests_are_counted_by_the_conventions() -> None:
@@ -115,8 +116,8 @@ def test_requests_are_counted_by_the_conventions() -> None:
             record(1),
         ]
     )
-    tokens = {one.attributes["gen_ai.token.type"]: one for one in of(got, TOKENS)}
-    assert {kind: (one.count, one.sum, one.unit) for kind, one in tokens.items()} == {
+    tokens = {histogram.attributes["gen_ai.token.type"]: histogram for histogram in of(got, TOKENS)}
+    assert {kind: (histogram.count, histogram.sum, histogram.unit) for kind, histogram in tokens.items()} == {
         "input": (2, 140, "{token}"),
         "output": (2, 6, "{token}"),
     }
@@ -124,12 +125,12 @@ def test_requests_are_counted_by_the_conventions() -> None:
     durations = of(got, DURATION)
     seen = {
         (
-            one.attributes["gen_ai.operation.name"],
-            one.attributes["gen_ai.provider.name"],
-            one.attributes["gen_ai.request.model"],
-            one.attributes.get("error.type"),
-        ): (one.count, one.sum, one.unit)
-        for one in durations
+            duration.attributes["gen_ai.operation.name"],
+            duration.attributes["gen_ai.provider.name"],
+            duration.attributes["gen_ai.request.model"],
+            duration.attributes.get("error.type"),
+        ): (duration.count, duration.sum, duration.unit)
+        for duration in durations
     }
     assert seen == {
         ("chat", "openai", "gpt-9", None): (2, 1.0, "s"),
@@ -138,6 +139,33 @@ def test_requests_are_counted_by_the_conventions() -> None:
     }
     assert list(durations[0].point.explicit_bounds[:3]) == [0.01, 0.02, 0.04]
     assert tokens["input"].attributes["gen_ai.response.model"] == "gpt-9"
+
+
+@each_case(
+    "variables, service",
+    [
+        ({}, "paying"),
+        ({"OTEL_SERVICE_NAME": ""}, "paying"),
+        ({"OTEL_SERVICE_NAME": "shop"}, "shop"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop,deployment.environment=test"}, "shop"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test"}, "paying"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=other", "OTEL_SERVICE_NAME": "shop"}, "shop"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=x,flink.job.identity=x"}, "paying"),
+    ],
+)
+def test_the_environment_may_name_the_service(
+    variables: dict[str, str], service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        span = span_of(record(1))
+        got = counted([call("chat:clerk", input_tokens=5)])
+    assert span.resource.attributes["service.name"] == service
+    assert span.resource.attributes["flink.job.identity"] == "job"
+    assert span.attributes["gen_ai.agent.name"] == "paying"
+    [histogram] = of(got, TOKENS)
+    assert histogram.service == service and histogram.instance.startswith("paying-0-")
 
 
 def test_without_requests_no_histogram_is_sent() -> None:
@@ -175,8 +203,8 @@ def test_a_job_counts_each_request_once() -> None:
             asking(), lambda value: "k", config=config, forced_replay=True, forced_restart=False, crash=None
         ) as harness:
             harness.push_all(["a", "b", "c"])
-    assert sum(one.count for one in of(got, DURATION)) == 3
-    assert sum(one.count for one in of(got, TOKENS)) == 6
+    assert sum(histogram.count for histogram in of(got, DURATION)) == 3
+    assert sum(histogram.count for histogram in of(got, TOKENS)) == 6
     chats = [span for span in got.spans() if span.name.startswith("chat ")]
     assert len(chats) == 3 == len({span.span_id for span in chats})
     assert attributes_of(chats[0].attributes)["gen_ai.usage.input_tokens"] > 0
@@ -190,8 +218,8 @@ def test_each_task_attempt_is_a_series_of_its_own() -> None:
             snapshot = harness.checkpoint()
             harness.restore(snapshot)
             harness.push_all(["c"])
-    assert sorted(one.count for one in of(got, DURATION)) == [1, 2]
-    assert len({one.instance for one in got.histograms()}) == 2
+    assert sorted(histogram.count for histogram in of(got, DURATION)) == [1, 2]
+    assert len({histogram.instance for histogram in got.histograms()}) == 2
 
 
 def test_each_segment_of_a_suspended_run_is_a_span_with_a_link() -> None:
@@ -206,15 +234,15 @@ def test_each_segment_of_a_suspended_run_is_a_span_with_a_link() -> None:
             harness.push_all(["a"])
             assert harness.signal("k", "paid", 1) == []
             assert harness.signal("k", "sent", 2) == [[1, 2]]
-    runs = [one for one in got.spans() if one.name == "invoke_agent waiting"]
-    (whole,) = [one for one in runs if not one.links]
-    segments = [one for one in runs if one.links]
-    assert len(segments) == 2 == len({one.span_id for one in segments})
-    for one in segments:
-        assert [link.span_id for link in one.links] == [whole.span_id]
-        assert one.parent_span_id == whole.span_id and one.trace_id == whole.trace_id
+    runs = [span for span in got.spans() if span.name == "invoke_agent waiting"]
+    (whole,) = [run for run in runs if not run.links]
+    segments = [run for run in runs if run.links]
+    assert len(segments) == 2 == len({segment.span_id for segment in segments})
+    for linked_segment in segments:
+        assert [link.span_id for link in linked_segment.links] == [whole.span_id]
+        assert linked_segment.parent_span_id == whole.span_id and linked_segment.trace_id == whole.trace_id
     # Each span is there once: the segments that were replayed are none.
-    assert len({one.span_id for one in got.spans()}) == len(got.spans())
+    assert len({span.span_id for span in got.spans()}) == len(got.spans())
 
 
 def test_a_resumed_run_without_further_calls_has_its_spans_once() -> None:
@@ -236,10 +264,10 @@ def test_a_resumed_run_without_further_calls_has_its_spans_once() -> None:
             assert harness.signal("k", "paid", 1) == []
             assert harness.signal("k", "sent", 2) == [[1, 2]]
     spans = got.spans()
-    names = sorted(one.name.rpartition(".")[2] for one in spans)
+    names = sorted(span.name.rpartition(".")[2] for span in spans)
     wanted = ["action wait", *["invoke_agent waiting"] * 3, "pay"]
-    assert names == wanted and len({one.span_id for one in spans}) == 5
-    assert sum(len(one.links) for one in spans) == 2
+    assert names == wanted and len({span.span_id for span in spans}) == 5
+    assert sum(len(span.links) for span in spans) == 2
 
 
 EXPORTER = InMemorySpanExporter()
@@ -270,7 +298,7 @@ async def ask_clerk(event: Any, ctx: RunnerContext) -> OutputEvent:
 
 def test_a_replay_repeats_no_span_of_a_whole_agent() -> None:
     """Pydantic AI has spans of its own if somebody turns them on."""
-    told: list[list[str]] = []
+    span_names: list[list[str]] = []
     for replay in (False, True):
         EXPORTER.clear()
         agent = Agent(name="asking").add_action("ask", [InputEvent], ask_clerk)
@@ -278,12 +306,12 @@ def test_a_replay_repeats_no_span_of_a_whole_agent() -> None:
             agent, lambda value: "k", forced_replay=replay, forced_restart=False, crash=None
         ) as harness:
             assert harness.push_all(["which?"]) == ["three"]
-        told.append(sorted(span.name for span in EXPORTER.get_finished_spans()))
-    assert told[0] == told[1] and len(told[0]) >= 4
+        span_names.append(sorted(span.name for span in EXPORTER.get_finished_spans()))
+    assert span_names[0] == span_names[1] and len(span_names[0]) >= 4
 
 
 def test_recorded_traces_are_sent_to_a_collector(tmp_path: Path) -> None:
-    asked(tmp_path, "calls")
+    traced_records(tmp_path, "calls")
     with collector() as got:
         result = CliRunner().invoke(
             app, ["trace", "--key", "k", "--path", str(tmp_path), "--otlp", got.address]

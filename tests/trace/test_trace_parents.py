@@ -19,7 +19,7 @@ from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord, span_id
 from flink_agents.trace.rendering import tree
 from flink_agents.trace.sinks.otel import spans_of
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_records import PLAIN, records_in
 
 pytestmark = pytest.mark.own_conditions
@@ -69,7 +69,7 @@ def traced(
     return outputs, list(records_in(directory))
 
 
-@each(
+@each_case(
     "function, wanted",
     [
         ("charge", Operation("", "charge")),
@@ -88,24 +88,24 @@ def test_a_call_is_what_its_name_says(function: str, wanted: Operation) -> None:
     assert operation_of(function) == wanted
 
 
-@each(
+@each_case(
     "what, agents, outcome",
     [("abcd", 1, "ok"), ("both", 2, "ok"), ("nothing", 1, "failed")],
 )
 def test_a_called_agent_is_a_part_of_the_action(what: str, agents: int, outcome: str, tmp_path: Path) -> None:
-    _, found = traced(buying(), tmp_path / what, [what])
-    asked = [one for one in found if one.kind == "agent"]
-    (action,) = [one for one in found if one.kind == "action" and one.name == "buy"]
-    assert [(one.name, one.outcome, one.parent_id) for one in asked] == [
+    _, records = traced(buying(), tmp_path / what, [what])
+    agent_records = [record for record in records if record.kind == "agent"]
+    (action,) = [record for record in records if record.kind == "action" and record.name == "buy"]
+    assert [(record.name, record.outcome, record.parent_id) for record in agent_records] == [
         ("pricing", outcome, action.span_id)
     ] * agents
-    assert len({one.span_id for one in asked}) == agents
-    calls = [one for one in found if one.kind == "call"]
-    assert {one.parent_id for one in calls} == {one.span_id for one in asked}
-    (run,) = by_run(found).values()
+    assert len({record.span_id for record in agent_records}) == agents
+    calls = [record for record in records if record.kind == "call"]
+    assert {call.parent_id for call in calls} == {record.span_id for record in agent_records}
+    (run,) = by_run(records).values()
     shown = "\n".join(tree(run))
     assert "agent pricing" in shown and "price  " in shown
-    assert [span.name for span in spans_of(asked)] == ["invoke_agent pricing"] * agents
+    assert [span.name for span in spans_of(agent_records)] == ["invoke_agent pricing"] * agents
 
 
 def test_a_called_agent_that_is_replayed_has_no_second_span(tmp_path: Path) -> None:
@@ -119,19 +119,19 @@ def test_a_called_agent_that_is_replayed_has_no_second_span(tmp_path: Path) -> N
         harness.push_all(["abc"])
         harness.signal("k", "go")
         harness.run_until_idle()
-    asked = [one for one in records_in(tmp_path) if one.kind == "agent"]
-    assert [one.replayed for one in asked] == [False, True]
-    assert len({one.id for one in asked}) == 1 and len(list(spans_of(asked))) == 1
+    agent_records = [record for record in records_in(tmp_path) if record.kind == "agent"]
+    assert [record.replayed for record in agent_records] == [False, True]
+    assert len({record.id for record in agent_records}) == 1 and len(list(spans_of(agent_records))) == 1
 
 
 def test_a_run_continues_the_trace_of_its_message(tmp_path: Path) -> None:
     record = KafkaRecord("abc", headers={"traceparent": GIVEN.encode()}, topic="t", partition=0, offset=7)
-    (output,), found = traced(buying(), tmp_path / "one", [record], lineage=True)
+    (output,), records = traced(buying(), tmp_path / "one", [record], lineage=True)
     trace, span = GIVEN.split("-")[1:3]
-    assert {one.trace_id for one in found} == {trace}
-    (run,) = [one for one in found if one.kind == "run" and one.outcome == "completed"]
+    assert {part.trace_id for part in records} == {trace}
+    (run,) = [part for part in records if part.kind == "run" and part.outcome == "completed"]
     assert run.attributes["parent"] == "t/0/7" and run.attributes["traceparent"] == GIVEN
-    spans = {one.name: one for one in spans_of(found)}
+    spans = {exported_span.name: exported_span for exported_span in spans_of(records)}
     assert format(spans["invoke_agent buying"].parent.span_id, "016x") == span
 
     # What it emits carries the trace on: to the next agent, through Kafka, and through files.
@@ -141,7 +141,7 @@ def test_a_run_continues_the_trace_of_its_message(tmp_path: Path) -> None:
     for carried in (output, as_record(output), written):
         assert traceparent_of(carried) == wanted
         _, below = traced(pricing_numbers(), tmp_path / type(carried).__name__, [carried])
-        last = [one for one in below if one.kind == "run"][-1]
+        last = [part for part in below if part.kind == "run"][-1]
         assert last.trace_id == trace and last.attributes["parent"] == output.lineage.id
 
 
@@ -152,7 +152,7 @@ def pricing_numbers() -> Agent:
     return Agent(name="next").add_action("take", [InputEvent], take)
 
 
-@each(
+@each_case(
     "header",
     [
         b"",
@@ -165,6 +165,6 @@ def pricing_numbers() -> Agent:
 )
 def test_an_invalid_trace_context_begins_a_trace_of_its_own(header: bytes, tmp_path: Path) -> None:
     record = KafkaRecord("abc", headers={"traceparent": header})
-    _, found = traced(buying(), tmp_path / str(hash(header)), [record])
-    assert {one.trace for one in found} == {None}
-    assert "traceparent" not in found[-1].attributes
+    _, records = traced(buying(), tmp_path / str(hash(header)), [record])
+    assert {part.trace for part in records} == {None}
+    assert "traceparent" not in records[-1].attributes

@@ -24,7 +24,9 @@ FUNCTIONS = ["charge", "mail", "chat:m", "vector_store:s.query"]
 ANSWER = {"kind": "response", "model_name": "m", "usage": {"input_tokens": 3}}
 ERROR = ValueError("no")
 
-CALLS, RUNS, OFF = TraceLevel.CALLS, TraceLevel.RUNS, TraceLevel.OFF
+CALLS = TraceLevel.CALLS
+RUNS = TraceLevel.RUNS
+OFF = TraceLevel.OFF
 LEVELS: list[tuple[TraceLevel, dict[str, TraceLevel]]] = [
     *[(CALLS, {})] * 4,
     *[(CALLS, {"pay": RUNS}), (CALLS, {"read": OFF}), (RUNS, {"pay": CALLS}), (CALLS, {"pay": CALLS})],
@@ -37,11 +39,12 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
     """What a run does. Calls of several actions are open at a time."""
     steps: list[Step] = []
     opened: list[tuple[str, str, Nth]] = []
-    made = Counter[str]()
+    call_counts = Counter[str]()
     # Else, hardly a run stays one line.
     smooth = rng.random() < 0.5
     for number in range(rng.randint(1, rng.choice([6, 20, 80]))):
-        action, function = rng.choice(ACTIONS), rng.choice(FUNCTIONS)
+        action = rng.choice(ACTIONS)
+        function = rng.choice(FUNCTIONS)
         sent = tuple(rng.choices("AB", k=rng.randint(0, 2)))
         kind = rng.choices(
             ["begun", "recorded", "action", "failed", "retried", "raised", "memory", "wait", "replayed"],
@@ -49,8 +52,8 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
         )[0]
         if not on_loop or kind == "action":
             steps.append(("action", action, sent, not on_loop or rng.random() < 0.3))
-            if all(one[0] != action for one in opened):
-                del made[action]
+            if all(call[0] != action for call in opened):
+                del call_counts[action]
         elif kind in ("recorded", "failed", "retried"):
             if opened:
                 what = opened[0] if kind == "retried" else opened.pop(rng.randrange(len(opened)))
@@ -59,9 +62,9 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
             names = rng.sample(["x", 'y"', "\ud800"], rng.randint(1, 3))
             steps.append((kind, {name: rng.randint(0, 9) for name in names}))
         else:
-            steps.append((kind, action, function, Nth(made[action], rng.choice(["", "", "1.0"]))))
+            steps.append((kind, action, function, Nth(call_counts[action], rng.choice(["", "", "1.0"]))))
             if kind in ("begun", "replayed"):
-                made[action] += 1
+                call_counts[action] += 1
             if kind == "begun":
                 opened.append(steps[-1][1:])
     return steps
@@ -69,23 +72,23 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
 
 def tell(recorder: TraceRecorder, run: Run, step: Step) -> None:
     kind, what, *more = step
-    told: Any = recorder
+    untyped_recorder: Any = recorder
     call: Any = run, what, *more[:2]
     if kind == "begun":
-        told.call_begun(*call, False)
+        untyped_recorder.call_begun(*call, False)
     elif kind == "recorded":
         value: Any = ANSWER if more[0] == "chat:m" else [1]
-        told.call_content(*call, "result", value)
-        told.call_recorded(*call)
+        untyped_recorder.call_content(*call, "result", value)
+        untyped_recorder.call_recorded(*call)
     elif kind == "failed":
-        told.call_failed(*call, ERROR, more[2])
+        untyped_recorder.call_failed(*call, ERROR, more[2])
     elif kind == "retried":
-        told.call_attempt_failed(*call, more[2], ERROR)
-        told.call_retried(*call, more[2] + 1)
+        untyped_recorder.call_attempt_failed(*call, more[2], ERROR)
+        untyped_recorder.call_retried(*call, more[2] + 1)
     elif kind == "raised":
         recorder.action_failed(run, what, ERROR)
     elif kind == "replayed":
-        told.call_replayed(*call, Outcome())
+        untyped_recorder.call_replayed(*call, Outcome())
     elif kind == "memory":
         recorder.memory_written(run, what)
     elif kind == "wait":
@@ -103,8 +106,9 @@ def recorded(
     looks: Collection[int],
     key: str,
 ) -> list[TraceRecord]:
-    kept, at = Keeping(), [1000.0]
-    writer = TraceWriter({"kept": kept}, 10**6)
+    sink = Keeping()
+    at = [1000.0]
+    writer = TraceWriter({"kept": sink}, 10**6)
     recorder = TraceRecorder(TracedSubtask("job", "a", 0), levels[0], writer, levels[1], now=lambda: at[0])
     run = Run(1)
     run.key_text = key
@@ -120,7 +124,7 @@ def recorded(
     turn(recorder, run, Phase.COMMITTED, Phase.RUNNING)
     recorder.closed()
     assert not recorder.known
-    return kept.records
+    return sink.records
 
 
 def test_random_runs_have_the_same_records_in_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,12 +135,12 @@ def test_random_runs_have_the_same_records_in_each_form(monkeypatch: pytest.Monk
         what = steps, on_loop, rng.choice(LEVELS)
         key = rng.choice(['s"q\n', "sé", "s\ud800"])
         looks = {rng.randrange(len(steps) + 1) for _ in range(rng.randint(1, 3))}
-        one = recorded(*what, (), key)
+        folded_records = recorded(*what, (), key)
         looked = recorded(*what, looks, key)
         with monkeypatch.context() as patch:
             for module in (runs, recorders):
                 patch.setattr(module, "MOST_STEPS", -1)
             many = recorded(*what, (), key)
-        assert facts(one) == facts(many), seed
-        assert facts(one) == facts(looked), seed
-        assert set(Counter(record.id for record in one if record.is_end).values()) == {1}, seed
+        assert facts(folded_records) == facts(many), seed
+        assert facts(folded_records) == facts(looked), seed
+        assert set(Counter(record.id for record in folded_records if record.is_end).values()) == {1}, seed

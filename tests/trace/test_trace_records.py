@@ -12,8 +12,8 @@ from flink_agents import Agent, InputEvent, OnError, OutputEvent, RunnerContext
 from flink_agents.api.errors import TraceFormatError
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.folding import unfolded
-from flink_agents.trace.records import SCHEMA_VERSION, TraceRecord
-from tests.suite.tables import each
+from flink_agents.trace.records import SCHEMA_VERSION, TraceRecord, as_dict
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
@@ -59,15 +59,17 @@ def traced(directory: Path, inputs: list[Any], config: dict[str, Any] | None = N
     return list(records_in(directory))
 
 
-def told(records: list[TraceRecord]) -> list[tuple[str, str]]:
-    return [(one.kind, one.outcome) for one in records if one.outcome != "started"]
+def outcomes(records: list[TraceRecord]) -> list[tuple[str, str]]:
+    return [(record.kind, record.outcome) for record in records if record.outcome != "started"]
 
 
-RUN, CALL, ACTION = ("run", "completed"), ("call", "ok"), ("action", "ok")
+RUN = ("run", "completed")
+CALL = ("call", "ok")
+ACTION = ("action", "ok")
 LETTERED = [("event", "dead-lettered"), ("run", "dead-lettered")]
 
 
-@each(
+@each_case(
     "name, level, inputs, wanted",
     [
         ("off", "off", [1], []),
@@ -82,10 +84,10 @@ LETTERED = [("event", "dead-lettered"), ("run", "dead-lettered")]
 def test_each_level_records_what_it_says(
     name: str, level: str, inputs: list[Any], wanted: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    assert told(traced(tmp_path / name, inputs, {"trace.level": level})) == wanted
+    assert outcomes(traced(tmp_path / name, inputs, {"trace.level": level})) == wanted
 
 
-@each(
+@each_case(
     "name, options, wanted",
     [
         ("agent off", {"trace.levels.paying": "off"}, set()),
@@ -98,7 +100,7 @@ def test_each_level_records_what_it_says(
 def test_levels_of_agents_and_actions_win(
     name: str, options: dict[str, Any], wanted: set[tuple[str, str]], tmp_path: Path
 ) -> None:
-    assert set(told(traced(tmp_path / name, [1], options))) == wanted
+    assert set(outcomes(traced(tmp_path / name, [1], options))) == wanted
 
 
 def test_off_attaches_nothing() -> None:
@@ -108,41 +110,51 @@ def test_off_attaches_nothing() -> None:
 
 
 def test_the_records_of_a_run_are_a_tree(tmp_path: Path) -> None:
-    found = traced(tmp_path, [5, 6])
-    assert len({one.run_id for one in found}) == 2
-    for run in {one.run_id for one in found}:
-        spans = {one.span_id: one for one in found if one.run_id == run and one.outcome != "started"}
-        (root,) = [one for one in spans.values() if one.parent_id is None]
-        call = next(one for one in spans.values() if one.kind == "call")
+    records = traced(tmp_path, [5, 6])
+    assert len({record.run_id for record in records}) == 2
+    for run in {record.run_id for record in records}:
+        spans = {
+            record.span_id: record
+            for record in records
+            if record.run_id == run and record.outcome != "started"
+        }
+        (root,) = [span for span in spans.values() if span.parent_id is None]
+        call = next(span for span in spans.values() if span.kind == "call")
         assert call.parent_id is not None and root.kind == "run"
         assert spans[call.parent_id].kind == "action"
         assert spans[call.parent_id].parent_id == root.span_id
 
 
 def test_content_is_redacted_and_only_at_its_level(tmp_path: Path) -> None:
-    (call,) = [one for one in traced(tmp_path / "a", [7], {"trace.level": "content"}) if one.kind == "call"]
+    (call,) = [
+        record for record in traced(tmp_path / "a", [7], {"trace.level": "content"}) if record.kind == "call"
+    ]
     assert "7" in call.attributes["request"] and "paid" in call.attributes["result"]
     # A field that is named like a secret.
     assert "sk-not-to-be-seen" not in str(call.attributes) and "api_key" in call.attributes["result"]
-    (call,) = [one for one in traced(tmp_path / "b", [7]) if one.kind == "call"]
+    (call,) = [record for record in traced(tmp_path / "b", [7]) if record.kind == "call"]
     assert not {"request", "result"} & call.attributes.keys()
 
 
 def test_content_is_cut_at_its_limit(tmp_path: Path) -> None:
     options = {"trace.level": "content", "trace.max-content": 20}
-    (call,) = [one for one in traced(tmp_path, [10**60], options) if one.kind == "call"]
+    (call,) = [record for record in traced(tmp_path, [10**60], options) if record.kind == "call"]
     for name in ("request", "result"):
         assert 16 <= len(call.attributes[name]) < 60, call.attributes[name]
 
 
 def test_a_suspended_run_says_what_ends_it(tmp_path: Path) -> None:
-    (run,) = [one for one in traced(tmp_path, ["wait"]) if one.outcome == "suspended"]
+    (run,) = [record for record in traced(tmp_path, ["wait"]) if record.outcome == "suspended"]
     (wait,) = run.attributes["waits"]
     assert (wait["kind"], wait["name"]) == ("signal", "paid") and wait["deadline"] > 0
 
 
 def test_a_failure_has_the_line_of_the_author(tmp_path: Path) -> None:
-    (run,) = [one for one in traced(tmp_path, [-1]) if one.outcome == "dead-lettered" and one.kind == "run"]
+    (run,) = [
+        record
+        for record in traced(tmp_path, [-1])
+        if record.outcome == "dead-lettered" and record.kind == "run"
+    ]
     error = run.attributes["error"]
     assert error["error"] == "ValueError" and error["message"] == "a negative amount"
     assert Path(__file__).name in error["where"]
@@ -153,21 +165,21 @@ def test_replayed_work_has_no_second_record(tmp_path: Path) -> None:
     options = {"trace.level": "calls", "trace.directory": str(tmp_path)}
     with OperatorHarness(
         paying(), config=options, forced_replay=True, forced_restart=False, crash=None
-    ) as one:
-        one.push_all([1, 2])
-    found = list(records_in(tmp_path))
+    ) as harness:
+        harness.push_all([1, 2])
+    records = list(records_in(tmp_path))
     for kind in ("call", "action", "run"):
-        ended = [one for one in found if one.kind == kind and one.outcome != "started"]
-        assert len({one.id for one in ended}) == 2, kind
-    assert len([one for one in found if one.kind == "call" and not one.replayed]) == 2
-    assert [one.replayed for one in found if one.outcome == "completed"].count(True) == 2
+        ended = [record for record in records if record.kind == kind and record.outcome != "started"]
+        assert len({record.id for record in ended}) == 2, kind
+    assert len([record for record in records if record.kind == "call" and not record.replayed]) == 2
+    assert [record.replayed for record in records if record.outcome == "completed"].count(True) == 2
 
 
 def test_sampling_takes_all_runs_of_a_key_or_none(tmp_path: Path) -> None:
     options = {"trace.level": "runs", "trace.directory": str(tmp_path), "trace.sample-percent": 30}
     with OperatorHarness(replying(), lambda value: value % 40, config=options, **PLAIN) as harness:
         harness.push_all(list(range(120)))
-    keys = [one.key for one in records_in(tmp_path) if one.outcome == "completed"]
+    keys = [record.key for record in records_in(tmp_path) if record.outcome == "completed"]
     assert 0 < len(set(keys)) < 40
     assert {keys.count(key) for key in keys} == {3}
 
@@ -181,3 +193,21 @@ def test_records_survive_json_and_know_newer_versions() -> None:
     for line in (newer, "[]", "nonsense", "{}"):
         with pytest.raises(TraceFormatError):
             TraceRecord.from_json(line)
+
+
+@each_case(
+    "number, is_accepted",
+    [
+        *[(number, True) for number in (0, 1, 10**15 - 1, 10**15, 1_790_000_000 * 2**20, 2**63 - 1)],
+        *[(number, False) for number in (-1, 2**63, 10**30, 1.0, 1.5, True, None, "1", [1])],
+    ],
+)
+@each_case("field", ["sequence_number", "subtask", "attempt"])
+def test_numbers_of_runs_are_as_large_as_databases_take(field: str, number: Any, is_accepted: bool) -> None:
+    record = TraceRecord("run", "a", "ok", "j", "a", 0, 0, "k", 1, "r" * 24, "s" * 16, None, 1.5)
+    values = {**as_dict(record), field: number}
+    if is_accepted:
+        assert as_dict(TraceRecord.from_dict(values)) == values
+    else:
+        with pytest.raises(TraceFormatError):
+            TraceRecord.from_dict(values)

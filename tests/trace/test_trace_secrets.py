@@ -24,7 +24,7 @@ pytestmark = pytest.mark.own_conditions
 
 
 @pytest.fixture(autouse=True)
-def known() -> Iterator[None]:
+def registered_secret() -> Iterator[None]:
     redaction.know(SECRET)
     yield
     redaction.forget_all()
@@ -32,8 +32,11 @@ def known() -> Iterator[None]:
 
 def texts() -> list[str]:
     """The secret in each encoding, also where a long text is cut."""
-    found = [f"{name}: {form(SECRET)} end" for name, form in FORMS.items()]
-    return [*found, *("x" * (4096 - 8 - cut) + FORMS["as it is"](SECRET) * 2 for cut in range(0, 24, 3))]
+    encoded_texts = [f"{name}: {form(SECRET)} end" for name, form in FORMS.items()]
+    return [
+        *encoded_texts,
+        *("x" * (4096 - 8 - cut) + FORMS["as it is"](SECRET) * 2 for cut in range(0, 24, 3)),
+    ]
 
 
 async def act(event: Any, ctx: RunnerContext) -> OutputEvent:
@@ -47,7 +50,8 @@ async def act(event: Any, ctx: RunnerContext) -> OutputEvent:
 
 
 def test_no_encoding_of_a_secret_is_shown(tmp_path: Path) -> None:
-    traces, journal = tmp_path / "traces", tmp_path / "journal.db"
+    traces = tmp_path / "traces"
+    journal = tmp_path / "journal.db"
     options = {"trace.level": "content", "trace.directory": str(traces), "job-identifier": "job"}
     agent = Agent(name="asking").add_action("act", [InputEvent], act, on_error="dead-letter")
     with OperatorHarness(
@@ -80,7 +84,7 @@ def test_no_encoding_of_a_secret_is_shown(tmp_path: Path) -> None:
         [row] = index.ask("SELECT run_id FROM runs")
         for path in ("/", "/runs", "/keys?key=k", link("/run", id=row["run_id"])):
             shown[path] = browser.page(path)
-    assert {name: found for name, text in shown.items() if (found := pieces(text))} == {}
+    assert {name: leaks for name, text in shown.items() if (leaks := pieces(text))} == {}
 
 
 async def answer_at_length(event: Any, ctx: RunnerContext) -> OutputEvent:
@@ -104,6 +108,6 @@ def test_long_content_is_cut_before_it_is_searched(tmp_path: Path, monkeypatch: 
     with OperatorHarness(agent, lambda value: "k", config=options, store=MemoryStore, **PLAIN) as harness:
         harness.push("go")
         assert harness.outputs == [1]
-    told = "".join(file.read_text() for file in tmp_path.iterdir() if file.suffix == ".jsonl")
-    assert "xxx" in told and "yyy" in told
+    trace_text = "".join(file.read_text() for file in tmp_path.iterdir() if file.suffix == ".jsonl")
+    assert "xxx" in trace_text and "yyy" in trace_text
     assert max(searched) < 50_000

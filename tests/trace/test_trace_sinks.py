@@ -28,7 +28,7 @@ from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.log import MARK, LogSink
 from flink_agents.trace.writer import TraceWriter
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.hour import an_hour
 from tests.trace.test_trace_records import PLAIN, paying
 
@@ -76,30 +76,34 @@ class Keeping:
 
 
 def test_a_sink_that_fails_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    kept, dropped = Keeping(), list[int]()
-    writer = TraceWriter({"full": Failing(), "kept": kept}, 100, dropped.append)
+    sink = Keeping()
+    dropped = list[int]()
+    writer = TraceWriter({"full": Failing(), "kept": sink}, 100, dropped.append)
     for number in range(5):
         writer.put(lambda number=number: record(number))
         assert writer.flush(30)
     writer.close(30)
-    assert [one.sequence_number for one in kept.records] == list(range(5))
+    assert [part.sequence_number for part in sink.records] == list(range(5))
     assert (sum(dropped), writer.dropped) == (5, 5)
-    assert len([one for one in caplog.records if "are dropped (full)" in one.getMessage()]) == 1
+    assert (
+        len([log_record for log_record in caplog.records if "are dropped (full)" in log_record.getMessage()])
+        == 1
+    )
 
 
 def test_a_sink_that_hangs_blocks_nobody() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     class Hanging(Keeping):
         def write(self, records: Any) -> None:
-            begun.set()
+            started.set()
             assert go_on.wait(60)
             super().write(records)
 
     sink = Hanging()
     writer = TraceWriter({"slow": sink}, most=3)
     writer.put(record)
-    assert begun.wait(60)
+    assert started.wait(60)
     for _ in range(10):
         writer.put(record)
     assert writer.dropped == 7
@@ -117,20 +121,24 @@ def test_a_sink_that_hangs_keeps_nothing_from_the_others(caplog: pytest.LogCaptu
             assert go_on.wait(60)
             raise TimeoutError("no broker")
 
-    kept = Keeping()
-    writer = TraceWriter({"kafka": Down(), "jsonl": kept}, most=50)
+    sink = Keeping()
+    writer = TraceWriter({"kafka": Down(), "jsonl": sink}, most=50)
     for number in range(200):
         writer.put(lambda number=number: record(number))
         if number % 10 == 9:
             writer.flush(0)
-            wait_until(lambda number=number: len(kept.records) == number + 1)
-    assert [one.sequence_number for one in kept.records] == list(range(200))
+            wait_until(lambda number=number: len(sink.records) == number + 1)
+    assert [part.sequence_number for part in sink.records] == list(range(200))
     assert 100 <= writer.dropped < 200
     go_on.set()
     writer.close(60)
     assert writer.dropped == 200
-    told = [one.getMessage() for one in caplog.records if "are dropped (kafka)" in one.getMessage()]
-    assert len(told) == 1
+    messages = [
+        log_record.getMessage()
+        for log_record in caplog.records
+        if "are dropped (kafka)" in log_record.getMessage()
+    ]
+    assert len(messages) == 1
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -146,22 +154,25 @@ def test_a_disk_that_is_full_costs_records_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kernel itself refuses to write to /dev/full, until there is room again."""
-    full, opened = [True], os.open
+    full = [True]
+    opened = os.open
     monkeypatch.setattr(
         "flink_agents.trace.sinks.jsonl.os.open",
-        lambda path, *rest: opened("/dev/full", os.O_WRONLY) if full[0] else opened(path, *rest),
+        lambda path, *arguments: opened("/dev/full", os.O_WRONLY) if full[0] else opened(path, *arguments),
     )
     options = {"trace.level": "runs", "trace.directory": str(tmp_path)}
     with OperatorHarness(paying(), config=options, **PLAIN) as harness:
         assert len(harness.push_all([1, 2])) == 2
         (recorder,) = harness.observers
         assert isinstance(recorder, TraceRecorder) and recorder.writer.flush(60)
-        before = recorder.writer.dropped
+        dropped_count = recorder.writer.dropped
         full[0] = False
         assert len(harness.push_all([3])) == 1
-        assert recorder.writer.flush(60) and recorder.writer.dropped == before == 2
-    assert [one.sequence_number for one in read_files(tmp_path)] == [2]
-    assert len([one for one in caplog.records if "No space left" in one.getMessage()]) == 1
+        assert recorder.writer.flush(60) and recorder.writer.dropped == dropped_count == 2
+    assert [part.sequence_number for part in read_files(tmp_path)] == [2]
+    assert (
+        len([log_record for log_record in caplog.records if "No space left" in log_record.getMessage()]) == 1
+    )
 
 
 def test_a_job_goes_on_if_its_disk_is_full(tmp_path: Path) -> None:
@@ -178,36 +189,36 @@ def test_files_rotate_and_are_bounded(tmp_path: Path) -> None:
     sink = JsonlSink(
         tmp_path, "a-0-", file_bytes=2000, file_seconds=60, total_bytes=6000, now=lambda: time[0]
     )
-    other = tmp_path / "a-0-b-0000000000001-00000000.trace.jsonl"
-    other.write_text("")
+    other_file = tmp_path / "a-0-b-0000000000001-00000000.trace.jsonl"
+    other_file.write_text("")
     for number in range(100):
         time[0] += 1
         sink.write([record(number)])
-        files = [path for path in tmp_path.iterdir() if path != other]
+        files = [path for path in tmp_path.iterdir() if path != other_file]
         assert sum(path.stat().st_size for path in files) <= 6000
         assert all(path.stat().st_mode & 0o077 == 0 for path in files)
     time[0] += 100
-    before = len(list(tmp_path.iterdir()))
+    file_count = len(list(tmp_path.iterdir()))
     sink.write([record(100)])
     sink.close()
-    assert other.exists() and before > 2
-    assert [one.sequence_number for one in read_files(tmp_path)][-1] == 100
-    newest = max(path for path in tmp_path.iterdir() if path != other)
+    assert other_file.exists() and file_count > 2
+    assert [part.sequence_number for part in read_files(tmp_path)][-1] == 100
+    newest = max(path for path in tmp_path.iterdir() if path != other_file)
     assert len(newest.read_text().splitlines()) == 1
 
 
 def test_the_log_has_records(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flink_agents.trace.records"):
         LogSink().write([record(1), record(2, attributes={"result": "x" * 100_000})])
-    lines = [one.getMessage().removeprefix(MARK) for one in caplog.records]
+    lines = [log_record.getMessage().removeprefix(MARK) for log_record in caplog.records]
     assert [TraceRecord.from_json(line).sequence_number for line in lines] == [1, 2]
 
 
 def write_without_a_broker() -> str:
     """Return the error of a sink whose broker is down."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        sink = KafkaSink(f"127.0.0.1:{taken.getsockname()[1]}", "trace", seconds=1.5)
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("127.0.0.1", 0))
+        sink = KafkaSink(f"127.0.0.1:{bound_socket.getsockname()[1]}", "trace", seconds=1.5)
         try:
             sink.write([record()])
         except Exception as error:
@@ -229,7 +240,7 @@ def test_an_unknown_sink_is_an_error() -> None:
         TRACE_SINKS.find("nowhere")
 
 
-@each(
+@each_case(
     "options, error",
     [
         ({"trace.levels.a": "all"}, TraceOptionError),
@@ -252,5 +263,5 @@ def test_a_minute_of_trace_stays_within_its_bounds(tmp_path: Path) -> None:
     """``scripts/nightly trace`` does the same with an hour."""
     result = an_hour(tmp_path, seconds=4, rate=500)
     # 2 MB of records are no measure of memory.
-    assert [one for one in result.broken() if "grows" not in one] == []
+    assert [problem for problem in result.broken() if "grows" not in problem] == []
     assert result.runs == 2000 and result.written + result.burst_dropped == result.given

@@ -28,8 +28,8 @@ FLAGS = (
 
 def find_browser() -> str | None:
     """Return the path of a browser; None if there is none. ``scripts/browser`` installs one."""
-    given = os.environ.get("CHROMIUM")
-    return given or next((found for name in NAMES if (found := shutil.which(name))), None)
+    configured_path = os.environ.get("CHROMIUM")
+    return configured_path or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
@@ -55,10 +55,10 @@ class Page:
 
     async def ask(self, script: str) -> Any:
         """Return the value of an expression in the page."""
-        said = await self.do("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in said:
-            raise AssertionError(json.dumps(said["exceptionDetails"])[:500])
-        return said["result"].get("value")
+        response = await self.do("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in response:
+            raise AssertionError(json.dumps(response["exceptionDetails"])[:500])
+        return response["result"].get("value")
 
     async def until(self, script: str) -> None:
         """Wait until an expression is true, also across pages."""
@@ -88,8 +88,8 @@ class Page:
             mobile=False,
         )
         await self.ask("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        said = await self.do("Page.captureScreenshot", format="png")
-        file.write_bytes(base64.b64decode(said["data"]))
+        response = await self.do("Page.captureScreenshot", format="png")
+        file.write_bytes(base64.b64decode(response["data"]))
 
     async def close(self) -> None:
         """Stop listening."""
@@ -98,17 +98,17 @@ class Page:
 
     async def _read(self) -> None:
         async for message in self._socket:
-            said = json.loads(message.data)
-            answer = self._answers.pop(said.get("id"), None)
+            payload = json.loads(message.data)
+            answer = self._answers.pop(payload.get("id"), None)
             if answer is not None:
-                if "error" in said:
-                    answer.set_exception(RuntimeError(str(said["error"])))
+                if "error" in payload:
+                    answer.set_exception(RuntimeError(str(payload["error"])))
                 else:
-                    answer.set_result(said["result"])
-            elif said.get("method") == "Runtime.exceptionThrown":
-                self.problems.append(json.dumps(said["params"]["exceptionDetails"])[:500])
-            elif said.get("method") == "Log.entryAdded" and said["params"]["entry"]["level"] == "error":
-                self.problems.append(said["params"]["entry"]["text"])
+                    answer.set_result(payload["result"])
+            elif payload.get("method") == "Runtime.exceptionThrown":
+                self.problems.append(json.dumps(payload["params"]["exceptionDetails"])[:500])
+            elif payload.get("method") == "Log.entryAdded" and payload["params"]["entry"]["level"] == "error":
+                self.problems.append(payload["params"]["entry"]["text"])
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ async def browser_page(browser: str) -> AsyncIterator[Page]:
             async with aiohttp.ClientSession() as session:
                 port = await _port(Path(profile), process)
                 async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    targets = [one for one in await answer.json() if one["type"] == "page"]
+                    targets = [target for target in await answer.json() if target["type"] == "page"]
                 address = targets[0]["webSocketDebuggerUrl"]
                 async with session.ws_connect(address, max_msg_size=0) as socket:
                     page = Page(socket)

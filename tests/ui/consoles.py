@@ -26,8 +26,8 @@ class Browser(TestClient):
         return answer.text
 
     def submit(self, path: str, form: dict[str, Any], page: str = "/") -> str:
-        found = re.search(r'name="csrf" value="([0-9a-f]+)"', self.page(page))
-        token = found.group(1) if found else ""
+        match = re.search(r'name="csrf" value="([0-9a-f]+)"', self.page(page))
+        token = match.group(1) if match else ""
         answer = self.post(path, data={"csrf": token, **form}, headers={"origin": str(self.base_url)})
         assert answer.status_code == 200, answer.text
         return answer.text
@@ -38,7 +38,8 @@ def console(
     settings: ConsoleSettings, access: Access | None = None, base: str = BASE
 ) -> Iterator[tuple[Browser, TraceIndex, Outside]]:
     """Give a browser that looks at a console, which has read all records that there are."""
-    index, outside = make_index(settings), Outside(settings)
+    index = make_index(settings)
+    outside = Outside(settings)
     index.refresh()
     with Browser(make_app(settings, access or Access(), index, outside), base_url=base) as browser:
         yield browser, index, outside

@@ -64,20 +64,20 @@ def measure(runs: int) -> dict[str, object]:
         "most_ms": round(max(times[slowest]), 1),
         "slowest_page": slowest,
         "pages": {
-            path: {"most_ms": round(max(found), 1), "median_ms": round(statistics.median(found), 1)}
-            for path, found in times.items()
+            path: {"most_ms": round(max(page_times), 1), "median_ms": round(statistics.median(page_times), 1)}
+            for path, page_times in times.items()
         },
     }
 
 
 def _times(client: TestClient, path: str) -> list[float]:
-    found: list[float] = []
+    times_ms: list[float] = []
     for _ in range(ROUNDS):
         # CPU time of all threads: another process on this machine does not make a page slower.
         begin = time.process_time()
         client.get(path)
-        found.append(1000 * (time.process_time() - begin))
-    return found
+        times_ms.append(1000 * (time.process_time() - begin))
+    return times_ms
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def records_of_run(
     run_id = run_id_of("job", key, number)
     begin = end - 1.5
 
-    def made(
+    def make_record(
         kind: str, name: str, outcome: str, time: float, path: tuple[Any, ...], **more: Any
     ) -> TraceRecord:
         parent = None if kind == "run" else span_id(run_id) if kind == "action" else span_id(run_id, "action")
@@ -29,20 +29,28 @@ def records_of_run(
             time, seconds, False, more,
         )  # fmt: skip
 
-    found = [made("run", agent, "started", begin, ())]
-    found.append(made("call", "load", "ok", begin + 0.4, ("load",), seconds=0.3, action="handle"))
+    records = [make_record("run", agent, "started", begin, ())]
+    records.append(make_record("call", "load", "ok", begin + 0.4, ("load",), seconds=0.3, action="handle"))
     if status == "running":
-        return found
-    told = {"error": "OutOfStockError", "message": error, "where": "orders.py:17"}
+        return records
+    failure = {"error": "OutOfStockError", "message": error, "where": "orders.py:17"}
     if status == "suspended":
         waits = [{"kind": "signal", "name": "paid", "deadline": (end + 3600) * 1000, "id": "handle|1|0"}]
-        return [*found, made("run", agent, "suspended", end, ("handle|1|0",), seconds=1.5, waits=waits)]
+        return [
+            *records,
+            make_record("run", agent, "suspended", end, ("handle|1|0",), seconds=1.5, waits=waits),
+        ]
     if status == "completed":
-        found.append(made("call", "charge", "ok", begin + 1.2, ("charge",), seconds=0.7, action="handle"))
-        found.append(made("action", "handle", "ok", begin + 1.3, ("action",), seconds=1.2))
-        return [*found, made("run", agent, "completed", end, (), seconds=1.5, phases={"queued": 0.1})]
-    found.append(made("call", "charge", "failed", begin + 1.2, ("charge",), seconds=0.7, **told))
-    return [*found, made("run", agent, status, end, (), seconds=1.5, error=told)]
+        records.append(
+            make_record("call", "charge", "ok", begin + 1.2, ("charge",), seconds=0.7, action="handle")
+        )
+        records.append(make_record("action", "handle", "ok", begin + 1.3, ("action",), seconds=1.2))
+        return [
+            *records,
+            make_record("run", agent, "completed", end, (), seconds=1.5, phases={"queued": 0.1}),
+        ]
+    records.append(make_record("call", "charge", "failed", begin + 1.2, ("charge",), seconds=0.7, **failure))
+    return [*records, make_record("run", agent, status, end, (), seconds=1.5, error=failure)]
 
 
 def write(place: Path, records: Iterator[TraceRecord] | list[TraceRecord], name: str = "orders-0") -> Path:
@@ -50,7 +58,7 @@ def write(place: Path, records: Iterator[TraceRecord] | list[TraceRecord], name:
     place.mkdir(parents=True, exist_ok=True)
     file = place / f"{name}.trace.jsonl"
     with file.open("a", encoding="utf-8") as opened:
-        opened.writelines(f"{one.to_json()}\n" for one in records)
+        opened.writelines(f"{record.to_json()}\n" for record in records)
     return file
 
 

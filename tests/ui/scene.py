@@ -50,7 +50,11 @@ class Run:
     """Makes the records of one run, step after step."""
 
     def __init__(self, number: int, key: str, begin: float, agent: str = "Refunds") -> None:
-        self.number, self.key, self.now, self.begin, self.agent = number, key, begin, begin, agent
+        self.number = number
+        self.key = key
+        self.now = begin
+        self.begin = begin
+        self.agent = agent
         self.run_id = run_id_of("refunds-job", f"s{key}", number)
         self.records: list[TraceRecord] = []
         self.made("run", agent, "started", (), None)
@@ -72,9 +76,9 @@ class Run:
         for number, (call, seconds) in enumerate(calls):
             self.now += seconds
             failed = error is not None and number == len(calls) - 1
-            told = dict(zip(("error", "message", "where"), error, strict=True)) if error and failed else {}
+            failure = dict(zip(("error", "message", "where"), error, strict=True)) if error and failed else {}
             parent = span_id(self.run_id, name)
-            more = {"action": name, "request": f'["{self.key}"]', **told}
+            more = {"action": name, "request": f'["{self.key}"]', **failure}
             outcome = "failed" if failed else "ok"
             self.made("call", call, outcome, (name, call), parent, seconds=seconds, **more)
         self.now += 0.02
@@ -83,8 +87,8 @@ class Run:
 
     def end(self, outcome: str, segment: float, path: tuple[Any, ...] = (), **more: Any) -> None:
         parent = None if not path else span_id(self.run_id)
-        told = {"phases": {"queued": 0.012, "slot": 0.21}, **more}
-        self.made("run", self.agent, outcome, path, parent, seconds=self.now - segment, **told)
+        attributes = {"phases": {"queued": 0.012, "slot": 0.21}, **more}
+        self.made("run", self.agent, outcome, path, parent, seconds=self.now - segment, **attributes)
 
 
 def scene(now: float, runs: int = 1200, seed: int = 5) -> Iterator[TraceRecord]:
@@ -131,8 +135,8 @@ def _one(chosen: random.Random, number: int, key: str, begin: float, now: float)
     elif kind > 0.93:
         error = chosen.choice(ERRORS)
         run.action("pay", [("charge_ledger", chosen.uniform(0.1, 0.9))], error)
-        told = dict(zip(("error", "message", "where"), error, strict=True))
-        run.end("failed" if kind > 0.972 else "dead-lettered", run.begin, error=told)
+        failure = dict(zip(("error", "message", "where"), error, strict=True))
+        run.end("failed" if kind > 0.972 else "dead-lettered", run.begin, error=failure)
     elif kind > 0.925:
         run.now += 1.0
     else:

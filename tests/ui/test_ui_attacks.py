@@ -25,7 +25,7 @@ from flink_agents.ui.outside import Outside
 from flink_agents.ui.pages.acting import MOST_SHOWN
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import Access, ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.consoles import BASE, Browser, console
 from tests.ui.samples import NOW, records_of_run, write
 from tests.ui.test_ui_pages import check
@@ -68,13 +68,13 @@ def altered(value: Any) -> Iterator[TraceRecord]:
     for status in ("completed", "failed", "dead-lettered", "suspended", "running"):
         for name in NAMES:
             number += 1
-            found = records_of_run(number, f"s{name}", status, end=NOW)
+            records = records_of_run(number, f"s{name}", status, end=NOW)
             if status == "running":
-                found.append(replace(found[0], outcome="waiting", time=NOW))
-            yield from (replace(one, attributes={**one.attributes, name: value}) for one in found)
+                records.append(replace(records[0], outcome="waiting", time=NOW))
+            yield from (replace(record, attributes={**record.attributes, name: value}) for record in records)
 
 
-@each("kind", list(VALUES))
+@each_case("kind", list(VALUES))
 def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("trace")
     write(place, altered(VALUES[kind]))
@@ -89,13 +89,17 @@ def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.T
         assert index.invalid == 0
         ids = [row["run_id"] for row in index.ask("SELECT run_id FROM runs")]
         assert len(ids) == 5 * len(NAMES)
-        for path in [*PAGES, *(link("/run", id=one) for one in ids), *(f"/keys?raw=s{one}" for one in NAMES)]:
+        for path in [
+            *PAGES,
+            *(link("/run", id=run_id) for run_id in ids),
+            *(f"/keys?raw=s{name}" for name in NAMES),
+        ]:
             answer = browser.get(path)
             assert answer.status_code == (404 if path in ("/run", "/approval") else 200), path
             check(answer.text)
 
 
-@each(
+@each_case(
     "line",
     [
         b"[" * 200_000,
@@ -120,14 +124,14 @@ def test_a_line_of_any_form_is_skipped(line: bytes, tmp_path_factory: pytest.Tem
     listed = CliRunner().invoke(command, ["runs", "--path", str(place), "--json"])
     # The command line names its place, and shows the others.
     assert listed.exit_code == 0 and ".jsonl:6: a line" in listed.stderr, listed.output[:500]
-    assert len([json.loads(one) for one in listed.stdout.splitlines()]) == 2
+    assert len([json.loads(listed_line) for listed_line in listed.stdout.splitlines()]) == 2
 
 
 def test_a_value_of_10_mb_is_cut(tmp_path: Path) -> None:
-    found = records_of_run(1, "sbig", "completed")
-    write(tmp_path, [replace(one, attributes={"result": "<b>" * 3_500_000}) for one in found])
+    records = records_of_run(1, "sbig", "completed")
+    write(tmp_path, [replace(record, attributes={"result": "<b>" * 3_500_000}) for record in records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
-        for path in ("/runs", "/keys?raw=sbig", link("/run", id=found[0].run_id)):
+        for path in ("/runs", "/keys?raw=sbig", link("/run", id=records[0].run_id)):
             assert len(browser.page(path)) < 500_000, path
 
 
@@ -148,12 +152,12 @@ ANSWERS: list[Any] = [
 ]
 
 
-@each("answer", ANSWERS)
+@each_case("answer", ANSWERS)
 def test_an_answer_of_any_form_is_explained(answer: dict[str, Any]) -> None:
     assert all(isinstance(line, str) for line in inspected(answer))
 
 
-@each(
+@each_case(
     "line", [{"time": "x"}, {"time": 1e300}, {"seconds": "x"}, {"seconds": None, "ended": True}, {"where": 7}]
 )
 def test_a_line_of_the_watchdog_of_any_form_is_explained(line: dict[str, Any]) -> None:
@@ -164,11 +168,11 @@ class Many(Outside):
     """Brokers with many requests for approvals."""
 
     def requests(self) -> Reading[list[ApprovalRequest]]:
-        found = [
+        pending_requests = [
             ApprovalRequest(f"sk{n}|0|act||0|x", "a", "act", f"k{n}", "tool pay", {"amount": n})
             for n in range(10_000)
         ]
-        return Reading(found, "", 0.0)
+        return Reading(pending_requests, "", 0.0)
 
 
 def test_ten_thousand_requests_make_no_long_page(tmp_path: Path) -> None:
@@ -177,8 +181,8 @@ def test_ten_thousand_requests_make_no_long_page(tmp_path: Path) -> None:
     with Browser(make_app(settings, Access(), index, Many(settings)), base_url=BASE) as browser:
         text = browser.page("/approvals")
         assert text.count("Decide</a>") == MOST_SHOWN and "9,800 further requests" in text
-        (found,) = [browser.page("/approvals?q=K7654")]
-        assert found.count("Decide</a>") == 1 and "k7654" in found
+        (matching_page,) = [browser.page("/approvals?q=K7654")]
+        assert matching_page.count("Decide</a>") == 1 and "k7654" in matching_page
         assert "10000" in browser.page("/") and browser.page("/waiting")
         assert "No pending request matches" in browser.page("/approvals?q=nothing")
 
@@ -186,7 +190,7 @@ def test_ten_thousand_requests_make_no_long_page(tmp_path: Path) -> None:
 # -- requests ---------------------------------------------------------------------------------
 
 
-@each(
+@each_case(
     "origin",
     ["http://[", "http://[::1", "//", "http://127.0.0.1:8700@evil", "é", "http://127.0.0.1:99999999"],
 )
@@ -196,7 +200,7 @@ def test_an_origin_of_any_form_is_rejected(origin: str) -> None:
         assert answer.status_code == 403
 
 
-@each("header", ["cookie", "authorization", "host", "content-type", "accept-language"])
+@each_case("header", ["cookie", "authorization", "host", "content-type", "accept-language"])
 def test_a_header_of_any_form_is_no_failure(header: str) -> None:
     values = [b"\xff\xfe", b'a=b; c="d; flink-agents-session-8700=.', b"Bearer \xe9", b"x" * 10_000]
     with console(ConsoleSettings(), Access(token="a long token")) as (browser, _, _):
@@ -205,7 +209,7 @@ def test_a_header_of_any_form_is_no_failure(header: str) -> None:
             assert answer.status_code in (401, 403)
 
 
-@each(
+@each_case(
     "body, status",
     [
         (b"&".join(b"a%d=1" % number for number in range(3000)), 413),
@@ -240,10 +244,10 @@ def test_half_a_form_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
         answers = list[Any]()
 
         def ask(messages: list[dict[str, Any]]) -> None:
-            left = iter(messages)
+            remaining_messages = iter(messages)
 
             async def receive() -> dict[str, Any]:
-                return next(left)
+                return next(remaining_messages)
 
             async def send(message: Any) -> None:
                 answers.append(message)
@@ -276,19 +280,23 @@ def test_a_page_that_fails_says_so_with_the_headers_of_all_pages(
 
 def test_two_consoles_of_one_machine_do_not_share_sessions() -> None:
     with (
-        console(ConsoleSettings(signals="s")) as (one, _, _),
-        console(ConsoleSettings(signals="s"), Access(port=8701), "http://127.0.0.1:8701") as (other, _, _),
+        console(ConsoleSettings(signals="s")) as (first_browser, _, _),
+        console(ConsoleSettings(signals="s"), Access(port=8701), "http://127.0.0.1:8701") as (
+            second_browser,
+            _,
+            _,
+        ),
     ):
-        one.page("/signals")
-        token = one.page("/signals").split('name="csrf" value="')[1].split('"')[0]
-        for name, value in one.cookies.items():
-            other.cookies.set(name, value)
+        first_browser.page("/signals")
+        token = first_browser.page("/signals").split('name="csrf" value="')[1].split('"')[0]
+        for name, value in first_browser.cookies.items():
+            second_browser.cookies.set(name, value)
         form = {"csrf": token, "name": "n", "key": "k"}
-        answer = other.post("/signals/send", data=form, headers={"origin": "http://127.0.0.1:8701"})
+        answer = second_browser.post("/signals/send", data=form, headers={"origin": "http://127.0.0.1:8701"})
         assert answer.status_code == 403
 
 
-@each(
+@each_case(
     "found",
     [
         [{"job": "j", "runs": [{"run": 1, "records": [{"function": "<b>", "result": deep()}]}]}],
@@ -307,8 +315,8 @@ def test_a_journal_of_any_form_is_shown(found: list[dict[str, Any]]) -> None:
 def test_json_of_any_depth_in_a_form_is_rejected() -> None:
     with console(ConsoleSettings(signals="s")) as (browser, _, _):
         for value in ("[" * 100_000, "1e999", "NaN", '{"a": ' * 50_000, "9" * 5000):
-            said = browser.submit("/signals/send", {"name": "n", "key": "k", "value": value}, "/signals")
-            assert "takes JSON" in said, value[:20]
+            answer = browser.submit("/signals/send", {"name": "n", "key": "k", "value": value}, "/signals")
+            assert "takes JSON" in answer, value[:20]
 
 
 def test_lines_are_json() -> None:

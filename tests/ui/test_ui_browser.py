@@ -55,7 +55,7 @@ async def visit(page: Page, address: str, run: str, place: Path) -> None:
         await page.open(address + path)
         await page.until("document.querySelector('h1') !== null")
     assert await page.ask("document.title") != "broken"
-    assert [html.unescape(one) for one in page.problems] == []
+    assert [html.unescape(problem) for problem in page.problems] == []
 
 
 def test_a_visitor_sees_the_console_work(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_a_visitor_sees_the_console_work(tmp_path: Path) -> None:
             try:
                 await asyncio.wait_for(visit(page, address, run.run_id, tmp_path), 400)
             except TimeoutError:
-                said = await page.ask("location.href + ' ' + document.body.innerText.slice(0, 2000)")
-                pytest.fail(f"{said}\n{page.problems}")
+                page_state = await page.ask("location.href + ' ' + document.body.innerText.slice(0, 2000)")
+                pytest.fail(f"{page_state}\n{page.problems}")
 
     with served(settings) as address:
         asyncio.run(look(address))

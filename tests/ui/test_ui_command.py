@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.cli.demo import demo_with_console
 from flink_agents.cli.main import app
 from flink_agents.cli.ui import console_beside
@@ -36,8 +37,8 @@ def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as bound_socket:
+        port = str(bound_socket.getsockname()[1])
         result = CliRunner().invoke(app, ["ui", "--port", port, "--path", str(tmp_path)])
     assert result.exit_code == 2 and "FA6120" in result.output and "--port 0" in result.output
 
@@ -46,7 +47,7 @@ def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delitem(sys.modules, "flink_agents.ui.serving", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = CliRunner().invoke(app, ["ui", "--port", "0", "--path", str(tmp_path)])
-    assert result.exit_code == 2 and "flink-agents-python[ui]" in result.output
+    assert result.exit_code == 2 and install_command("ui") in result.output
 
 
 def test_records_show_up_while_the_console_runs(tmp_path: Path) -> None:

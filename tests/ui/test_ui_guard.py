@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from flink_agents.api.errors import UnsafeAddressError
 from flink_agents.ui.app import FORMS, PAGES
 from flink_agents.ui.settings import Access, ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.consoles import BASE, Browser, console
 
 pytestmark = pytest.mark.own_conditions
@@ -19,29 +19,29 @@ pytestmark = pytest.mark.own_conditions
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with console(ConsoleSettings(signals="signals")) as (made, _, _):
-        yield made
+    with console(ConsoleSettings(signals="signals")) as (console_browser, _, _):
+        yield console_browser
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[TestClient]:
-    with console(ConsoleSettings(), Access(token="a long token")) as (made, _, _):
-        yield made
+    with console(ConsoleSettings(), Access(token="a long token")) as (console_browser, _, _):
+        yield console_browser
 
 
-@each("host", ["0.0.0.0", "192.168.0.7", "::", "example.org", ""])
+@each_case("host", ["0.0.0.0", "192.168.0.7", "::", "example.org", ""])
 def test_other_addresses_need_a_token(host: str) -> None:
     with pytest.raises(UnsafeAddressError):
         Access(host)
     Access(host, token="a long token")
 
 
-@each("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
+@each_case("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
 def test_addresses_of_this_machine_need_none(host: str) -> None:
     assert Access(host).token is None
 
 
-@each(
+@each_case(
     "host, header, admitted",
     [
         ("127.0.0.1", "127.0.0.1:8700", True),
@@ -68,7 +68,7 @@ def test_a_host_that_could_point_elsewhere_is_rejected(host: str, header: str, a
     assert Access(host, token="x", names=("console.example",)).admits_host(header) is admitted
 
 
-@each(
+@each_case(
     "headers, status",
     [
         ({}, 200),
@@ -86,7 +86,7 @@ def test_pages_are_for_pages_of_the_console(headers: dict[str, str], status: int
     assert browser.get("/runs", headers=headers).status_code == status
 
 
-@each(
+@each_case(
     "headers, token, status",
     [
         ({"origin": BASE}, "right", 200),
@@ -121,7 +121,7 @@ def test_a_form_that_is_too_large_is_rejected(browser: Browser) -> None:
     assert answer.status_code == 413
 
 
-@each("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+@each_case("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_other_methods_are_rejected(method: str, browser: Browser) -> None:
     assert browser.request(method, "/runs", headers={"origin": BASE}).status_code == 403
 
@@ -145,7 +145,7 @@ def test_a_page_leads_nowhere_else(browser: Browser) -> None:
         assert "https://" not in browser.get(path).text
 
 
-@each("path", [*PAGES, "/static/../app.py", "/nothing"])
+@each_case("path", [*PAGES, "/static/../app.py", "/nothing"])
 def test_nothing_is_shown_without_the_token(path: str, locked: TestClient) -> None:
     locked.cookies.clear()
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}):
@@ -171,6 +171,14 @@ def test_the_token_opens_the_console_and_leaves_the_address(locked: TestClient) 
     assert locked.get("/", headers={"authorization": "Bearer a long token"}).status_code == 200
 
 
+@each_case("encoding", ["utf-8", "latin-1"])
+def test_a_token_with_other_letters_is_read_from_a_header(encoding: str) -> None:
+    with console(ConsoleSettings(), Access(token="Schlüssel")) as (console_browser, _, _):
+        assert console_browser.get("/", headers=[(b"authorization", b"Bearer Schl\xff")]).status_code == 401
+        header = "Bearer Schlüssel".encode(encoding)
+        assert console_browser.get("/", headers=[(b"authorization", header)]).status_code == 200
+
+
 def test_the_token_leads_to_no_other_machine(locked: TestClient) -> None:
     locked.cookies.clear()
     answer = locked.get("//evil.example/?token=a+long+token", follow_redirects=False)
@@ -181,6 +189,70 @@ def test_a_cookie_of_another_process_opens_nothing(locked: TestClient) -> None:
     locked.cookies.clear()
     locked.cookies.set("flink-agents-session-8700", "made.up")
     assert locked.get("/").status_code == 401
+
+
+@each_case(
+    "foreign",
+    [
+        'prefs={"theme":"dark","panes":[1,2]}',
+        "_ga=GA1.1.1; path=/",
+        "path=/app; domain=localhost; expires=never",
+        "user=ada@example.org",
+        "user name=x",
+        "a=b=c==",
+        'quoted="a b, c"',
+        'open="never closed',
+        "=nameless",
+        "valueless",
+        ";; ;",
+        "über=ö",
+        "flink-agents-session-8700=made.up",
+        "flink-agents-session-8701=made.up",
+        "flink-agents-session-8700=",
+    ],
+)
+@each_case("order", ["{foreign}; {session}", "{session}; {foreign}", "{session};{foreign}"])
+def test_cookies_of_other_programs_lock_nobody_out(foreign: str, order: str, locked: TestClient) -> None:
+    locked.cookies.clear()
+    login = locked.get("/runs?token=a+long+token", follow_redirects=False, headers=_cookies(foreign))
+    session = login.headers["set-cookie"].split(";")[0]
+    locked.cookies.clear()
+    answer = locked.get("/runs", headers=_cookies(order.format(foreign=foreign, session=session)))
+    assert answer.status_code == 200 and "set-cookie" not in answer.headers
+    # The forms need the session too, and nothing opens without it.
+    assert locked.get("/runs", headers=_cookies(foreign)).status_code == 401
+
+
+def test_our_cookie_is_read_from_each_header(locked: TestClient) -> None:
+    locked.cookies.clear()
+    login = locked.get("/?token=a+long+token", follow_redirects=False)
+    session = login.headers["set-cookie"].split(";")[0]
+    locked.cookies.clear()
+    headers = [("cookie", "other={}"), ("cookie", session)]
+    assert locked.get("/runs", headers=headers).status_code == 200
+
+
+def _cookies(text: str) -> dict[bytes, bytes]:
+    return {b"cookie": text.encode()}
+
+
+@each_case("token", ["", " ", "\t\n", "two\nlines", "two\r\nlines", "a\0b", "a\x1bb", "a\u2028b"])
+@each_case("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_that_nobody_can_type_is_rejected(host: str, token: str) -> None:
+    with pytest.raises(UnsafeAddressError) as raised:
+        Access(host, token=token)
+    assert not token.strip() or token not in str(raised.value)
+
+
+@each_case("token", ["a long token\n", "\r\n a long token", " a long token\t"])
+def test_space_around_a_token_does_not_count(token: str) -> None:
+    access = Access(token=token)
+    assert access.token == "a long token"
+    with console(ConsoleSettings(), access) as (browser, _, _):
+        for typed in ("a long token", " a long token "):
+            login = browser.post("/login", data={"token": typed}, headers={"origin": BASE})
+            assert login.status_code == 200
+            browser.cookies.clear()
 
 
 def test_files_beside_the_pages_are_not_served(browser: Browser, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flink_agents.ui import queries
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.queries import RunFilter
 from flink_agents.ui.sources import Lines, Removed, TraceFiles
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_kills import explored, program
 from tests.ui.samples import NOW, many, records_of_run, write
 
@@ -30,15 +30,15 @@ STARTED = records_of_run(0, "sa", "running")[0].to_json().encode()
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[TraceIndex]:
-    made = TraceIndex([TraceFiles(tmp_path)])
-    yield made
-    made.close()
+    trace_index = TraceIndex([TraceFiles(tmp_path)])
+    yield trace_index
+    trace_index.close()
 
 
 def rows(index: TraceIndex, **asked: object) -> list[str]:
-    found, total = queries.runs(index, RunFilter(**asked))  # type: ignore[arg-type]
-    assert total >= len(found)
-    return [row["status"] for row in found]
+    run_rows, total = queries.runs(index, RunFilter(**asked))  # type: ignore[arg-type]
+    assert total >= len(run_rows)
+    return [row["status"] for row in run_rows]
 
 
 def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceIndex, tmp_path: Path) -> None:
@@ -49,13 +49,14 @@ def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceInd
     write(tmp_path, records[len(records) // 3 :], "b-0")
     index.refresh()
     expected = by_run(read_files(tmp_path))
-    found = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
-    assert found.keys() == expected.keys()
+    rows_by_id = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    assert rows_by_id.keys() == expected.keys()
     for run_id, run in expected.items():
-        row = found[run_id]
+        row = rows_by_id[run_id]
         assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended)
-        assert row["calls"] == sum(one.kind == "call" for one in run.records)
-        assert {one.id for one in queries.run(index, run_id)[1].records} == {one.id for one in run.records}  # type: ignore[index]
+        assert row["calls"] == sum(record.kind == "call" for record in run.records)
+        trace: Any = queries.run(index, run_id)
+        assert {record.id for record in trace[1].records} == {record.id for record in run.records}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -67,20 +68,20 @@ def test_the_index_says_the_same_of_runs_after_kills(
     for number in range(12):
         kills = [kill for kill in explored(rng, program(rng)) if kill.after]
         kill = rng.choice(kills)
-        left = rng.randint(0, len(kill.killed))
+        remaining_count = rng.randint(0, len(kill.killed))
         name = f"{number:024x}"
         parts = [
-            [replace(one, run_id=name, span_id=f"{name}{one.span_id}") for one in part]
-            for part in (kill.before, kill.killed[:left], kill.after)
+            [replace(record, run_id=name, span_id=f"{name}{record.span_id}") for record in part]
+            for part in (kill.before, kill.killed[:remaining_count], kill.after)
         ]
         for place, part in enumerate(parts[::-1] if reverse else parts):
             write(tmp_path, part, f"{number}-{place}")
             index.refresh()
-        wanted |= by_run(one for part in parts for one in part)
-    found = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
-    assert found.keys() == wanted.keys()
+        wanted |= by_run(record for part in parts for record in part)
+    rows_by_id = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    assert rows_by_id.keys() == wanted.keys()
     for run_id, run in wanted.items():
-        row = found[run_id]
+        row = rows_by_id[run_id]
         shown = run_row(run)
         assert row["calls"] == shown["calls"], run_id
         assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended), run_id
@@ -104,18 +105,18 @@ def test_only_what_is_new_is_read(index: TraceIndex, tmp_path: Path) -> None:
     assert sorted(rows(index)) == ["completed", "suspended"]
     assert list(TraceFiles(tmp_path / "missing").read()) == []
     source = TraceFiles(tmp_path)
-    assert [type(one) for one in source.read()] == [Lines]
+    assert [type(change) for change in source.read()] == [Lines]
     assert list(source.read()) == []
 
 
 def test_a_run_that_resumes_runs_again(index: TraceIndex, tmp_path: Path) -> None:
-    before = records_of_run(0, "sa", "suspended")
+    suspended_records = records_of_run(0, "sa", "suspended")
     # The start of the second segment has the id of the first one: readers drop it, the status does not.
-    again = replace(before[0], time=NOW + 10)
-    write(tmp_path, [*before, again])
+    again = replace(suspended_records[0], time=NOW + 10)
+    write(tmp_path, [*suspended_records, again])
     index.refresh()
     assert rows(index) == ["running"]
-    write(tmp_path, [replace(before[-1], time=NOW + 20)])
+    write(tmp_path, [replace(suspended_records[-1], time=NOW + 20)])
     index.refresh()
     assert rows(index) == ["suspended"]
     write(tmp_path, [replace(records_of_run(0, "sa", "completed")[-1], time=NOW + 15)])
@@ -124,11 +125,11 @@ def test_a_run_that_resumes_runs_again(index: TraceIndex, tmp_path: Path) -> Non
 
 
 def test_files_that_are_removed_leave_the_index(index: TraceIndex, tmp_path: Path) -> None:
-    gone = write(tmp_path, records_of_run(0, "sa", "completed"), "a-0")
+    removed_file = write(tmp_path, records_of_run(0, "sa", "completed"), "a-0")
     write(tmp_path, records_of_run(1, "sa", "dead-lettered"), "b-0")
     index.refresh()
     assert len(rows(index)) == 2
-    gone.unlink()
+    removed_file.unlink()
     index.refresh()
     assert rows(index) == ["dead-lettered"]
 
@@ -138,21 +139,21 @@ def test_a_file_that_begins_anew_is_read_anew(tmp_path: Path) -> None:
     source = TraceFiles(tmp_path)
     list(source.read())
     file.write_text(records_of_run(1, "sb", "running")[0].to_json() + "\n")
-    assert [type(one) for one in source.read()] == [Removed, Lines]
+    assert [type(change) for change in source.read()] == [Removed, Lines]
 
 
 def test_the_index_is_bounded(tmp_path: Path) -> None:
     index = TraceIndex([TraceFiles(tmp_path)], most=100)
     write(tmp_path, list(many(200, NOW)))
     index.refresh()
-    kept = index.ask("SELECT count(*), max(id) - min(id) FROM records")[0]
-    assert 50 < kept[0] <= 100 and kept[1] < 100
-    newest = max(one.ended for one in by_run(read_files(tmp_path)).values())
+    row = index.ask("SELECT count(*), max(id) - min(id) FROM records")[0]
+    assert 50 < row[0] <= 100 and row[1] < 100
+    newest = max(run.ended for run in by_run(read_files(tmp_path)).values())
     assert index.ask("SELECT max(ended) FROM runs")[0][0] == newest
     index.close()
 
 
-@each(
+@each_case(
     "line",
     [
         b"{}",
@@ -175,7 +176,7 @@ def test_lines_that_are_no_records_are_counted(line: bytes, tmp_path_factory: py
     index.close()
 
 
-@each(
+@each_case(
     "asked, number",
     [
         ({}, 5),
@@ -237,18 +238,20 @@ def everything(index: TraceIndex) -> list[list[tuple[object, ...]]]:
     ]
 
 
-@each("change", ["erased", "erased in an open file", "copied", "removed", "cut"])
+@each_case("change", ["erased", "erased in an open file", "copied", "removed", "cut"])
 def test_an_index_that_follows_changes_is_as_a_new_one(
     change: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     place = tmp_path_factory.mktemp("trace")
-    file = write(place, [one for run in range(20) for one in records_of_run(run, f"sk{run}", "completed")])
+    file = write(
+        place, [record for run in range(20) for record in records_of_run(run, f"sk{run}", "completed")]
+    )
     whole = records_of_run(99, "stwo", "suspended")
     for number, part in enumerate((whole[:2], whole[2:])):
         write(place, part, f"part-{number}")
     index = TraceIndex([TraceFiles(place)])
     index.refresh()
-    before = everything(index)
+    previous_state = everything(index)
     if change.startswith("erased"):
         os.utime(file, ns=(1, 1))
         assert erase_files(place, {"sk3", "stwo"}, 0.0 if change == "erased" else 1e-10).records == 8
@@ -262,7 +265,7 @@ def test_an_index_that_follows_changes_is_as_a_new_one(
     fresh = TraceIndex([TraceFiles(place)])
     fresh.refresh()
     assert everything(index) == everything(fresh)
-    assert (everything(index) == before) == (change == "copied")
+    assert (everything(index) == previous_state) == (change == "copied")
     index.close()
     fresh.close()
 
@@ -275,7 +278,7 @@ def test_the_index_is_bounded_while_a_source_is_read(tmp_path: Path) -> None:
         def read(self) -> Iterator[Lines]:
             nonlocal most
             for start in range(0, 3000, 100):
-                yield Lines("topic/0", [one.to_json().encode() for one in records[start : start + 100]])
+                yield Lines("topic/0", [record.to_json().encode() for record in records[start : start + 100]])
                 most = max(most, index.ask("SELECT count(*) FROM records")[0][0])
 
         def close(self) -> None:
@@ -295,9 +298,9 @@ def test_a_line_that_never_ends_is_read_once(tmp_path: Path, monkeypatch: pytest
     with file.open("ab") as opened:
         opened.write(bytes(100_000))
     source = TraceFiles(tmp_path)
-    assert sum(len(one.lines) for one in source.read() if isinstance(one, Lines)) == 5
+    assert sum(len(change.lines) for change in source.read() if isinstance(change, Lines)) == 5
     assert list(source.read()) == []
     with file.open("ab") as opened:
         opened.write(b"\n" + STARTED + b"\n")
     (more,) = source.read()
-    assert isinstance(more, Lines) and [len(one) for one in more.lines] == [100_000, len(STARTED)]
+    assert isinstance(more, Lines) and [len(line) for line in more.lines] == [100_000, len(STARTED)]

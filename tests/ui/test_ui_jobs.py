@@ -13,7 +13,7 @@ from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.app import PAGES
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.consoles import Browser, console
 from tests.ui.samples import records_of_run, write
 
@@ -24,13 +24,13 @@ JOBS = ("orders", "refunds & co", "<script>alert(1)</script>\"'?job=#")
 
 def of(job: str, number: int) -> list[TraceRecord]:
     """The records of a suspended, a running and a completed run of a job, with an agent of its own."""
-    found: list[TraceRecord] = []
+    records: list[TraceRecord] = []
     for place, status in enumerate(("suspended", "running", "completed")):
-        for one in records_of_run(
+        for record in records_of_run(
             number * 10 + place, f"skey{number}-{place}", status, agent=f"agent{number}"
         ):
-            found.append(replace(one, job=job))
-    return found
+            records.append(replace(record, job=job))
+    return records
 
 
 def keys_in(page: str) -> set[str]:
@@ -38,8 +38,8 @@ def keys_in(page: str) -> set[str]:
 
 
 def links_in(page: str) -> list[str]:
-    found = re.findall(r'(?:href|action|hx-get)="(/[^"]*)"', page)
-    return [html.unescape(one) for one in found if not one.startswith("/static/")]
+    addresses = re.findall(r'(?:href|action|hx-get)="(/[^"]*)"', page)
+    return [html.unescape(address) for address in addresses if not address.startswith("/static/")]
 
 
 def write_jobs(place: Path) -> None:
@@ -49,19 +49,21 @@ def write_jobs(place: Path) -> None:
 
 def check_page(browser: Browser, path: str, job: str, number: int) -> None:
     page = browser.page(link(path, job=job))
-    assert all(one.startswith(f"key{number}-") for one in keys_in(page)), (path, keys_in(page))
-    others = {f"agent{other}" for other in range(len(JOBS)) if other != number}
-    assert not [one for one in others if one in page.split("<main>")[1]], path
+    assert all(key.startswith(f"key{number}-") for key in keys_in(page)), (path, keys_in(page))
+    other_agents = {f"agent{index}" for index in range(len(JOBS)) if index != number}
+    assert not [agent for agent in other_agents if agent in page.split("<main>")[1]], path
     assert "<script>alert" not in page
     keeps = link("/", job=job).partition("?")[2]
     forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
-    for one in links_in(page):
+    for address in links_in(page):
         # A form that is sent by GET has the job in a field.
-        fields = [form for form in forms if f'action="{html.escape(one)}"' in form and 'name="job"' in form]
-        assert keeps in one or fields, (path, one)
+        fields = [
+            form for form in forms if f'action="{html.escape(address)}"' in form and 'name="job"' in form
+        ]
+        assert keeps in address or fields, (path, address)
 
 
-@each(("number", "job"), list(enumerate(JOBS)))
+@each_case(("number", "job"), list(enumerate(JOBS)))
 def test_each_page_is_of_the_chosen_job(
     number: int, job: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -89,10 +91,12 @@ def test_without_a_choice_all_jobs_are_shown(tmp_path: Path) -> None:
         page = browser.page("/runs?status=suspended")
         assert keys_in(page) == {f"key{number}-0" for number in range(len(JOBS))}
         chooser = page.split('aria-label="Job"')[1].split("</select>")[0]
-        assert [html.unescape(one) for one in re.findall(r">([^<]+)</option>", chooser)][1:] == sorted(JOBS)
+        assert [html.unescape(option) for option in re.findall(r">([^<]+)</option>", chooser)][1:] == sorted(
+            JOBS
+        )
         # Filters that mean the same in each job stay.
         assert 'name="status" value="suspended"' in page
-        assert not [one for one in links_in(page) if "job=" in one]
+        assert not [address for address in links_in(page) if "job=" in address]
         # A choice is that of one request.
         assert keys_in(browser.page(link("/runs", job=JOBS[0]))) != keys_in(browser.page("/runs"))
 

@@ -19,7 +19,7 @@ from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.app import PAGES
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.trace.test_trace_records import PLAIN, paying
 from tests.ui.consoles import Browser, console
 from tests.ui.samples import NOW, records_of_run, write
@@ -35,11 +35,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with OperatorHarness(paying(), lambda value: value, config=options, **PLAIN) as harness:
         harness.push_all([1, -1, "wait", "letter"])
     with console(ConsoleSettings(trace=place, signals="signals", plans=(compile_agent(paying()),))) as (
-        made,
+        console_browser,
         _,
         _,
     ):
-        yield made
+        yield console_browser
 
 
 def words(page: str) -> str:
@@ -54,18 +54,18 @@ def run_of(browser: Browser, key: str) -> str:
 
 def test_the_overview_counts(browser: Browser) -> None:
     page = words(browser.page("/"))
-    for said in (
+    for text in (
         "4 runs in the trace",
         "1 waiting or suspended",
         "2 failed or dead-lettered",
         "ValueError",
         "paying",
     ):
-        assert said in page
+        assert text in page
     assert "No cluster is named" in page
 
 
-@each(
+@each_case(
     "query, keys",
     [
         ({}, {"1", "-1", "wait", "letter"}),
@@ -85,7 +85,7 @@ def test_runs_are_filtered(query: dict[str, str], keys: set[str], browser: Brows
     assert set(re.findall(r'class="key" href="[^"]*">([^<]*)</a>', page)) == keys
 
 
-@each(
+@each_case(
     "key, said",
     [
         ("1", ["completed", "action pay", "charge", "request", "result", "Waited for"]),
@@ -96,10 +96,10 @@ def test_runs_are_filtered(query: dict[str, str], keys: set[str], browser: Brows
 )
 def test_one_run_is_told(key: str, said: list[str], browser: Browser) -> None:
     page = words(browser.page(run_of(browser, key)))
-    assert [one for one in said if one not in page] == []
+    assert [text for text in said if text not in page] == []
 
 
-@each(
+@each_case(
     "key, said",
     [
         ("1", ["Nothing of the key is unfinished", "completed"]),
@@ -110,7 +110,7 @@ def test_one_run_is_told(key: str, said: list[str], browser: Browser) -> None:
 )
 def test_a_key_is_told(key: str, said: list[str], browser: Browser) -> None:
     page = words(browser.page(link("/keys", key=key)))
-    assert [one for one in said if one not in page] == []
+    assert [text for text in said if text not in page] == []
 
 
 def test_waits_are_listed_with_what_ends_them(browser: Browser) -> None:
@@ -183,7 +183,7 @@ def check(page: str) -> None:
     checker = Checker()
     checker.feed(page)
     checker.close()
-    hidden = [one for one in page if not one.isprintable() and one not in "\n\t"]
+    hidden = [character for character in page if not character.isprintable() and character not in "\n\t"]
     assert hidden == []
 
 
@@ -195,20 +195,22 @@ def hostile_records(chosen: random.Random) -> list[TraceRecord]:
     """Records in which each text is hostile, of a run of any status."""
     status = chosen.choice(["completed", "failed", "dead-lettered", "suspended", "running"])
     key = chosen.choice([hostile(chosen), "s" + hostile(chosen), encode_key("plain")])
-    found = records_of_run(chosen.randint(0, 9), key, status, agent=hostile(chosen), error=hostile(chosen))
-    name = chosen.choice([found[0].run_id, hostile(chosen)])
+    records = records_of_run(chosen.randint(0, 9), key, status, agent=hostile(chosen), error=hostile(chosen))
+    name = chosen.choice([records[0].run_id, hostile(chosen)])
     more = {hostile(chosen): hostile(chosen), "request": {hostile(chosen): [hostile(chosen)]}}
     more["waits"] = [{"name": hostile(chosen), "id": hostile(chosen), "deadline": 1e300}, hostile(chosen)]
     return [
         replace(
-            one,
+            record,
             run_id=name,
             name=hostile(chosen),
             job=hostile(chosen),
-            outcome=one.outcome if one.kind == "run" else hostile(chosen),
-            attributes={**more, **one.attributes} if chosen.random() < 0.7 else {**one.attributes, **more},
+            outcome=record.outcome if record.kind == "run" else hostile(chosen),
+            attributes={**more, **record.attributes}
+            if chosen.random() < 0.7
+            else {**record.attributes, **more},
         )
-        for one in found
+        for record in records
     ]
 
 
@@ -243,8 +245,8 @@ def test_hostile_addresses_are_shown_as_text(text: str, browser: Browser) -> Non
 
 
 def test_a_number_out_of_bounds_is_no_failure(tmp_path: Path) -> None:
-    found = records_of_run(2**62, "sa", "suspended", end=NOW)
-    write(tmp_path, [replace(one, time=9e14, seconds=1e14, attempt=10**30) for one in found])
+    records = records_of_run(2**62, "sa", "suspended", end=NOW)
+    write(tmp_path, [replace(record, time=9e14, seconds=1e14, attempt=10**30) for record in records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, index, _):
-        for path in (*PAGES, link("/run", id=found[0].run_id)):
+        for path in (*PAGES, link("/run", id=records[0].run_id)):
             assert browser.get(path).status_code in (200, 404)

@@ -62,38 +62,38 @@ def topics(kafka_broker: KafkaBroker) -> Topics:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def read_records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The records that were read so far."""
-    found, take = list[Any](), LatestValues[Any]._take  # pyright: ignore[reportPrivateUsage]
+    records, take = list[Any](), LatestValues[Any]._take  # pyright: ignore[reportPrivateUsage]
 
     def noted(self: LatestValues[Any], record: Any) -> None:
-        found.append(record)
+        records.append(record)
         take(self, record)
 
     monkeypatch.setattr(LatestValues, "_take", noted)
-    return found
+    return records
 
 
-def test_a_follower_reads_each_record_once(topics: Topics, taken: list[Any]) -> None:
+def test_a_follower_reads_each_record_once(topics: Topics, read_records: list[Any]) -> None:
     follower = PendingRequests(topics.requests, topics.client)
     try:
         assert follower.read() == []
         topics.ask(*range(50))
         assert follower.read() == [
-            request(number) for number in sorted(range(50), key=lambda one: f"sk{one}|")
+            request(number) for number in sorted(range(50), key=lambda index: f"sk{index}|")
         ]
         topics.end(*range(1, 50))
         topics.ask(0)
         topics.put((b"x", b"no request"))
         for _ in range(3):
             assert follower.read() == [request(0)]
-        assert (len(taken), len(follower.foreign)) == (101, 1)
+        assert (len(read_records), len(follower.foreign)) == (101, 1)
     finally:
         follower.close()
 
 
 def test_a_follower_starts_over_if_it_has_to(
-    topics: Topics, taken: list[Any], monkeypatch: pytest.MonkeyPatch
+    topics: Topics, read_records: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin: Any = KafkaAdminClient(**topics.client)
     follower = PendingRequests(topics.requests, topics.client)
@@ -106,14 +106,14 @@ def test_a_follower_starts_over_if_it_has_to(
             pass
         topics.create()
         topics.ask(7)
-        assert [one.key for one in follower.read()] == ["k7"]
-        before = len(taken)
-        assert follower.read() and len(taken) == before
+        assert [pending_request.key for pending_request in follower.read()] == ["k7"]
+        previous_count = len(read_records)
+        assert follower.read() and len(read_records) == previous_count
         monkeypatch.setattr(latest, "RENEW_SECONDS", 0.0)
-        assert follower.read() and len(taken) == before + 1
+        assert follower.read() and len(read_records) == previous_count + 1
         # After an error, too.
         follower.close()
-        assert [one.key for one in follower.read()] == ["k7"]
+        assert [pending_request.key for pending_request in follower.read()] == ["k7"]
     finally:
         follower.close()
         admin.close()
@@ -129,7 +129,7 @@ def shown(browser: Browser, text: str, path: str = "/approvals") -> str:
 
 
 def test_the_console_follows_requests_and_shows_its_answers_at_once(
-    topics: Topics, taken: list[Any], tmp_path: Path
+    topics: Topics, read_records: list[Any], tmp_path: Path
 ) -> None:
     topics.ask(1)
     settings = ConsoleSettings(
@@ -152,7 +152,7 @@ def test_the_console_follows_requests_and_shows_its_answers_at_once(
                 break
         reading = outside.requests()
         assert reading and reading.value == [request(2)]
-        assert len(taken) == 3
+        assert len(read_records) == 3
 
 
 def test_why_counts_records_that_are_no_requests_in_one_line(
@@ -162,9 +162,11 @@ def test_why_counts_records_that_are_no_requests_in_one_line(
     topics.ask(1)
     options = ["--path", str(tmp_path), "--requests", topics.requests]
     with caplog.at_level(logging.INFO):
-        told = CliRunner().invoke(
+        result = CliRunner().invoke(
             app, ["why", "k1", *options, "--client", str(topics.client["bootstrap_servers"])]
         )
-    assert told.exit_code == 0 and "waits for an approval of tool pay" in told.output
-    assert "200 record(s) of the topic" in told.output and len(told.output.splitlines()) < 8, told.output
-    assert not [one for one in caplog.records if one.name.startswith("flink_agents")]
+    assert result.exit_code == 0 and "waits for an approval of tool pay" in result.output
+    assert "200 record(s) of the topic" in result.output and len(result.stdout.splitlines()) < 8, (
+        result.output
+    )
+    assert not [log_record for log_record in caplog.records if log_record.name.startswith("flink_agents")]

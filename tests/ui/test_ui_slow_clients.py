@@ -16,7 +16,7 @@ import pytest
 from flink_agents.ui import app as application, serving
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.settings import ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.samples import many, write
 from tests.ui.serving import served
 
@@ -36,10 +36,10 @@ def host(address: str) -> tuple[str, int]:
 
 
 def connected(address: str) -> socket.socket:
-    made = socket.create_connection(host(address), timeout=120)
+    connection = socket.create_connection(host(address), timeout=120)
     # A small buffer: what is not read stays in the server.
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    return made
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    return connection
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -78,7 +78,7 @@ HEAD = "GET /runs HTTP/1.1\r\nHost: {}\r\n"
 FORM = "POST /signals/send HTTP/1.1\r\nHost: {}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 
 
-@each(
+@each_case(
     ("begin", "more"),
     [
         ("", b"GET /" + b"a" * 50),
@@ -102,12 +102,12 @@ def test_a_connection_without_a_request_is_closed() -> None:
 
 
 def test_a_client_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[serving.PatientProtocol]()
+    protocols = list[serving.PatientProtocol]()
     connection_made = serving.PatientProtocol.connection_made
 
     def noted(self: serving.PatientProtocol, transport: Any) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        made.append(self)
+        protocols.append(self)
         connection_made(self, transport)
 
     monkeypatch.setattr(serving.PatientProtocol, "connection_made", noted)
@@ -115,7 +115,7 @@ def test_a_client_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: py
     with served(ConsoleSettings(trace=tmp_path)) as address, connected(address) as client:
         request = HEAD.format(address.removeprefix("http://")) + "\r\n"
         client.sendall(20 * request.encode())
-        while not made or made[0] in made[0].connections:
+        while not protocols or protocols[0] in protocols[0].connections:
             assert "No run is like that" not in page(address)
         assert is_closed(client)
 
@@ -180,7 +180,7 @@ def test_forms_that_wait_for_a_job_do_not_block_pages(held: Callable[[], int]) -
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
         with opener.open(address + "/signals", timeout=120) as answer:
             token = answer.read().decode().split('name="csrf" value="')[1].split('"')[0]
-        cookie = "; ".join(f"{one.name}={one.value}" for one in jar)
+        cookie = "; ".join(f"{jar_cookie.name}={jar_cookie.value}" for jar_cookie in jar)
         body = f"csrf={token}&key=sk"
         form = (
             f"POST /keys/inspect HTTP/1.1\r\nHost: {address.removeprefix('http://')}\r\nOrigin: {address}\r\n"

@@ -22,7 +22,7 @@ from flink_agents.ui.background import STALE_SECONDS, Background
 from flink_agents.ui.outside import KeyAnswer, Outside
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 from tests.ui.consoles import Browser, console
 from tests.ui.samples import write
 
@@ -90,18 +90,18 @@ STATUS = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trace")
-    write(directory, [one for run in runs() for one in run.records])
+    write(directory, [record for run in runs() for record in run.records])
     return directory
 
 
 @pytest.fixture(scope="module")
 def seen(place: Path) -> Iterator[tuple[Browser, Outside]]:
     with console(ConsoleSettings(trace=place, signals="signals", cluster="http://127.0.0.1:1")) as (
-        made,
+        browser,
         _,
         out,
     ):
-        yield made, out
+        yield browser, out
 
 
 def words(page: str) -> str:
@@ -122,7 +122,7 @@ def test_a_status_has_one_name_everywhere(place: Path, seen: tuple[Browser, Outs
     )
 
 
-@each(
+@each_case(
     "key, queued, running, suspended",
     [
         ("calls", 0, 1000, 0),
@@ -136,8 +136,10 @@ def test_a_status_has_one_name_everywhere(place: Path, seen: tuple[Browser, Outs
 def test_durations_tell_queued_running_and_suspended_apart(
     key: str, queued: float, running: float, suspended: float, place: Path, seen: tuple[Browser, Outside]
 ) -> None:
-    found = next(one for one in by_run(read_files(place)).values() if one.last.key == f"s{key}")
-    spent = found.spent(NOW)
+    run = next(
+        candidate for candidate in by_run(read_files(place)).values() if candidate.last.key == f"s{key}"
+    )
+    spent = run.spent(NOW)
     measured = (spent.queued, spent.running, spent.suspended)
     assert measured == pytest.approx((queued, running, suspended), abs=0.01)
     page = words(seen[0].page(link("/keys", key=key)))
@@ -145,7 +147,7 @@ def test_durations_tell_queued_running_and_suspended_apart(
     assert not suspended or "min suspended" in page
 
 
-@each(
+@each_case(
     "key, said",
     [
         ("calls", "durable call price_of"),
@@ -178,7 +180,7 @@ def test_what_waits_behind_a_run_is_the_jobs_to_say(seen: tuple[Browser, Outside
 
 
 def test_a_key_and_its_run_lead_to_the_request(place: Path) -> None:
-    asked = [
+    approval_requests = [
         ApprovalRequest("sasks|1|pay||0|abc", "quotes", "pay", "asks", "tool pay", {}, int(NOW * 1000)),
         ApprovalRequest("no wait at all", "quotes", "pay", "asks", "nothing", {}, int(NOW * 1000)),
     ]
@@ -188,7 +190,7 @@ def test_a_key_and_its_run_lead_to_the_request(place: Path) -> None:
         outside,
     ):
         requests: Any = outside._requests  # pyright: ignore[reportPrivateUsage]
-        requests._make = lambda: asked
+        requests._make = lambda: approval_requests
         target = html.escape(link("/approval", id="sasks|1|pay||0|abc"))
         for page in (link("/keys", key="asks"), link("/run", id=run_id_of("job", "asks", 1)), "/waiting"):
             assert target in browser.page(page), page
@@ -203,23 +205,26 @@ def test_an_old_value_is_renewed_or_said_to_be_old() -> None:
         free.wait()
         return next(answers)
 
-    one: Any = Background(make, 5.0)
+    background: Any = Background(make, 5.0)
 
     def let_pass(seconds: float) -> None:
-        one._made -= seconds
-        one._tried -= seconds
+        background._made -= seconds
+        background._tried -= seconds
 
-    assert one.read(30).value == "first"
+    assert background.read(30).value == "first"
     let_pass(2 * STALE_SECONDS)
-    assert one.read(30).value == "second" and not one.read(0).stale
+    assert background.read(30).value == "second" and not background.read(0).stale
     free.clear()
     let_pass(2 * STALE_SECONDS)
-    assert one.read(0.01).stale
+    assert background.read(0.01).stale
     free.set()
 
 
 def test_a_key_is_listed_once(tmp_path: Path) -> None:
-    write(tmp_path, [one for number in range(3) for one in Run("k", number).at(5, "completed", 1.0).records])
+    write(
+        tmp_path,
+        [record for number in range(3) for record in Run("k", number).at(5, "completed", 1.0).records],
+    )
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert browser.page("/keys").count(">k</a>") == 1
 
@@ -232,7 +237,7 @@ WAITS_LONGEST = ["replayed", "calls", "computes", "suspended", "begun"]
 
 def long_runs() -> dict[str, list[TraceRecord]]:
     """Runs by their keys."""
-    made = [
+    slow_runs = [
         Run("suspended").at(50_000, "started").at(3000, "suspended", 47_000.0, waits=WAITS),
         Run("begun").at(2000, "started"),
         Run("calls").at(9000, "started").at(10, "waiting", **{"for": CALL, "since": 5000}),
@@ -242,7 +247,7 @@ def long_runs() -> dict[str, list[TraceRecord]]:
         Run("done").at(1200, "started").at(1, "completed", 1199.0),
         Run("quick").at(2, "started").at(1, "completed", 1.0),
     ]
-    return {one.key: one.records for one in made}
+    return {run.key: run.records for run in slow_runs}
 
 
 def keys_in(page: str) -> list[str]:
@@ -250,36 +255,36 @@ def keys_in(page: str) -> list[str]:
 
 
 def test_the_longest_come_first_by_the_time_until_now(tmp_path: Path) -> None:
-    found = long_runs()
-    write(tmp_path, [one for key in reversed(LONGEST) for one in found[key]])
+    records_by_key = long_runs()
+    write(tmp_path, [record for key in reversed(LONGEST) for record in records_by_key[key]])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert keys_in(browser.page("/runs?slow=1")) == LONGEST
         assert keys_in(browser.page("/runs?slow=1&agent=quotes")) == LONGEST
         assert keys_in(browser.page("/runs?slow=1&status=completed")) == ["done", "quick"]
         assert "from start to end or now" in browser.page("/runs")
-    said = CliRunner().invoke(app, ["runs", "--path", str(tmp_path), "--slow"]).stdout
-    assert [line.split()[2] for line in said.splitlines()[1:]] == LONGEST
+    output = CliRunner().invoke(app, ["runs", "--path", str(tmp_path), "--slow"]).stdout
+    assert [line.split()[2] for line in output.splitlines()[1:]] == LONGEST
 
 
 def test_pages_of_the_longest_runs_follow_each_other(tmp_path: Path) -> None:
     # Open runs last until now, which may be long after `NOW`: the gaps are days.
-    made = [Run(f"open{n}").at(1e8 - 1e5 * n, "started") for n in range(60)]
-    made += [
+    all_runs = [Run(f"open{n}").at(1e8 - 1e5 * n, "started") for n in range(60)]
+    all_runs += [
         Run(f"done{n}").at(2e8, "started").at(1e8 + 1e5 * n + 5e4, "completed", 1e8 - 1e5 * n - 5e4)
         for n in range(60)
     ]
-    write(tmp_path, [one for run in made for one in run.records])
+    write(tmp_path, [record for run in all_runs for record in run.records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         pages = [keys_in(browser.page(f"/runs?slow=1&page={n}")) for n in range(3)]
-    found = [key for page in pages for key in page]
-    assert found == [f"{name}{n}" for n in range(60) for name in ("open", "done")]
+    keys = [key for page in pages for key in page]
+    assert keys == [f"{name}{n}" for n in range(60) for name in ("open", "done")]
 
 
 def test_waits_are_listed_by_when_they_began(tmp_path: Path) -> None:
-    found = long_runs()
+    records_by_key = long_runs()
     # A restart repeats the record of a suspension.
-    again = replace(found["replayed"][-1], time=NOW - 1, replayed=True)
-    write(tmp_path, [*(one for key in reversed(WAITS_LONGEST) for one in found[key]), again])
+    again = replace(records_by_key["replayed"][-1], time=NOW - 1, replayed=True)
+    write(tmp_path, [*(record for key in reversed(WAITS_LONGEST) for record in records_by_key[key]), again])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert keys_in(browser.page("/waiting")) == WAITS_LONGEST
         overview = browser.page("/").split("Longest waits")[1]

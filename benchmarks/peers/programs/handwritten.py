@@ -42,7 +42,8 @@ class Journal:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._waiting = self._waiting, []
+            batch = self._waiting
+            self._waiting = []
             await asyncio.to_thread(self._commit, batch)
             for *_, stored in batch:
                 stored.set_result(None)

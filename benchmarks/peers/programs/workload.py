@@ -34,7 +34,8 @@ READ_SECONDS = 10.0
 if len(sys.argv) == 4 and sys.argv[1] in ("rate", "latency", "kill"):
     os.environ["PEER_WORKLOAD"] = json.dumps(sys.argv[1:])
 MODE, _inputs, _folder = json.loads(os.environ["PEER_WORKLOAD"])
-INPUTS, FOLDER = int(_inputs), Path(_folder)
+INPUTS = int(_inputs)
+FOLDER = Path(_folder)
 _effects = os.open(FOLDER / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT) if MODE == "kill" else None
 
 
@@ -89,14 +90,14 @@ async def send_all(send: Callable[[int], Awaitable[object]], in_flight: int, pro
     slots = asyncio.Semaphore(in_flight)
     running: set[asyncio.Task[None]] = set()
 
-    async def one(number: int, at: float) -> None:
+    async def send_input(number: int, at: float) -> None:
         await send(number)
         slots.release()
         progress.output(at)
 
     async for number, at in arrivals():
         await slots.acquire()
-        task = asyncio.create_task(one(number, at))
+        task = asyncio.create_task(send_input(number, at))
         running.add(task)
         task.add_done_callback(running.discard)
     await asyncio.gather(*running)

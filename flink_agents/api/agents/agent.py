@@ -105,8 +105,8 @@ class Agent:
 
         ask.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
         name = self.agent_name or type(self).__name__
-        own = inspect.getdoc(type(self)) if type(self) is not Agent else None
-        ask.__doc__ = description or own or f"Hands a request over to {name}, and returns the answer."
+        docstring = inspect.getdoc(type(self)) if type(self) is not Agent else None
+        ask.__doc__ = description or docstring or f"Hands a request over to {name}, and returns the answer."
         return ClassAttribute(tool(ask))
 
     @overload
@@ -156,8 +156,8 @@ class Agent:
         """
         config = settings_and_config
         settings = {key: config.pop(key) for key in ActionSettings.model_fields if key in config}
-        known = (*ActionSettings.model_fields, "emits")
-        check_near(f"action {name!r}", place_of(func), config, known, "rename the value")
+        setting_names = (*ActionSettings.model_fields, "emits")
+        check_near(f"action {name!r}", place_of(func), config, setting_names, "rename the value")
         return self._add(name, triggers, func, emits, settings, config)
 
     def _add(

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 
 from flink_agents.api.common.places import describe, place_of, unwrap
 from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
@@ -120,12 +120,12 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
     Raises:
         UnknownTriggerError: A value is neither.
     """
-    found: list[Trigger] = []
+    event_types: list[Trigger] = []
     for value in _sequence(values):
         if isinstance(value, str) and value:
-            found.append(value)
+            event_types.append(value)
         elif isinstance(value, type) and issubclass(value, Event):
-            found.append(value)
+            event_types.append(value)
         else:
             raise UnknownTriggerError(
                 f"{what} has {role} that is not an event type",
@@ -134,7 +134,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
                 fix="write @action(InputEvent) or @action('OrderPlaced')",
                 where=where,
             )
-    return tuple(found)
+    return tuple(event_types)
 
 
 def _sequence(values: object) -> tuple[object, ...]:
@@ -188,7 +188,9 @@ def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
     inner = getattr(unwrap(func), ACTION_MARK, None)
     if not isinstance(inner, ActionMark):
         return
-    outer, below = (", ".join(map(_trigger_text, some)) for some in (triggers, inner.triggers))
+    outer, below = (
+        ", ".join(map(_trigger_text, trigger_group)) for trigger_group in (triggers, inner.triggers)
+    )
     together = ", ".join(dict.fromkeys(map(_trigger_text, [*triggers, *inner.triggers])))
     raise AgentDefinitionError(
         "two @action mark one function",
@@ -203,11 +205,16 @@ def _trigger_text(trigger: object) -> str:
     return trigger.__name__ if isinstance(trigger, type) else repr(trigger)
 
 
-def _resource(resource_type: ResourceType) -> Any:
+class ResourceDecorator(Protocol):
+    """A decorator of methods that declare a resource, with or without parentheses."""
+
     @overload
-    def decorator(func: F, /) -> F: ...
+    def __call__(self, func: F, /) -> F: ...
     @overload
-    def decorator(*, name: str | None = None) -> Callable[[F], F]: ...
+    def __call__(self, *, name: str | None = None) -> Callable[[F], F]: ...
+
+
+def _resource(resource_type: ResourceType) -> ResourceDecorator:
     def decorator(func: Any = None, /, *, name: str | None = None) -> Any:
         def decorate(target: Any) -> Any:
             setattr(unwrap(target), RESOURCE_MARK, ResourceMark(resource_type, name))

@@ -1,4 +1,4 @@
-"""Prevents a module that is imported for its definitions from running its job."""
+"""Rejects a job of a module that is imported for its definitions, and a job whose name names nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from flink_agents.api.common.option_values import NAME_RULE, is_name
 from flink_agents.api.common.places import authors_place
-from flink_agents.api.errors import MissingMainGuardError
+from flink_agents.api.errors import JobDefinitionError, MissingMainGuardError
 
 _IN_WORKERS = "_pemja"
 """A module that only the interpreter of a Flink worker has."""
@@ -29,12 +30,25 @@ def without_jobs(who: str) -> Generator[None]:
         _readers.remove(who)
 
 
-def check_may_run() -> None:
+def check_may_run(job_name: str | None = None) -> None:
     """Check that a job may run here and now.
+
+    Args:
+        job_name: The name that was passed to ``execute``.
 
     Raises:
         MissingMainGuardError: A module is being imported for its definitions.
+        JobDefinitionError: The name cannot name a job.
     """
+    if job_name is not None and not is_name(job_name):
+        # It would also name a folder: the empty one is that of all jobs.
+        raise JobDefinitionError(
+            "this text cannot name a job",
+            expected=f"a string, {NAME_RULE}, such as 'orders'; or no name",
+            found=repr(job_name),
+            fix="name the job: env.execute('orders')",
+            where=authors_place(),
+        )
     who = "a worker of the job" if _IN_WORKERS in sys.modules else next(iter(_readers), None)
     if who is None:
         return

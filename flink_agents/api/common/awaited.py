@@ -7,7 +7,8 @@ Python only logs a warning about such a coroutine, and it counts as true. So an 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -17,21 +18,60 @@ from flink_agents.api.common.current import called_action_run, current_action_ru
 from flink_agents.api.errors import MissingAwaitError
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
-def noted(called: str, made: _T) -> _T:
-    """Register ``made``, if it is a coroutine, as one that the running action has to await; return it.
+class Awaited(Coroutine[Any, Any, _T_co]):
+    """Base of awaitables with attributes of their own, which asyncio accepts in place of coroutines.
+
+    ``asyncio.create_task`` and task groups take coroutines only.
+
+    Attributes:
+        begun: The coroutine that a task executes; None before it starts.
+    """
+
+    begun: Coroutine[Any, Any, _T_co] | None = None
+
+    @abstractmethod
+    def _result(self) -> Coroutine[Any, Any, _T_co]:
+        """Return a coroutine of the result."""
+
+    @override
+    def __await__(self) -> Generator[Any, Any, _T_co]:
+        return self._result().__await__()
+
+    @override
+    def send(self, value: Any, /) -> Any:
+        return self._begin().send(value)
+
+    @override
+    def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        exception = error if isinstance(error, BaseException) else value or error
+        return self._begin().throw(exception)
+
+    @override
+    def close(self) -> None:
+        self._begin().close()
+
+    def _begin(self) -> Coroutine[Any, Any, _T_co]:
+        if self.begun is None:
+            self.begun = self._result()
+        return self.begun
+
+
+def noted(called: str, result: _T) -> _T:
+    """Register ``result``, if it is a coroutine, as one that the running action has to await; return it.
 
     Args:
         called: Name of the call, such as ``ctx.chat``; Python's own warnings use it, too.
-        made: The result of the call.
+        result: The result of the call.
     """
-    if inspect.iscoroutine(made):
-        made.__qualname__ = called
+    if inspect.iscoroutine(result):
+        result.__qualname__ = called
         run = current_action_run.get() or called_action_run.get()
         if run is not None and run.own_code_of is not None:
-            run.has_to_await(made)
-    return made
+            run.has_to_await(result)
+    return result
 
 
 def truth_of(result: object, condition: str) -> bool:

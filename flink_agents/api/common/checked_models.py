@@ -6,7 +6,7 @@ which the reader of the file adds the place.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,11 +14,13 @@ from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import WrongArgumentError
 from flink_agents.api.errors.base import suggest
 
+_T = TypeVar("_T")
+
 
 class CheckedType(type):
     """Metaclass of classes whose calls raise errors with the author's line."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
         """Create an instance.
 
         Raises:
@@ -34,8 +36,15 @@ class CheckedType(type):
             raise _by_position(cls, error) from None
 
 
-class CheckedModelType(CheckedType, type(BaseModel)):
-    """The same metaclass for pydantic models."""
+if TYPE_CHECKING:
+    # Type checkers read the arguments of a model from its fields only if it has pydantic's own metaclass.
+    from pydantic._internal._model_construction import ModelMetaclass
+
+    CheckedModelType = ModelMetaclass
+else:
+
+    class CheckedModelType(CheckedType, type(BaseModel)):
+        """The same metaclass for pydantic models."""
 
 
 def _fields_of(cls: type) -> list[str]:
@@ -44,11 +53,13 @@ def _fields_of(cls: type) -> list[str]:
 
 def _invalid(cls: type, error: ValidationError) -> WrongArgumentError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    names, field = _fields_of(cls), ".".join(map(str, first["loc"]))
+    names = _fields_of(cls)
+    field = ".".join(map(str, first["loc"]))
     problem = first["msg"].removeprefix("Value error, ")
     fix = f"correct {field!r}" if field else "correct the value"
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        problem, fix = "unknown argument", suggest(field, names, "remove it")
+        problem = "unknown argument"
+        fix = suggest(field, names, "remove it")
     elif first["type"] in ("missing", "missing_argument"):
         fix = f"write {cls.__name__}({field}=...)"
     return WrongArgumentError(

@@ -1,13 +1,22 @@
-"""The context of the running action, for code that gets no context as an argument.
+"""Context variables: the running action, for code that gets no context as an argument, and those of users.
 
 A library that an action calls, such as a Pydantic AI agent, can record its calls with the action's context
 without a parameter for it.
+
+The tenant of a customer, a tracing span and the precision of ``decimal`` are context variables of users.
+Threads and tasks of the runtime serve one key after the other, and a replay does not execute recorded code.
+So each execution of an action, and each of its steps and tools, has a copy of the context, as in
+``asyncio.to_thread``: code sees those of its caller, and what it binds stays inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from contextvars import ContextVar
+import decimal
+import inspect
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from functools import wraps
+from types import coroutine
 from typing import Any, Protocol
 
 
@@ -19,7 +28,7 @@ class CurrentActionRun(Protocol):
         """Name of the action if its own code is running, and not one of its durable functions."""
         ...
 
-    def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
+    def has_to_await(self, action_coroutine: Coroutine[Any, Any, Any]) -> None:
         """Register a coroutine that the action's own code created and has to await."""
         ...
 
@@ -36,6 +45,8 @@ called_action_run: ContextVar[CurrentActionRun | None] = ContextVar(
 )
 """The execution of the action whose function is being called: code of a ``def`` action runs inside."""
 
+current_delivery: ContextVar[Any] = ContextVar("flink_agents_delivery", default=None)
+"""The object that delivers outcomes to the action whose code runs; None in other code."""
 
 OWN_LOCKS: set[str] = set()
 """Libraries whose locks, events and queues join tasks of one action, and nothing outside of it.
@@ -61,3 +72,77 @@ def unrecorded_action() -> str | None:
         if run is not None and run.context_here() is not None:
             return None
     return None if run is None else run.own_code_of
+
+
+# -- variables of users ------------------------------------------------------------------
+
+
+def _variable_of_decimal() -> ContextVar[decimal.Context]:
+    decimal.getcontext()
+    (variable,) = copy_context()
+    return variable
+
+
+DECIMALS: ContextVar[decimal.Context] = Context().run(_variable_of_decimal)
+"""The variable of ``decimal``, which has no public name. Its value can be changed in place."""
+
+
+is_closing: ContextVar[bool] = ContextVar("flink_agents_is_closing", default=False)
+"""True if Python closes the coroutine of the context, as it does if an awaited task raised GeneratorExit."""
+
+
+def isolated() -> Context:
+    """Return a copy of the running context. What code binds in it, or sets in ``decimal``, stays there."""
+    context = copy_context()
+    if DECIMALS in context:
+        context.run(DECIMALS.set, context[DECIMALS].copy())
+    return context
+
+
+def contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with its own context in each call; a coroutine function remains one."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return isolated().run(function, *args, **kwargs)
+
+    @wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        context = isolated()
+        return await in_context(context, context.run(function, *args, **kwargs))
+
+    return call_async if inspect.iscoroutinefunction(function) else call
+
+
+@coroutine
+def in_context(context: Context, inner: Coroutine[Any, Any, Any], *resume: Any) -> Generator[Any, Any, Any]:
+    """Await a coroutine in its own context, without a task.
+
+    The running task takes over the variables of the runtime: callbacks of the task have its context.
+
+    Args:
+        context: The context.
+        inner: The coroutine. The watchdog finds it by this name.
+        *resume: A function that resumes the coroutine, with its first arguments. Default: none. Its last two
+            are the method of the coroutine, and the value for it.
+    """
+    run = context.run
+    send = inner.send
+    try:
+        awaited = run(*resume, send, None)
+        while True:
+            current_delivery.set(context.get(current_delivery))
+            current_action_run.set(context.get(current_action_run))
+            try:
+                value = yield awaited
+            except BaseException as error:
+                if isinstance(error, GeneratorExit):
+                    context.run(is_closing.set, True)
+                awaited = run(*resume, inner.throw, error)
+            else:
+                awaited = run(*resume, send, value)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        current_delivery.set(context.get(current_delivery))
+        current_action_run.set(context.get(current_action_run))

@@ -20,16 +20,16 @@ class IdentityCache(Generic[Value]):
 
     def get(self, owner: object) -> Value | None:
         """Return the value of an object, or None."""
-        found = self._cached.get(id(owner))
+        entry = self._cached.get(id(owner))
         # Another object can get the id of a deleted one.
-        return found[1] if found is not None and found[0]() is owner else None
+        return entry[1] if entry is not None and entry[0]() is owner else None
 
     def put(self, owner: object, value: Value) -> Value:
         """Store the value of an object, which must allow weak references, and return it."""
         cached, number = self._cached, id(owner)
 
         def forget(reference: weakref.ref[Any]) -> None:
-            if (found := cached.get(number)) is not None and found[0] is reference:
+            if (entry := cached.get(number)) is not None and entry[0] is reference:
                 del cached[number]
 
         cached[number] = weakref.ref(owner, forget), value

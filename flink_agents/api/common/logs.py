@@ -23,7 +23,7 @@ MAX_TRACEBACK = 20_000
 def bounded_logger(name: str) -> logging.Logger:
     """Return the logger ``name``, which cuts long messages."""
     logger = logging.getLogger(name)
-    if not any(isinstance(one, _Bounded) for one in logger.filters):
+    if not any(isinstance(log_filter, _Bounded) for log_filter in logger.filters):
         logger.addFilter(_Bounded())
         vars(logger)["handle"] = _harmless(logger)
     return logger
@@ -31,7 +31,8 @@ def bounded_logger(name: str) -> logging.Logger:
 
 def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
     """Return a handler function for a logger that reports an exception of handlers and filters only once."""
-    plain, reported = logger.handle, False
+    plain = logger.handle
+    reported = False
 
     def handle(record: logging.LogRecord) -> None:
         nonlocal reported
@@ -54,7 +55,8 @@ def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
     """Return ``text``; if it is longer than ``most`` characters, without its middle."""
     if len(text) <= most:
         return text
-    head, tail = most * 3 // 4, most // 4
+    head = most * 3 // 4
+    tail = most // 4
     return f"{text[:head]} ... {len(text) - head - tail} characters ... {text[-tail:]}"
 
 
@@ -78,26 +80,33 @@ def _argument(value: object) -> object:
     return value if short else _Shown(value)
 
 
-class _Shown:
-    """A value in a log: cut, and without an error if its text is unavailable."""
+class _Shown(str):
+    """The text of a value in a log: cut, and without an error if it is unavailable.
 
-    def __init__(self, value: object) -> None:
-        self._value = value
+    A string, since handlers may write the arguments of records, for example as JSON.
+    """
 
-    def __str__(self) -> str:
-        try:
-            return bounded(hide(self._value))
-        except Exception as error:
-            return self._without(error)
+    _value: object
+
+    def __new__(cls, value: object) -> _Shown:
+        """Keep the value for its ``repr``."""
+        shown = super().__new__(cls, _text(str, value))
+        shown._value = value
+        return shown
 
     def __repr__(self) -> str:
-        try:
-            return bounded(hide(repr(self._value)))
-        except Exception as error:
-            return self._without(error)
+        return _text(repr, self._value)
 
-    def _without(self, error: Exception) -> str:
-        return f"<{type(self._value).__qualname__}: its __str__ raised {type(error).__name__}>"
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # Handlers of other processes get the text; the value may have no pickle.
+        return str, (str(self),)
+
+
+def _text(show: Callable[[object], str], value: object) -> str:
+    try:
+        return bounded(hide(show(value)))
+    except Exception as error:
+        return f"<{type(value).__qualname__}: its __str__ raised {type(error).__name__}>"
 
 
 def _traceback(error: BaseException, origin: TracebackType | None) -> str:

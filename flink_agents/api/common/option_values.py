@@ -19,6 +19,18 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)\s*\Z")
 _EXAMPLES: dict[type[Any], str] = {timedelta: "5 min", int: "100", bool: "true"}
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
+NAME_RULE = "more than dots, slashes and blanks"
+
+
+def is_name(text: object) -> bool:
+    """Return True if a text can name a job.
+
+    Dots, slashes and blanks alone cannot: they would be a folder that exists, or nothing that you can see.
+    """
+    return isinstance(text, str) and any(
+        char not in "./\\" and char.isprintable() and not char.isspace() for char in text
+    )
+
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
@@ -30,6 +42,7 @@ class ConfigOption(Generic[T]):
         default: Its value if it is not set.
         doc: Its meaning, with unit.
         minimum: The lowest valid value; None if all values are valid.
+        is_name: True if the value names something, as :func:`is_name` says.
 
     An option of the type ``dict`` has entries, whose keys start with the option's key and a dot.
     """
@@ -39,6 +52,7 @@ class ConfigOption(Generic[T]):
     default: T | None
     doc: str
     minimum: T | None = None
+    is_name: bool = False
 
     def parse(self, value: object) -> T:
         """Return ``value`` as this option's type.
@@ -50,20 +64,29 @@ class ConfigOption(Generic[T]):
             parsed = _convert(self.type, value)
             if self.minimum is not None and parsed < self.minimum:
                 raise ValueError(value)
+            if self.is_name and not is_name(parsed):
+                raise ValueError(value)
             return cast(T, parsed)
         except (ValueError, TypeError, OverflowError) as error:
             least = "" if self.minimum is None else f", at least {write_value(self.minimum)}"
             raise OptionError(
                 f"invalid value of option {self.key!r}",
-                expected=describe_type(self.type) + least,
+                expected=describe_type(self.type) + (f", {NAME_RULE}" if self.is_name else least),
                 found=repr(value),
                 fix=self._fix(value),
             ) from error
 
+    def written(self, value: object, text: str | None) -> object:
+        """Return a value of a YAML file: its text, unless this option takes a bool or values of any type.
+
+        YAML reads ``off``, ``010`` or ``null`` as another type.
+        """
+        return value if text is None or self.type in (bool, object, dict) else text
+
     def _fix(self, value: object) -> str:
         """Return a fix for an invalid ``value``: an example, and the option's meaning."""
         if issubclass(self.type, Enum):
-            near = suggest(str(value), [str(one.value) for one in self.type], "", cutoff=0.75)
+            near = suggest(str(value), [str(member.value) for member in self.type], "", cutoff=0.75)
             if near:
                 return near
         shown = _EXAMPLES.get(self.type, "") if self.default is None else write_value(self.default)
@@ -71,16 +94,21 @@ class ConfigOption(Generic[T]):
 
 
 def option(
-    key: str, kind: type[T], default: T | str | None = None, *, minimum: T | str | None = None
+    key: str,
+    kind: type[T],
+    default: T | str | None = None,
+    *,
+    minimum: T | str | None = None,
+    is_name: bool = False,
 ) -> Callable[[str], ConfigOption[T]]:
-    """Return a function that adds the meaning to an option with this key, type, default and minimum.
+    """Return a function that adds the meaning to an option with this key, type, default and valid values.
 
     Default and minimum can be strings as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
     """
 
     def declare(doc: str) -> ConfigOption[T]:
         values = [None if value is None else _convert(kind, value) for value in (default, minimum)]
-        return ConfigOption(key, kind, values[0], doc, values[1])
+        return ConfigOption(key, kind, values[0], doc, values[1], is_name)
 
     return declare
 

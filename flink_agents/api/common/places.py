@@ -72,15 +72,15 @@ def place_of(func: Any) -> str:
 def place_of_class(target: type) -> str:
     """Return ``file:line in Class``, or the full name if the source is unavailable."""
     name = target.__qualname__
-    found = _CLASS_LINES.get(target)
-    if found is None:
+    location = _CLASS_LINES.get(target)
+    if location is None:
         try:
             _, line = inspect.getsourcelines(target)
             path = inspect.getsourcefile(target) or inspect.getfile(target)
         except (OSError, TypeError):
             return f"{target.__module__}.{name}"
-        found = _CLASS_LINES.put(target, (path, line))
-    path, line = found
+        location = _CLASS_LINES.put(target, (path, line))
+    path, line = location
     return f"{short_path(path)}:{line} in {name}"
 
 

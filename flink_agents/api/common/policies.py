@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from flink_agents.api.common.checked_models import CheckedModelType, CheckedType
+from flink_agents.api.common.durations import plain_seconds
 from flink_agents.api.errors.runs import FailedAttempt
+
+Seconds = Annotated[float, BeforeValidator(plain_seconds)]
+"""Seconds, or a timedelta."""
 
 
 class OnError(StrEnum):
@@ -57,12 +62,12 @@ class RetryTimes(BaseModel, metaclass=CheckedModelType):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    initial_interval: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    initial_interval: Seconds = Field(default=1.0, ge=0, allow_inf_nan=False)
     factor: float = Field(default=2.0, ge=1, allow_inf_nan=False)
-    max_interval: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    max_interval: Seconds = Field(default=60.0, ge=0, allow_inf_nan=False)
     jitter: float = Field(default=0.1, ge=0, le=1)
     max_attempts: int | None = Field(default=5, ge=1)
-    max_duration: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    max_duration: Annotated[Seconds, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class RetryPolicy(RetryTimes):
@@ -92,6 +97,21 @@ class RetryPolicy(RetryTimes):
     retry_on: tuple[type[BaseException], ...] | None = None
     non_retryable: tuple[type[BaseException], ...] = ()
 
+    if TYPE_CHECKING:
+        # Of the two last fields, type checkers would accept nothing but a tuple.
+        def __init__(
+            self,
+            *,
+            initial_interval: float = 1.0,
+            factor: float = 2.0,
+            max_interval: float = 60.0,
+            jitter: float = 0.1,
+            max_attempts: int | None = 5,
+            max_duration: float | None = None,
+            retry_on: type[BaseException] | Collection[type[BaseException]] | None = None,
+            non_retryable: type[BaseException] | Collection[type[BaseException]] = (),
+        ) -> None: ...
+
     @field_validator("retry_on", "non_retryable", mode="before")
     @classmethod
     def _one_class(cls, value: object) -> object:
@@ -108,7 +128,7 @@ class RateLimit(metaclass=CheckedType):
     """
 
     calls: int = Field(ge=1)
-    per: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    per: Seconds = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 DEAD_LETTER_TAG = "dead-letter"

@@ -86,14 +86,14 @@ class Providers:
         Raises:
             AgentsError: There is no provider, it cannot be imported, or the result has another class.
         """
-        made = self.load(name)(*arguments)
-        if isinstance(made, kind):
-            return made
+        result = self.load(name)(*arguments)
+        if isinstance(result, kind):
+            return result
         thing = self.what.rpartition(" ")[2]
         raise self.error(
             f"the provider of {self.what} {name!r} is invalid: it returned a value that is not a {thing}",
             expected=f"an object of a subclass of {kind.__name__}",
-            found=type(made).__name__,
+            found=type(result).__name__,
             fix=f"correct its entry point in the group {self.group}",
         )
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 import uuid
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from flink_agents.api.common.metrics import MetricGroup
-from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context.asking import AskMethods
+from flink_agents.api.context.durable_steps import DurableMethods
 from flink_agents.api.context.servers import FilledPrompt, ServerMethods
 from flink_agents.api.context.tasks import TaskMethods
 from flink_agents.api.context.waits import WaitMethods
-from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.models.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.models.history import ConversationHandle
@@ -28,7 +27,7 @@ from flink_agents.api.vector_store import Filter, ScoredDocument
 _T = TypeVar("_T")
 
 
-class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
+class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, WaitMethods):
     """An action's view of the run that it belongs to.
 
     A context belongs to one execution of one action. After that execution, or from another thread than the
@@ -134,7 +133,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         """
 
     @abstractmethod
-    def client(self, name: str) -> Awaitable[Any]:
+    def client(self, name: str) -> Coroutine[Any, Any, Any]:
         """Return an awaitable of the client ``name``; its first use opens it, once per subtask.
 
         All actions of the subtask share it. It is closed when the attempt of the job ends.
@@ -198,7 +197,8 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         Raises:
             ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
             ResourceUnavailableError: A package or a secret is missing.
-            ModelRequestError: A request failed in all its attempts, and so did the fallbacks.
+            ModelRequestError: A request failed in all its attempts, and so did the fallbacks; or the messages
+                are empty.
             UsageLimitExceededError: The conversation would exceed a usage limit.
             ModelOutputError: The model gave no output of that type.
             ToolError: A tool ended the conversation.
@@ -304,95 +304,6 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
         """Return the entry ``key`` of :attr:`action_config`."""
         return self.action_config.get(key, default)
-
-    # -- durable calls ----------------------------------------------------------------
-
-    def durable_execute(
-        self,
-        function: Callable[..., Any] | DurableCallable,
-        /,
-        *args: Any,
-        name: str | None = NOT_GIVEN,
-        result_type: Any = NOT_GIVEN,
-        timeout: float | timedelta | None = NOT_GIVEN,
-        retry: RetryPolicy | None = NOT_GIVEN,
-        reconciler: Callable[..., Any] | None = NOT_GIVEN,
-        **kwargs: Any,
-    ) -> Any:
-        """Call ``function`` and record its result; after a crash, return the recorded result.
-
-        For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all other
-        arguments, which are part of the step's identity. If it has a parameter ``idempotency_key``, it gets a
-        key of 32 hexadecimal digits, equal for all attempts of the step.
-
-        The function gets copies of its arguments, and never the context: using the context inside a durable
-        function is an error. If the function has a parameter with the name of a setting, or ``**kwargs``,
-        passing that name raises an error; with a ``DurableCallable``, the function gets it.
-
-        Returns:
-            The recorded result of ``function``.
-
-        Raises:
-            Exception: ``function`` raised it, now or when it was recorded.
-            NonDeterminismError: Another step was recorded in its place.
-            DurableResultError: The result cannot be recorded.
-            UnserializableValueError: An argument cannot be part of the step's identity.
-            ContextMisuseError: The action is ``async def``, or the caller is a durable function.
-            AgentConfigurationError: A setting may be meant for the function, or is invalid, or the reconciler
-                does not accept the arguments.
-        """
-        what = durable_callable(
-            function,
-            kwargs,
-            name=name,
-            result_type=result_type,
-            timeout=timeout,
-            retry=retry,
-            reconciler=reconciler,
-        )
-        if what.reconciler is not None or what.misspelt is not None:
-            what.check_call_arguments(args, kwargs)
-        return self._call_durably(what, args, kwargs)
-
-    def durable_execute_async(
-        self,
-        function: Callable[..., Any] | DurableCallable,
-        /,
-        *args: Any,
-        name: str | None = NOT_GIVEN,
-        result_type: Any = NOT_GIVEN,
-        timeout: float | timedelta | None = NOT_GIVEN,
-        retry: RetryPolicy | None = NOT_GIVEN,
-        reconciler: Callable[..., Any] | None = NOT_GIVEN,
-        **kwargs: Any,
-    ) -> Awaitable[Any]:
-        """Return an awaitable of the same result, for ``async def`` actions.
-
-        The call of this method fixes the place in the order of steps, so that steps may run concurrently:
-        ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
-        """
-        what = durable_callable(
-            function,
-            kwargs,
-            name=name,
-            result_type=result_type,
-            timeout=timeout,
-            retry=retry,
-            reconciler=reconciler,
-        )
-        if what.reconciler is not None or what.misspelt is not None:
-            what.check_call_arguments(args, kwargs)
-        return self._call_durably_async(what, args, kwargs)
-
-    @abstractmethod
-    def _call_durably(
-        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any: ...
-
-    @abstractmethod
-    def _call_durably_async(
-        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]: ...
 
     # -- time and chance --------------------------------------------------------------
 

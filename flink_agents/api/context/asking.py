@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.common.awaited import AwaitedMethods, noted
+from flink_agents.api.context.waits import timeout_of
 from flink_agents.api.errors import AgentOutputsError
 
 ASKED = "_asked"
@@ -77,7 +79,7 @@ class Answer:
 class AskMethods(AwaitedMethods, ABC):
     """Base class of ``RunnerContext`` for prompts and MCP servers."""
 
-    def call_agent(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[Any]:
+    def call_agent(self, agent: SubAgent | type[SubAgent], event: Any) -> Coroutine[Any, Any, Any]:
         """Let another agent handle ``event`` within this run; await the result for its output.
 
         For ``async def`` actions. The actions of the sub-agent run as code of this action: each of their
@@ -103,7 +105,7 @@ class AskMethods(AwaitedMethods, ABC):
         """
         return noted("ctx.call_agent", _only(self._ask(agent, event)))
 
-    def call_agent_all(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[list[Any]]:
+    def call_agent_all(self, agent: SubAgent | type[SubAgent], event: Any) -> Coroutine[Any, Any, list[Any]]:
         """Call an agent as :meth:`call_agent` does, for all its outputs in order.
 
         Args:
@@ -114,7 +116,7 @@ class AskMethods(AwaitedMethods, ABC):
 
     def call_agent_traced(
         self, agent: SubAgent | type[SubAgent], event: Any, transcript: bool = True
-    ) -> Awaitable[Answer]:
+    ) -> Coroutine[Any, Any, Answer]:
         """Call an agent as :meth:`call_agent` does, for all its outputs and its steps.
 
         Args:
@@ -125,34 +127,39 @@ class AskMethods(AwaitedMethods, ABC):
         return noted("ctx.call_agent_traced", self._ask(agent, event, transcript))
 
     async def join(
-        self, *awaitables: Awaitable[Any], timeout: float | None = None
+        self, *awaitables: Awaitable[Any], timeout: float | timedelta | None = None
     ) -> list[Any | BaseException]:
         """Await all of them concurrently, until the timeout.
 
         Args:
             *awaitables: The awaitables, such as several :meth:`call_agent`.
-            timeout: Seconds after which unfinished awaitables are cancelled; None for no limit.
+            timeout: Time after which unfinished ones are cancelled, in seconds or as a timedelta; None for
+                no limit.
 
         Returns:
             In the order of the arguments: the result of each, the error that it raised, or a
             ``TimeoutError``.
+
+        Raises:
+            InvalidDurationError: The timeout is invalid.
         """
-        tasks = [asyncio.ensure_future(one) for one in awaitables]
+        seconds = timeout_of("ctx.join", timeout)
+        tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         if not tasks:
             return []
         try:
-            _, late = await asyncio.wait(tasks, timeout=timeout)
+            _, late = await asyncio.wait(tasks, timeout=seconds)
         finally:
             for task in tasks:
                 task.cancel()
         if late:
             await asyncio.wait(late)
-        return [_ended(task, task in late, timeout) for task in tasks]
+        return [_ended(task, task in late, seconds) for task in tasks]
 
     @abstractmethod
     def _ask(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
-    ) -> Awaitable[Answer]: ...
+    ) -> Coroutine[Any, Any, Answer]: ...
 
 
 async def _only(answer: Awaitable[Answer]) -> Any:

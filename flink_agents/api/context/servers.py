@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from typing_extensions import override
+
+from flink_agents.api.common.awaited import Awaited
 from flink_agents.api.common.places import caller_place
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.models.mcp import MCPServerClient
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceType
 
 
-class FilledPrompt(Awaitable[list[ChatMessage]]):
+class FilledPrompt(Awaited[list[ChatMessage]]):
     """A prompt with its values. Await it for its messages; ``ctx.chat`` awaits it itself.
 
     Args:
@@ -33,10 +36,8 @@ class FilledPrompt(Awaitable[list[ChatMessage]]):
         self._local = prompt.filled(values, f"the prompt {name!r}", all_known=True)
         self._arguments = {} if self._source is None else self._source.filled(values, f"the prompt {name!r}")
 
-    def __await__(self) -> Generator[Any, Any, list[ChatMessage]]:
-        return self._messages().__await__()
-
-    async def _messages(self) -> list[ChatMessage]:
+    @override
+    async def _result(self) -> list[ChatMessage]:
         if self._source is None:
             return list(self._local)
         server = self._server(self._source.server)
@@ -90,8 +91,8 @@ class ServerMethods(ABC):
             ResourceNotFoundError: The agent has no such prompt.
             AgentDefinitionError: A value is missing, belongs to no variable, or is invalid.
         """
-        found = self.get_resource(prompt, ResourceType.PROMPT)
+        resource = self.get_resource(prompt, ResourceType.PROMPT)
         try:
-            return FilledPrompt(prompt, found, values, self.mcp_server)
+            return FilledPrompt(prompt, resource, values, self.mcp_server)
         except AgentDefinitionError as error:
             raise error.at(caller_place(0)) from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from flink_agents.api.common.awaited import AwaitedMethods
+from flink_agents.api.context.waits import timeout_of
 
 _T = TypeVar("_T")
 
@@ -30,7 +32,7 @@ class TaskMethods(AwaitedMethods):
         return results
 
     async def as_completed(
-        self, awaitables: Iterable[Awaitable[_T]], timeout: float | None = None
+        self, awaitables: Iterable[Awaitable[_T]], timeout: float | timedelta | None = None
     ) -> AsyncIterator[_T]:
         """Yield results as ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
 
@@ -40,25 +42,27 @@ class TaskMethods(AwaitedMethods):
 
         Args:
             awaitables: The awaitables, which run concurrently.
-            timeout: Timeout in seconds; None for no limit.
+            timeout: Timeout in seconds, or as a timedelta; None for no limit.
 
         Raises:
+            InvalidDurationError: The timeout is invalid.
             Exception: One of them raised it; it is raised when its turn comes.
             TimeoutError: Some did not end in time.
         """
-        tasks = [asyncio.ensure_future(one) for one in awaitables]
+        seconds = timeout_of("ctx.as_completed", timeout)
+        tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         ended: _Ends[asyncio.Future[_T] | None] = _Ends()
         ended.ends_of = tasks
         for task in tasks:
             task.add_done_callback(ended.put_nowait)
         late = None
-        if timeout is not None:
-            late = asyncio.get_running_loop().call_later(timeout, ended.put_nowait, None)
+        if seconds is not None:
+            late = asyncio.get_running_loop().call_later(seconds, ended.put_nowait, None)
         try:
             for _ in tasks:
                 task = await ended.get()
                 if task is None:
-                    raise TimeoutError(f"some were not finished after {timeout:g} s")
+                    raise TimeoutError(f"some were not finished after {seconds:g} s")
                 yield task.result()
         finally:
             if late is not None:
@@ -69,23 +73,27 @@ class TaskMethods(AwaitedMethods):
     async def wait(
         self,
         awaitables: Iterable[Awaitable[_T]],
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         return_when: str = asyncio.ALL_COMPLETED,
     ) -> tuple[list[asyncio.Future[_T]], list[asyncio.Future[_T]]]:
         """Wait as ``asyncio.wait`` does, also for coroutines; results have the order of the argument.
 
         Args:
             awaitables: The awaitables, which run concurrently.
-            timeout: Timeout in seconds; None for no limit.
+            timeout: Timeout in seconds, or as a timedelta; None for no limit.
             return_when: ``asyncio.FIRST_COMPLETED``, ``FIRST_EXCEPTION`` or ``ALL_COMPLETED``.
 
         Returns:
             The finished futures, and the unfinished ones.
+
+        Raises:
+            InvalidDurationError: The timeout is invalid.
         """
-        tasks = [asyncio.ensure_future(one) for one in awaitables]
+        seconds = timeout_of("ctx.wait", timeout)
+        tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         if tasks:
-            await asyncio.wait(tasks, timeout=timeout, return_when=return_when)
-        return [one for one in tasks if one.done()], [one for one in tasks if not one.done()]
+            await asyncio.wait(tasks, timeout=seconds, return_when=return_when)
+        return [task for task in tasks if task.done()], [task for task in tasks if not task.done()]
 
 
 class _Ends(asyncio.Queue[_T]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 class WaitMethods(AwaitedMethods, ABC):
     """Pauses, waits for signals, and approval requests."""
 
-    def sleep(self, duration: float | timedelta) -> Awaitable[None]:
+    def sleep(self, duration: float | timedelta) -> Coroutine[Any, Any, None]:
         """Return an awaitable pause that survives restarts; for ``async def`` actions.
 
         If a run waits for nothing else, it is suspended: it uses state and a timer, but no memory and no slot
@@ -55,7 +55,8 @@ class WaitMethods(AwaitedMethods, ABC):
             name: Name of the signal.
             signal_type: Type of the value: a pydantic model, a dataclass, or another type that pydantic
                 supports. Default: the value as it came.
-            timeout: Longest wait, in seconds or as a timedelta. Default: no limit.
+            timeout: Longest wait, in seconds or as a timedelta. Default: no limit. It survives restarts;
+                ``asyncio.timeout`` would start again.
 
         Returns:
             An awaitable of the signal's value. Its ``id`` is the id of the wait.
@@ -74,7 +75,7 @@ class WaitMethods(AwaitedMethods, ABC):
                 found=f"{type(name).__qualname__} {name!r}"[:200],
                 fix='name the signal, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
             )
-        return self._signal_wait(name, signal_type, _timeout_of("ctx.wait_for_signal", timeout))
+        return self._signal_wait(name, signal_type, timeout_of("ctx.wait_for_signal", timeout))
 
     async def request_approval(
         self,
@@ -110,7 +111,7 @@ class WaitMethods(AwaitedMethods, ABC):
                 fix='describe it for the person, as in ctx.request_approval("refund", {"order": 7})',
             )
         shown = plain(dict(arguments or {}))
-        return await self._approval(what, shown, _timeout_of("ctx.request_approval", timeout), check)
+        return await self._approval(what, shown, timeout_of("ctx.request_approval", timeout), check)
 
     @abstractmethod
     def _approval(
@@ -118,7 +119,10 @@ class WaitMethods(AwaitedMethods, ABC):
     ) -> Awaitable[ApprovalOutcome]: ...
 
     @abstractmethod
-    def _pause(self, seconds: float) -> Awaitable[None]: ...
+    def _check_may_wait(self, does: str) -> None: ...
+
+    @abstractmethod
+    def _pause(self, seconds: float) -> Coroutine[Any, Any, None]: ...
 
     @abstractmethod
     def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
@@ -136,5 +140,23 @@ def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -
     return seconds_of(duration, refuse)
 
 
-def _timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
+def timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
+    """Return the timeout of a call of the context in seconds; None for no limit.
+
+    Raises:
+        InvalidDurationError: It is invalid.
+    """
     return None if timeout is None else _seconds_of(called, timeout, "; None waits without a limit")
+
+
+def check_may_wait(context: WaitMethods, does: str) -> None:
+    """Check that an action can wait, before it starts what it may have to wait for.
+
+    Args:
+        context: The context of the action.
+        does: What it does, for the error: ``gives a model a tool that needs an approval``.
+
+    Raises:
+        ContextMisuseError: Its code was not recognised as one that waits.
+    """
+    context._check_may_wait(does)  # pyright: ignore[reportPrivateUsage]

@@ -7,14 +7,16 @@ or error in the store, and returns or raises it again when the run is replayed a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, StrEnum
 from functools import cached_property, lru_cache, partial
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, Unpack, overload
 from weakref import WeakValueDictionary
+
+from typing_extensions import ParamSpec, TypeVar
 
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.common.policies import RetryPolicy
@@ -22,7 +24,11 @@ from flink_agents.api.durable import checks as checks
 from flink_agents.api.durable.checks import IDEMPOTENCY_KEY as IDEMPOTENCY_KEY, takes as takes
 from flink_agents.api.errors import AgentConfigurationError
 
+_P = ParamSpec("_P", default=...)
+_Q = ParamSpec("_Q")
+_R = TypeVar("_R")
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True, default=Any)
 
 
 class TerminalError(Exception):
@@ -131,14 +137,29 @@ class UnknownOutcome:
     repeats: bool = False
 
 
+class StepSettings(TypedDict, total=False):
+    """Settings of a durable step that change no types."""
+
+    name: str | None
+    timeout: float | timedelta | None
+    retry: RetryPolicy | None
+    reconciler: Callable[..., Any] | None
+
+
+class _CallableSettings(StepSettings, total=False):
+    redact: str | Collection[str]
+    unknown: UnknownOutcome | None
+    shared: bool
+
+
 @dataclass(frozen=True)
-class DurableCallable:
+class DurableCallable(Generic[_P, _T_co]):
     """A function with the settings of its durable steps. Use it like the function.
 
     Attributes:
         function: The function: ``def`` runs in a thread of the pool, ``async def`` on the agent loop.
         name: Name of the function in records. Default: ``module:qualname``.
-        result_type: Type of the result, which is validated the first time and on replay. Default: results
+        result_type: Type that validates the result, once; a replay restores what it made. Default: results
             keep their type.
         timeout: Timeout of one attempt: seconds, or a duration.
         retry: Retry policy of failed attempts. Default: no retries, except after a ``RetryableError``.
@@ -157,7 +178,7 @@ class DurableCallable:
             in ``redact``; the reconciler accepts the arguments of no call; or a setting is invalid.
     """
 
-    function: Callable[..., Any]
+    function: Callable[_P, _T_co]
     name: str | None = None
     result_type: Any = None
     timeout: float | timedelta | None = None
@@ -167,6 +188,54 @@ class DurableCallable:
     client: str | tuple[str, ...] = ()
     unknown: UnknownOutcome | None = None
     shared: bool = False
+    request: ClassVar[str | None] = None
+    """The text of a call whose arguments are only a digest. Requests to models set it."""
+
+    if TYPE_CHECKING:
+        # A client is no argument of a call, and a result has the type to which it is validated.
+        @overload
+        def __init__(
+            self: DurableCallable[..., _R],
+            function: Callable[..., Any],
+            *,
+            client: str | tuple[str, ...],
+            result_type: type[_R],
+            **settings: Unpack[_CallableSettings],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: DurableCallable[..., _R],
+            function: Callable[..., _R],
+            *,
+            client: str | tuple[str, ...],
+            result_type: Any = None,
+            **settings: Unpack[_CallableSettings],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: DurableCallable[_Q, Awaitable[_R]],
+            function: Callable[_Q, Awaitable[Any]],
+            *,
+            result_type: type[_R],
+            **settings: Unpack[_CallableSettings],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: DurableCallable[_Q, _R],
+            function: Callable[_Q, Any],
+            *,
+            result_type: type[_R],
+            **settings: Unpack[_CallableSettings],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: DurableCallable[_Q, _R],
+            function: Callable[_Q, _R],
+            *,
+            result_type: Any = None,
+            **settings: Unpack[_CallableSettings],
+        ) -> None: ...
+        def __init__(self, function: Any, **settings: Any) -> None: ...
 
     def __post_init__(self) -> None:
         checks.check_function(self.function)
@@ -236,9 +305,13 @@ class DurableCallable:
         """A parameter with a default that is most likely a misspelt idempotency key, or None."""
         return checks.misspelt_default(self.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
         """Call the function, without recording."""
         return self.function(*args, **kwargs)
+
+
+_ANY_CALLABLE: Any = DurableCallable
+"""The class, for ``isinstance``: type checkers would lose the types of its parameters."""
 
 
 class _NotGiven(Enum):
@@ -249,9 +322,7 @@ NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
 """Represents a setting that is not passed: None may be an argument of the function."""
 
 
-def durable_callable(
-    function: Callable[..., Any] | DurableCallable, kwargs: dict[str, Any], **settings: Any
-) -> DurableCallable:
+def durable_callable(function: Any, kwargs: dict[str, Any], **settings: Any) -> DurableCallable:
     """Return ``function`` with the passed settings, which override its own.
 
     A ``DurableCallable`` has its settings already: if its function has a parameter with the name of a
@@ -268,23 +339,23 @@ def durable_callable(
     """
     if "redact" in kwargs or "client" in kwargs:
         _check_untaken(function, kwargs)
-    given: dict[str, Any] = {}
+    call_settings: dict[str, Any] = {}
     for name, value in settings.items():
         if value is not NOT_GIVEN:
-            given[name] = value
-    if not given:
-        if isinstance(function, DurableCallable):
+            call_settings[name] = value
+    if not call_settings:
+        if isinstance(function, _ANY_CALLABLE):
             return function
         # Equal functions are the same one; for other objects, only their class knows.
-        return _plain(function) if type(function) is FunctionType else DurableCallable(function)
-    what = function if isinstance(function, DurableCallable) else None
-    for name in list(given):
+        return plain_callable(function) if type(function) is FunctionType else DurableCallable(function)
+    what = function if isinstance(function, _ANY_CALLABLE) else None
+    for name in list(call_settings):
         if takes(what.function if what is not None else function, name):
             if what is None:
                 raise _ambiguous(function, name)
-            kwargs[name] = given.pop(name)
-    given = {name: value for name, value in given.items() if value is not None}
-    return replace(what, **given) if what is not None else DurableCallable(function, **given)
+            kwargs[name] = call_settings.pop(name)
+    call_settings = {name: value for name, value in call_settings.items() if value is not None}
+    return replace(what, **call_settings) if what is not None else DurableCallable(function, **call_settings)
 
 
 _OF_CALLABLES = frozenset({"redact", "client"})
@@ -297,7 +368,9 @@ def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mappi
     Raises:
         AgentConfigurationError: It does not: the author means the setting, but it would become an argument.
     """
-    plain = function.function if isinstance(function, DurableCallable) else function
+    plain: Any = function
+    if isinstance(function, _ANY_CALLABLE):
+        plain = plain.function
     for name in _OF_CALLABLES & kwargs.keys():
         if callable(plain) and not takes(plain, name) and checks.signature_of(plain) is not None:
             called = getattr(plain, "__qualname__", type(plain).__qualname__)
@@ -324,7 +397,7 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
 
 
 @lru_cache(maxsize=1024)
-def _plain(function: Callable[..., Any]) -> DurableCallable:
+def plain_callable(function: Callable[..., Any]) -> DurableCallable:
     """Return ``function`` without settings; its properties are determined once."""
     return DurableCallable(function)
 
@@ -334,17 +407,17 @@ _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _KNOWN_TO_WAIT: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def calls_durably(made: _T) -> _T:
+def calls_durably(target: _T) -> _T:
     """Declare that an object of a library makes durable steps for the action that uses it; return the object.
 
     The names in an action's code show if the action makes durable steps. The code of a library is not read:
     the library declares its objects, or a class in whose name it makes the steps.
 
     Args:
-        made: The object; weak references to it are possible.
+        target: The object; weak references to it are possible.
     """
-    _KNOWN[id(made)] = made
-    return made
+    _KNOWN[id(target)] = target
+    return target
 
 
 def is_known_to_call_durably(value: object) -> bool:
@@ -352,17 +425,17 @@ def is_known_to_call_durably(value: object) -> bool:
     return value is not None and _KNOWN.get(id(value)) is value
 
 
-def waits_durably(made: _T) -> _T:
+def waits_durably(target: _T) -> _T:
     """Declare that a library's object sleeps or waits for signals for the action that uses it; return it.
 
     The names in an action's code show if its runs may be suspended. The code of a library is not read: the
     library declares its objects, or a function that waits.
 
     Args:
-        made: The object; weak references to it are possible.
+        target: The object; weak references to it are possible.
     """
-    _KNOWN_TO_WAIT[id(made)] = made
-    return made
+    _KNOWN_TO_WAIT[id(target)] = target
+    return target
 
 
 def is_known_to_wait_durably(value: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -36,14 +37,14 @@ _SIGNATURES: IdentityCache[inspect.Signature] = IdentityCache()
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature of ``function``; None if it has none, as some functions of extension modules."""
     plain = type(function) is FunctionType
-    found = _SIGNATURES.get(function) if plain else None
-    if found is not None:
-        return found
+    signature = _SIGNATURES.get(function) if plain else None
+    if signature is not None:
+        return signature
     try:
-        found = inspect.signature(function)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return None
-    return _SIGNATURES.put(function, found) if plain else found
+    return _SIGNATURES.put(function, signature) if plain else signature
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
@@ -54,7 +55,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind in _BY_NAME:
         return True
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
+    return any(candidate.kind is inspect.Parameter.VAR_KEYWORD for candidate in signature.parameters.values())
 
 
 def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
@@ -67,8 +68,8 @@ def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
     names = list(names)
     if IDEMPOTENCY_KEY in names:
         return None
-    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [one.lower() for one in names], n=1, cutoff=cutoff)
-    return next((one for one in names if near and one.lower() == near[0]), None)
+    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [name.lower() for name in names], n=1, cutoff=cutoff)
+    return next((name for name in names if near and name.lower() == near[0]), None)
 
 
 def misspelt_default(function: Callable[..., Any]) -> str | None:
@@ -83,8 +84,12 @@ def misspelt_default(function: Callable[..., Any]) -> str | None:
     if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
         return None
     # The author's own parameter can have a similar name.
-    found = misspelt_key(names, cutoff=0.9)
-    return found if found is not None and names[found].default is not inspect.Parameter.empty else None
+    parameter_name = misspelt_key(names, cutoff=0.9)
+    return (
+        parameter_name
+        if parameter_name is not None and names[parameter_name].default is not inspect.Parameter.empty
+        else None
+    )
 
 
 def check_key_given(
@@ -177,11 +182,11 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
             fix="write redact='token', or redact={'token', 'card'}",
             where=authors_place(),
         )
-    found = cast("frozenset[str]", names)
-    signature = signature_of(function) if found else None
-    if signature is None or any(one.kind is _MANY[1] for one in signature.parameters.values()):
-        return found
-    for name in sorted(found - signature.parameters.keys()):
+    parameter_names = cast("frozenset[str]", names)
+    signature = signature_of(function) if parameter_names else None
+    if signature is None or any(parameter.kind is _MANY[1] for parameter in signature.parameters.values()):
+        return parameter_names
+    for name in sorted(parameter_names - signature.parameters.keys()):
         raise AgentConfigurationError(
             f"{called} has no parameter {name!r} to omit from records",
             expected=f"one of {', '.join(signature.parameters)}" if signature.parameters else "no redact",
@@ -189,7 +194,7 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
             fix=suggest(name, signature.parameters, "name a parameter of the function, or remove redact"),
             where=authors_place(),
         )
-    return found
+    return parameter_names
 
 
 def _members(value: object) -> frozenset[object] | None:
@@ -217,9 +222,12 @@ def check_values(called: str, name: object, timeout: object, retry: object) -> N
         raise _wrong(called, "name", name, "a string that is not empty", "name='charge'")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and (
-        not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0
+        not isinstance(seconds, int | float)
+        or isinstance(seconds, bool)
+        # This is false for NaN, infinity, and an int that no float can hold.
+        or not 0 < seconds <= sys.float_info.max
     ):
-        raise _wrong(called, "timeout", timeout, "seconds, more than 0, or a timedelta", "timeout=30")
+        raise _wrong(called, "timeout", timeout, "finite seconds, more than 0, or a timedelta", "timeout=30")
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise _wrong(called, "retry", retry, "a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")
 
@@ -284,14 +292,14 @@ def check_call_arguments(
     if _fits(function, reconciler, clients) is not None:
         return
     signature = _without(signature_of(reconciler), clients)
-    own = _without(signature_of(function), clients)
+    function_signature = _without(signature_of(function), clients)
     # If the function itself rejects the arguments, its own error is better.
-    if own is not None and not _binds(own, args, kwargs):
+    if function_signature is not None and not _binds(function_signature, args, kwargs):
         return
     if signature is not None and not _binds(signature, args, kwargs):
         # No values: one of them may be redacted.
-        given = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
-        raise _unfit(function, called, reconciler, clients, given)
+        argument_text = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
+        raise _unfit(function, called, reconciler, clients, argument_text)
 
 
 def _unfit(
@@ -299,10 +307,10 @@ def _unfit(
     called: str,
     reconciler: Callable[..., Any],
     clients: tuple[str, ...],
-    given: str | None,
+    argument_text: str | None,
 ) -> AgentConfigurationError:
     name = getattr(reconciler, "__qualname__", type(reconciler).__qualname__)
-    call = f"a call with ({given})" if given is not None else "its calls"
+    call = f"a call with ({argument_text})" if argument_text is not None else "its calls"
     return AgentConfigurationError(
         f"the reconciler {name} of {called} cannot be called with the arguments of {call}",
         expected=f"the parameters of the function: {_without(signature_of(function), clients)}",
@@ -325,16 +333,20 @@ def _fit(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
     theirs = _without(signature_of(function), (*clients, IDEMPOTENCY_KEY))
-    own = _without(signature_of(reconciler), clients)
-    if theirs is None or own is None:
+    reconciler_signature = _without(signature_of(reconciler), clients)
+    if theirs is None or reconciler_signature is None:
         return True
     parameters = list(theirs.parameters.values())
-    kinds = {one.kind for one in parameters} & {*_MANY}
+    kinds = {parameter.kind for parameter in parameters} & {*_MANY}
     # Calls with all arguments, and with the required ones; by position, and by name.
-    single = [one for one in parameters if one.kind not in _MANY]
-    needed = [one for one in single if one.default is one.empty]
-    bound = [_binds(own, *_shape(some, by_name)) for some in (single, needed) for by_name in (False, True)]
-    if all(bound) and kinds <= {one.kind for one in own.parameters.values()}:
+    single = [parameter for parameter in parameters if parameter.kind not in _MANY]
+    needed = [parameter for parameter in single if parameter.default is parameter.empty]
+    bound = [
+        _binds(reconciler_signature, *_shape(subset, by_name))
+        for subset in (single, needed)
+        for by_name in (False, True)
+    ]
+    if all(bound) and kinds <= {parameter.kind for parameter in reconciler_signature.parameters.values()}:
         return True
     return None if any(bound) or kinds else False
 
@@ -345,15 +357,15 @@ _known_fit = lru_cache(maxsize=1024)(_fit)
 
 def _shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
     """Return arguments for the parameters: by name if possible, or by position if possible."""
-    named = [one.name for one in parameters if one.kind in _BY_NAME[0 if by_name else 1 :]]
+    named = [parameter.name for parameter in parameters if parameter.kind in _BY_NAME[0 if by_name else 1 :]]
     return [None] * (len(parameters) - len(named)), dict.fromkeys(named)
 
 
 def _binds(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     key = signature.parameters.get(IDEMPOTENCY_KEY)
-    given = {IDEMPOTENCY_KEY: None} if key is not None and key.kind in _BY_NAME else {}
+    key_argument = {IDEMPOTENCY_KEY: None} if key is not None and key.kind in _BY_NAME else {}
     try:
-        signature.bind(*args, **{**given, **kwargs})
+        signature.bind(*args, **{**key_argument, **kwargs})
     except TypeError:
         return False
     return True
@@ -363,5 +375,5 @@ def _without(signature: inspect.Signature | None, clients: tuple[str, ...]) -> i
     """Return a signature without the parameters of clients."""
     if signature is None:
         return None
-    left = [one for one in signature.parameters.values() if one.name not in clients]
-    return signature.replace(parameters=left, return_annotation=signature.empty)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in clients]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)

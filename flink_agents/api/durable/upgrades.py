@@ -70,12 +70,12 @@ def register_upgrade(name: str, target: Upgrade) -> None:
     Raises:
         DuplicateNameError: The class already has another replacement.
     """
-    known = _upgrades.get(name)
+    registered_target = _upgrades.get(name)
     # A reloaded module defines the same target again.
-    if known is not None and _identity(known) != _identity(target):
+    if registered_target is not None and _identity(registered_target) != _identity(target):
         raise DuplicateNameError(
             f"stored values of {name} have two upgrades",
-            found=f"{place_of_upgrade(known)}, {place_of_upgrade(target)}",
+            found=f"{place_of_upgrade(registered_target)}, {place_of_upgrade(target)}",
             fix="keep one of them",
             where=place_of_upgrade(target),
         )
@@ -104,7 +104,11 @@ def place_of_upgrade(target: Upgrade) -> str:
 
 def is_class_name(name: object) -> bool:
     """Return True if ``name`` has the form ``module:Name``."""
-    return isinstance(name, str) and name.count(":") == 1 and all(name.split(":"))
+    if not isinstance(name, str):
+        return False
+    # A parametrized model has the names of its arguments in brackets.
+    name = name.partition("[")[0]
+    return name.count(":") == 1 and all(name.split(":"))
 
 
 def _identity(target: Upgrade) -> tuple[object, object]:

@@ -14,7 +14,8 @@
     │   ├── FunctionReferenceError       FA1008
     │   ├── PlanFormatError              FA1009
     │   ├── WrongArgumentError           FA1010  (also a ValueError)
-    │   └── LiteralSecretError           FA1011
+    │   ├── LiteralSecretError           FA1011
+    │   └── ResultTypeError              FA1012
     ├── OptionError                      FA1100  an option is unknown, or its value is invalid
     ├── SetupError                       FA2000  this machine or process cannot run the job
     │   ├── MissingExtraError            FA2001  (also an ImportError)
@@ -57,6 +58,7 @@
     │   ├── CannotResumeError            FA3207
     │   ├── OtherScriptError             FA3208
     │   ├── JobRunMissingError           FA3209
+    │   ├── StateMismatchError           FA3210  (also a JobFailedError)
     │   ├── InputChangedError            FA3220
     │   └── SourceNotResumableError      FA3221
     ├── RunError                         FA4000  something went wrong inside a run
@@ -125,7 +127,8 @@
     │   └── BrokerMismatchError          FA7004
     ├── KafkaStreamError                 FA7100  a Kafka source or sink of a job cannot work
     │   ├── KafkaConnectorError          FA7101
-    │   └── KafkaValueError              FA7102  (also a ValueError)
+    │   ├── KafkaValueError              FA7102  (also a ValueError)
+    │   └── KafkaTransactionError        FA7110
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryMismatchError          FA8000  found by the test kit  (also an AssertionError)
     ├── HarnessUseError                  FA8100  a test uses the test kit in an invalid way
@@ -249,6 +252,12 @@ class LiteralSecretError(AgentDefinitionError):
     """A description of a resource contains a secret, which the plan would show to its readers."""
 
     code = "FA1011"
+
+
+class ResultTypeError(AgentDefinitionError):
+    """The ``result_type`` of a durable step has values that no record can hold; the step is not made."""
+
+    code = "FA1012"
 
 
 class OptionError(AgentsError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 E = TypeVar("E", bound="AgentsError")
 
 DOCS_URL = "https://flink-agents-python.readthedocs.io/latest/"
-"""The site of ``docs/``. ``flink-agents explain CODE`` prints an error's entry without a network."""
+"""The site of ``docs/``; it exists once the package is published."""
 
 _SHOWN_ATTEMPTS = 5
 """Number of attempts that a message lists from the start, and from the end."""
@@ -18,6 +18,11 @@ _SHOWN_ATTEMPTS = 5
 def error_url(code: str) -> str:
     """Return the URL of an error's entry."""
     return f"{DOCS_URL}errors.html#{code.lower()}"
+
+
+def code_line(code: str) -> str:
+    """Return the last line of an error: its code, and where its entry is, offline first."""
+    return f"  [{code}] flink-agents explain {code}, or {error_url(code)}"
 
 
 def suggest(name: str, names: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
@@ -60,7 +65,7 @@ class AgentsError(Exception):
         for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label}: {text}")
-        lines += [f"  [{code}] {error_url(code)}" for code in self._codes()]
+        lines += map(code_line, self._codes())
         return "\n".join(lines)
 
     def _details(self) -> list[str]:
@@ -88,7 +93,7 @@ def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
 
 def attempt_lines(attempts: Sequence[object]) -> list[str]:
     """Return one line for each attempt; if there are many, for the first and last ones."""
-    lines = [" ".join(str(one).split()) for one in attempts]
+    lines = [" ".join(str(attempt).split()) for attempt in attempts]
     if len(lines) > 2 * _SHOWN_ATTEMPTS:
         left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."
         lines = [*lines[:_SHOWN_ATTEMPTS], left_out, *lines[-_SHOWN_ATTEMPTS:]]

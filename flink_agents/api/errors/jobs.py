@@ -113,6 +113,12 @@ class KafkaValueError(KafkaStreamError, ValueError):
     code = "FA7102"
 
 
+class KafkaTransactionError(KafkaStreamError):
+    """The brokers drop outputs of an exactly-once sink before a checkpoint commits them, or would."""
+
+    code = "FA7110"
+
+
 class EnvelopeError(AgentsError, ValueError):
     """A line is not an envelope of a message between jobs, or a value cannot be written into one."""
 

@@ -114,7 +114,7 @@ class MCPServerUnavailableError(MCPError):
 
 
 class MCPRequestError(MCPError):
-    """An MCP server rejected a request."""
+    """An MCP server rejected a request, or the request cannot be sent."""
 
     code = "FA9202"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.errors.base import AgentsError
+from flink_agents.api.errors.jobs import JobFailedError
 from flink_agents.api.errors.stores import StoreError
 
 
@@ -64,6 +65,15 @@ class JobRunMissingError(ResumeError):
     """The journal has records of the job, but the job's folder knows no job run."""
 
     code = "FA3209"
+
+
+class StateMismatchError(ResumeError, JobFailedError):
+    """The job was changed, and Flink cannot restore its checkpoint or savepoint.
+
+    The start raises it if it can read the checkpoint; else it is the failure of the job.
+    """
+
+    code = "FA3210"
 
 
 class InputChangedError(ResumeError):

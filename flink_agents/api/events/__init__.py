@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import hashlib
 from inspect import formatannotation
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypeVar
 
 from flink_agents.api.common.places import place_of_class
 from flink_agents.api.errors import AgentDefinitionError
@@ -99,7 +100,8 @@ class InputLineage(Lineage):
     def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
         # Same as in the base class, without a call: one is created for each input.
         self.parent = self._digest = None
-        self.action, self._ordinal = "", sequence_number
+        self.action = ""
+        self._ordinal = sequence_number
         self._journal_id = journal_id
         self._key_text = key_text
         self.known = False
@@ -206,7 +208,10 @@ class Event(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if "EVENT_TYPE" not in cls.__dict__:
+            generic: Any = cls.__pydantic_generic_metadata__["origin"]
             cls.EVENT_TYPE = cls.__name__
+            if generic is not None:
+                cls.EVENT_TYPE = generic.EVENT_TYPE + cls.__name__.removeprefix(generic.__name__)
 
     @property
     def event_type(self) -> str:
@@ -281,8 +286,14 @@ stamp = Event.__dict__["_lineage"].__set__
 """``stamp(event, lineage)`` sets the lineage of a new event."""
 
 
-class InputEvent(Event):
+InputT = TypeVar("InputT", default=Any)
+
+
+class InputEvent(Event, Generic[InputT]):
     """A record of the input stream.
+
+    ``InputEvent[Order]`` tells type checkers the type of ``event.input``. It is the same class at run time:
+    its actions get every input.
 
     Attributes:
         input: The record, with the type it has in the stream.
@@ -290,7 +301,12 @@ class InputEvent(Event):
 
     EVENT_TYPE = "_input_event"
 
-    input: Any
+    input: InputT
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, input_type: Any) -> Any:
+            return cls
 
 
 class OutputEvent(Event):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, field_validator
 from pydantic_core import to_json, to_jsonable_python
@@ -75,15 +75,16 @@ class ApprovalResponse(BaseModel):
 
 def _is_finite(value: Any) -> bool:
     """Return True if all numbers in a value are finite, at any depth."""
-    seen, ahead = set[int](), [value]
+    seen = set[int]()
+    ahead = [value]
     while ahead:
-        one: Any = ahead.pop()
-        if isinstance(one, float | Decimal) and not math.isfinite(one):
+        part: Any = ahead.pop()
+        if isinstance(part, float | Decimal) and not math.isfinite(part):
             return False
-        if isinstance(one, Mapping | list | tuple | set | frozenset):
-            parts = cast("Iterable[Any]", one.values() if isinstance(one, Mapping) else one)
-            ahead += parts if id(cast("Any", one)) not in seen else ()
-            seen.add(id(cast("Any", one)))
+        if isinstance(part, Mapping | list | tuple | set | frozenset):
+            parts = cast("Iterable[Any]", part.values() if isinstance(part, Mapping) else part)
+            ahead += parts if id(cast("Any", part)) not in seen else ()
+            seen.add(id(cast("Any", part)))
     return True
 
 
@@ -169,8 +170,8 @@ class ApprovalOutcome:
         """The outcome in one sentence, for models and errors."""
         by = f" by {self.by}" if self.by else ""
         reason = f": {self.reason}" if self.reason else ""
-        before = "" if self.approved else "not approved, but "
-        return f"{self.request.what} was {before}{self.decision}{by}{reason}"
+        prefix = "" if self.approved else "not approved, but "
+        return f"{self.request.what} was {prefix}{self.decision}{by}{reason}"
 
 
 class ApprovalDeniedEvent(Event):
@@ -202,9 +203,9 @@ def _opened(value: Any) -> Any:
     """Convert a value whose names UTF-8 cannot encode to JSON, piece by piece."""
     if isinstance(value, Mapping):
         pieces = cast("Mapping[Any, Any]", value)
-        return {_written(str(name)): plain(one) for name, one in pieces.items()}
+        return {_written(str(name)): plain(piece) for name, piece in pieces.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in cast("Iterable[Any]", value)]
+        return [plain(piece) for piece in cast("Iterable[Any]", value)]
     return _written(_text_of(value))
 
 
@@ -218,9 +219,9 @@ def writable(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
     if isinstance(value, list):
-        return [writable(one) for one in cast("list[Any]", value)]
+        return [writable(part) for part in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {writable(name): writable(one) for name, one in cast("dict[Any, Any]", value).items()}
+        return {writable(name): writable(part) for name, part in cast("dict[Any, Any]", value).items()}
     return value
 
 
@@ -269,10 +270,10 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
     unknown = sorted(arguments.keys() - fields.keys())
     if unknown:
         raise ValueError(f"{event.event_type} has no {', '.join(unknown)}, but {', '.join(fields)}")
-    before = arguments_of(event)
+    previous_arguments = arguments_of(event)
     values = {name: getattr(event, name) for name in fields}
     for name, value in arguments.items():
-        if value != before[name]:
+        if value != previous_arguments[name]:
             values[name] = _typed_as(values[name], fields[name].annotation, value)
     return type(event).model_validate(values)
 
@@ -280,7 +281,7 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
 def _typed_as(present: object, annotation: Any, value: Any) -> Any:
     """Return a JSON value as the type of a field: the declared type, or that of the present value."""
     kind: Any = annotation
-    if annotation is Any and present is not None:
+    if (annotation is Any or isinstance(annotation, TypeVar)) and present is not None:
         kind = type(present)
     # As from JSON: strings become dates and bytes again, as the request showed them.
     return _adapter(kind).validate_json(to_json(value))

@@ -8,6 +8,7 @@ and so does the topic ``answers.kafka.topic``, if the job has one.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.events.signals import Signal
@@ -25,7 +26,14 @@ REPLY_MARK = "agent-reply "
 WATCH_MARK = "agent-watch "
 """Start of the watchdog's line about a run in the log; one line of JSON follows."""
 
-REJECTED, ANSWERED, ACCEPTED, ENDED, ERASED = "rejected", "answered", "accepted", "ended", "erased"
+CANONICAL = "canonical"
+"""Name in the object ``{"canonical": text}``, which stands for the key of a canonical text in a topic."""
+
+REJECTED = "rejected"
+ANSWERED = "answered"
+ACCEPTED = "accepted"
+ENDED = "ended"
+ERASED = "erased"
 """The outcomes of requests. A request to end a run is first accepted; the run is ended at its commit."""
 
 
@@ -49,6 +57,11 @@ def end_request(key: Any, run: str, reason: str = "", by: str | None = None) -> 
 def erase_request(key: Any) -> Signal:
     """Return a request to remove a key's state."""
     return Signal(ERASE, None, key, _new_id())
+
+
+def for_key_text(request: Signal, key_text: str) -> Signal:
+    """Return a request about the key of a canonical text. The job reads it: only that has the key's class."""
+    return replace(request, key={CANONICAL: key_text})
 
 
 def _new_id() -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+from flink_agents.api.common.awaited import Awaited
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -96,7 +97,8 @@ class UnmatchedSignal:
     Attributes:
         signal: The signal, with its key.
         reason: The reason.
-        detail: The problem of an invalid or unreadable signal; otherwise None.
+        detail: The problem of an invalid or unreadable signal; what has ended, if it names a wait that
+            is over; otherwise None.
     """
 
     signal: Signal
@@ -104,7 +106,7 @@ class UnmatchedSignal:
     detail: str | None = None
 
 
-class SignalWait(Awaitable[T_co], Protocol[T_co]):
+class SignalWait(Awaited[T_co]):
     """A wait for a signal, to be awaited once."""
 
     @property

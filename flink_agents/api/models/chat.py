@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -181,6 +181,17 @@ class Router(_Plain):
     function: str | None = Field(default=None, pattern=r"^[^:\s]+:[^:\s]+$", description="module:qualname.")
     judge: str | None = Field(default=None, min_length=1, description="A chat model that decides.")
 
+    if TYPE_CHECKING:
+        # Of the rules, type checkers would accept nothing but a tuple.
+        def __init__(
+            self,
+            *,
+            models: dict[str, str],
+            rules: Sequence[RouteRule] = (),
+            function: str | None = None,
+            judge: str | None = None,
+        ) -> None: ...
+
     @model_validator(mode="after")
     def _check_one(self) -> Router:
         if sum((bool(self.rules), self.function is not None, self.judge is not None)) != 1:
@@ -319,8 +330,8 @@ class ChatModel(ResourceDescriptor):
         arguments: Mapping[str, Any] | None = None,
         **options: Unpack[ChatModelOptions],
     ) -> None:
-        given = {**options, **({"model": model} if model else {})}
-        plain = written(ChatModelSpec, given, "the chat model")
+        all_options = {**options, **({"model": model} if model else {})}
+        plain = written(ChatModelSpec, all_options, "the chat model")
         both = two_makers(plain, clazz)
         if both is not None:
             raise AgentDefinitionError(
@@ -378,18 +389,18 @@ class ConversationOptions(TypedDict, total=False):
 
 def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
     """Return the names of two conflicting descriptions of a chat model; None if there is only one."""
-    given = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
-    return " and ".join(given) if "clazz" in given and len(given) > 1 else None
+    maker_names = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
+    return " and ".join(maker_names) if "clazz" in maker_names and len(maker_names) > 1 else None
 
 
 def written(
-    kind: type[BaseModel], given: Mapping[str, Any], what: str, page: str = "docs/models.md"
+    kind: type[BaseModel], options: Mapping[str, Any], what: str, page: str = "docs/models.md"
 ) -> dict[str, Any]:
     """Return options as JSON values of the fields of ``kind``.
 
     Args:
         kind: The model with the fields.
-        given: The options.
+        options: The options.
         what: The resource, for the error.
         page: The page of the documentation that describes the fields.
 
@@ -397,7 +408,7 @@ def written(
         AgentDefinitionError: A field is unknown, or its value is invalid.
     """
     try:
-        return kind.model_validate(dict(given)).model_dump(mode="json", exclude_unset=True)
+        return kind.model_validate(dict(options)).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:
         raise AgentDefinitionError(
             f"{what} has an invalid description",
@@ -470,8 +481,14 @@ class ChatUsage(_Plain):
 N = TypeVar("N", int, float)
 
 
-def _sum(one: N | None, other: N | None) -> N | None:
-    return one if other is None else other if one is None else one + other
+def _sum(left_amount: N | None, right_amount: N | None) -> N | None:
+    return (
+        left_amount
+        if right_amount is None
+        else right_amount
+        if left_amount is None
+        else left_amount + right_amount
+    )
 
 
 @dataclass(frozen=True)

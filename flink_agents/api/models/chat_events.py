@@ -87,9 +87,9 @@ class ChatRequestEvent(Event):
         several: list[object] = (
             [*cast("Sequence[object]", value)] if isinstance(value, list | tuple) else [value]
         )
-        for one in several:
-            if not isinstance(one, ChatMessage):
-                raise _not_written("messages", "a string, or ChatMessage objects", one)
+        for message in several:
+            if not isinstance(message, ChatMessage):
+                raise _not_written("messages", "a string, or ChatMessage objects", message)
         return several
 
     @field_validator("history", mode="before")
@@ -99,8 +99,9 @@ class ChatRequestEvent(Event):
             return value
         if isinstance(value, list | tuple) and not value:
             return ChatTranscript([])
-        given: object = value  # pyright: ignore[reportUnknownVariableType]
-        raise _not_written("history", "a ConversationHistory, or the messages of a ChatResponseEvent", given)  # pyright: ignore[reportUnknownArgumentType]
+        rejected: object = value  # pyright: ignore[reportUnknownVariableType]
+        expected = "a ConversationHistory, or the messages of a ChatResponseEvent"
+        raise _not_written("history", expected, rejected)  # pyright: ignore[reportUnknownArgumentType]
 
 
 class ChatResponseEvent(Event):
@@ -153,11 +154,11 @@ class ToolResponseEvent(Event):
     results: tuple[CallResult, ...]
 
 
-def _not_written(field: str, expected: str, found: object) -> AgentConfigurationError:
+def _not_written(field: str, expected: str, value: object) -> AgentConfigurationError:
     return AgentConfigurationError(
         f"a ChatRequestEvent has {field} that the agent's code did not create",
         expected=expected,
-        found=type(found).__name__,
+        found=type(value).__name__,
         fix="format it as a string, or build ChatMessage(role='user', content=...) from its fields",
         where=authors_place(),
     )

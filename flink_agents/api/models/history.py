@@ -164,15 +164,15 @@ class ConversationHandle:
         Raises:
             HistoryError: Another value is at its path in memory.
         """
-        found = self._memory.get(self.path)
-        if found is None:
+        stored_value = self._memory.get(self.path)
+        if stored_value is None:
             return StoredConversation()
-        if isinstance(found, StoredConversation) and not is_data(found):
-            return found
+        if isinstance(stored_value, StoredConversation) and not is_data(stored_value):
+            return stored_value
         raise HistoryError(
             f"short-term memory has no history at {self.path!r}",
             expected=StoredConversation.__name__,
-            found=f"{type(found).__qualname__}{' that came with data' if is_data(found) else ''}",
+            found=type(stored_value).__qualname__ + (" that came with data" if is_data(stored_value) else ""),
             fix=f"keep the agent's own values outside of {CONVERSATIONS!r}, or rename the history",
         )
 

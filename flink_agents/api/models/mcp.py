@@ -26,6 +26,9 @@ OnNameTaken = Literal["skip", "prefix", "fail"]
 name of the server, or fail the conversation.
 """
 
+OnInvalidResult = Literal["text", "fail"]
+"""Policy if a tool's result is not what the server declares: use its text, or fail the call."""
+
 
 class MCPServerSpec(ToolSourceLimits):
     """The description of an MCP server. ``docs/mcp.md`` explains each field."""
@@ -46,6 +49,9 @@ class MCPServerSpec(ToolSourceLimits):
     tools: tuple[str, ...] | None = Field(default=None, description="Tools to include, such as 'read_*'.")
     exclude: tuple[str, ...] = Field(default=(), description="Tools to exclude, such as 'delete_*'.")
     on_name_taken: OnNameTaken = Field(default="skip", description="If a model has a tool of that name.")
+    on_invalid_result: OnInvalidResult = Field(
+        default="text", description="If a result is not what the server declares."
+    )
     connect_timeout: float = Field(default=30.0, gt=0, description="Seconds until it is ready.")
     timeout: float = Field(default=60.0, gt=0, description="Timeout of a request, in seconds.")
     tools_ttl: float = Field(default=60.0, ge=0, description="Seconds until tools are listed again.")
@@ -91,6 +97,7 @@ class MCPServerOptions(TypedDict, total=False):
     tools: Sequence[str] | None
     exclude: Sequence[str]
     on_name_taken: OnNameTaken
+    on_invalid_result: OnInvalidResult
     connect_timeout: float
     timeout: float
     tools_ttl: float
@@ -198,9 +205,11 @@ class MCPServerClient(AwaitedMethods, ABC):
         Raises:
             ApprovalDeniedError: The tool needs an approval, and was not approved.
             MCPServerUnavailableError: The server could not be reached in any attempt.
-            MCPRequestError: The tool failed, or the server has no tool of that name.
+            MCPRequestError: The tool failed, the server has no tool of that name, or an argument is no JSON,
+                so that nothing was sent.
             MCPOutcomeUnknownError: The connection was lost during the call, or the server did not answer in
                 time. The call may have taken effect.
+            MCPResultError: The answer cannot be used; the call took effect.
         """
 
     @abstractmethod

@@ -80,5 +80,7 @@ class Skills(ResourceDescriptor):
     """
 
     def __init__(self, path: str = "", **options: Unpack[SkillsOptions]) -> None:
-        given = {**options, **({"path": path} if path else {})}
-        super().__init__(clazz="", **written(SkillsSpec, given, "a resource of skills", "docs/skills.md"))
+        all_options = {**options, **({"path": path} if path else {})}
+        super().__init__(
+            clazz="", **written(SkillsSpec, all_options, "a resource of skills", "docs/skills.md")
+        )

@@ -110,7 +110,7 @@ def _parse(filter: object, depth: int = 0) -> Parsed:
 
 def _entry(name: object, value: object, depth: int) -> Parsed:
     if name in ("$and", "$or"):
-        parts = tuple(_parse(one, depth) for one in _sequence(str(name), value))
+        parts = tuple(_parse(operand, depth) for operand in _sequence(str(name), value))
         return AllOf(parts) if name == "$and" else AnyOf(parts)
     if not isinstance(name, str) or not name or name.startswith("$"):
         raise _wrong("the name of a field, $and, or $or", repr(name))
@@ -128,8 +128,8 @@ def _condition(name: str, operator: str, value: object) -> Parsed:
         raise _wrong(f"at {name!r} one of {', '.join(_OPERATORS)}", repr(operator))
     if operator in _SETS:
         values = _sequence(f"{operator} at {name!r}", value)
-        one = "$eq" if operator == "$in" else "$ne"
-        parts = tuple(_condition(name, one, each) for each in values)
+        single_operator = "$eq" if operator == "$in" else "$ne"
+        parts = tuple(_condition(name, single_operator, operand) for operand in values)
         return AnyOf(parts) if operator == "$in" else AllOf(parts)
     if not is_scalar(value):
         raise _wrong(f"at {name!r} a string, a finite number or a bool", repr(value))

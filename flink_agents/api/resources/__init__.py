@@ -222,7 +222,9 @@ class Prompt(BaseModel):
             AgentDefinitionError: The file cannot be read, or is not a prompt.
         """
         read = read_prompt_file(path, role, caller_place(0))
-        return cls.from_messages([ChatMessage(role=one, content=text) for one, text in read])
+        return cls.from_messages(
+            [ChatMessage(role=message_role, content=text) for message_role, text in read]
+        )
 
     @classmethod
     def from_mcp(
@@ -291,18 +293,18 @@ class Prompt(BaseModel):
         Raises:
             AgentDefinitionError: A value is missing, unknown, or invalid.
         """
-        known = self.variables
-        missing = sorted(known - variables.keys())
+        variable_names = self.variables
+        missing = sorted(variable_names - variables.keys())
         takes_all = self.mcp is not None and self.mcp.arguments is None
-        unknown = sorted(variables.keys() - known) if all_known and not takes_all else []
+        unknown = sorted(variables.keys() - variable_names) if all_known and not takes_all else []
         if missing or unknown:
             raise AgentDefinitionError(
                 f"{what} has variables without a value" if missing else f"{what} has no such variable",
-                expected=", ".join(sorted(known)) or "no variables",
+                expected=", ".join(sorted(variable_names)) or "no variables",
                 found=", ".join(sorted(variables)) or "none",
                 fix=f"pass {', '.join(name + '=...' for name in missing)}"
                 if missing
-                else suggest(unknown[0], known, f"remove {', '.join(unknown)}"),
+                else suggest(unknown[0], variable_names, f"remove {', '.join(unknown)}"),
             )
         return [
             like(
@@ -336,18 +338,18 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
 
 def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
     """Return the resources that are named in ``arguments`` of a resource of ``resource_type``."""
-    found: list[ResourceRef] = []
+    references: list[ResourceRef] = []
     if resource_type is ResourceType.CHAT_MODEL and isinstance(router := arguments.get("router"), Mapping):
         named = cast("Mapping[str, Any]", router)
-        found += [ResourceRef(type=resource_type, name=name) for name in named.get("models", ())]
+        references += [ResourceRef(type=resource_type, name=name) for name in named.get("models", ())]
         if (judge := named.get("judge")) is not None:
-            found.append(ResourceRef(type=resource_type, name=judge))
+            references.append(ResourceRef(type=resource_type, name=judge))
     for argument, value in arguments.items():
         target = REFERENCE_ARGUMENTS.get((resource_type, argument))
         values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
         for item in values:
             if isinstance(item, ResourceRef):
-                found.append(item)
+                references.append(item)
             elif target is not None and isinstance(item, str):
-                found.append(ResourceRef(type=target, name=item))
-    return found
+                references.append(ResourceRef(type=target, name=item))
+    return references

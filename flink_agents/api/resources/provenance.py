@@ -27,7 +27,8 @@ T = TypeVar("T")
 ORIGIN = "__flink_agents_origin__"
 """Entry in an object's ``__dict__`` with its origin."""
 
-CODE, DATA = "code", "data"
+CODE = "code"
+DATA = "data"
 
 LIBRARY = "pydantic_ai.messages"
 """The module of the messages and contents of pydantic-ai. Before it is loaded, no such object exists."""
@@ -45,36 +46,36 @@ class WrittenType(type(BaseModel)):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Create an instance, and mark it as the code's."""
-        made = super().__call__(*args, **kwargs)
-        made.__dict__[ORIGIN] = CODE
-        return made
+        instance = super().__call__(*args, **kwargs)
+        instance.__dict__[ORIGIN] = CODE
+        return instance
 
 
 class Delivered:
     """Base of models that are data if they arrived with data, and the code's otherwise."""
 
 
-def is_data(one: object) -> bool:
+def is_data(value: object) -> bool:
     """Return True if a message or content came with input data, and False if the code wrote it."""
-    origin = origin_of(one)
-    return origin != CODE if isinstance(type(one), WrittenType) else origin == DATA
+    origin = origin_of(value)
+    return origin != CODE if isinstance(type(value), WrittenType) else origin == DATA
 
 
-def origin_of(one: object) -> str | None:
+def origin_of(value: object) -> str | None:
     """Return the origin of an object, if it has one."""
-    return cast("Mapping[str, Any]", getattr(one, "__dict__", {})).get(ORIGIN)
+    return cast("Mapping[str, Any]", getattr(value, "__dict__", {})).get(ORIGIN)
 
 
-def set_origin(one: Any, origin: str | None) -> None:
+def set_origin(value: Any, origin: str | None) -> None:
     """Set the origin of an object that was read from a record."""
     if origin is not None:
-        one.__dict__[ORIGIN] = origin
+        value.__dict__[ORIGIN] = origin
 
 
-def like(source: BaseModel, made: T) -> T:
-    """Copy the origin of ``source`` to ``made``, which was created from it."""
-    set_origin(made, DATA if is_data(source) else CODE)
-    return made
+def like(source: BaseModel, target: T) -> T:
+    """Copy the origin of ``source`` to ``target``, which was created from it."""
+    set_origin(target, DATA if is_data(source) else CODE)
+    return target
 
 
 def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
@@ -84,12 +85,12 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
         value: Any value.
         copy: True to copy it if it has such objects, because other code may hold them as its own.
     """
-    found = messages_in(value)
-    if found and copy is not None:
+    messages = messages_in(value)
+    if messages and copy is not None:
         value = copy(value)
-        found = messages_in(value)
-    for one in found:
-        one.__dict__[ORIGIN] = DATA
+        messages = messages_in(value)
+    for message in messages:
+        message.__dict__[ORIGIN] = DATA
     return value
 
 
@@ -125,29 +126,33 @@ def _may_carry(kind: Any, depth: int = 0) -> bool:
     if isinstance(kind, type):
         fields = getattr(kind, "__pydantic_fields__", {})
         inner = [field.annotation for field in fields.values()]
-        if carries_origin(kind) or any(_may_carry(one, depth + 1) for one in inner if one is not kind):
+        if carries_origin(kind) or any(
+            _may_carry(annotation, depth + 1) for annotation in inner if annotation is not kind
+        ):
             return True
-    return any(_may_carry(one, depth + 1) for one in get_args(kind))
+    return any(_may_carry(type_argument, depth + 1) for type_argument in get_args(kind))
 
 
 def messages_in(value: Any) -> list[Any]:
     """Return all messages and contents in a value, at any depth."""
     if type(value) in _LEAVES:
         return []
-    found, seen, stack = list[Any](), set[int](), list[Any]([value])
+    messages = list[Any]()
+    seen = set[int]()
+    stack = list[Any]([value])
     while stack:
-        one: Any = stack.pop()
-        if id(one) in seen:
+        node: Any = stack.pop()
+        if id(node) in seen:
             continue
-        seen.add(id(one))
-        if carries_origin(_class_of(one)):
-            found.append(one)
-        stack += [part for part in _parts(one) if type(part) not in _LEAVES]
-    return found
+        seen.add(id(node))
+        if carries_origin(_class_of(node)):
+            messages.append(node)
+        stack += [part for part in _parts(node) if type(part) not in _LEAVES]
+    return messages
 
 
-def _class_of(one: object) -> type:
-    return type(one)
+def _class_of(node: object) -> type:
+    return type(node)
 
 
 @lru_cache(maxsize=4096)
@@ -158,20 +163,20 @@ def carries_origin(kind: type) -> bool:
     return any(base.__module__ == LIBRARY for base in kind.__mro__)
 
 
-def _parts(one: Any) -> Iterable[Any]:
+def _parts(node: Any) -> Iterable[Any]:
     """Yield the parts of an object."""
-    if isinstance(one, Mapping):
-        entries = cast("Mapping[Any, Any]", one)
+    if isinstance(node, Mapping):
+        entries = cast("Mapping[Any, Any]", node)
         yield from entries.keys()
         yield from entries.values()
-    elif isinstance(one, _SEVERAL):
-        yield from cast("Iterable[Any]", one)
-    elif isinstance(one, BaseModel):
-        yield from one.__dict__.values()
-        yield from (one.__pydantic_extra__ or {}).values()
-        yield from (one.__pydantic_private__ or {}).values()
-    elif not isinstance(one, _OPAQUE):
-        yield from getattr(one, "__dict__", {}).values()
-        for kind in cast("type[Any]", type(one)).__mro__:
+    elif isinstance(node, _SEVERAL):
+        yield from cast("Iterable[Any]", node)
+    elif isinstance(node, BaseModel):
+        yield from node.__dict__.values()
+        yield from (node.__pydantic_extra__ or {}).values()
+        yield from (node.__pydantic_private__ or {}).values()
+    elif not isinstance(node, _OPAQUE):
+        yield from getattr(node, "__dict__", {}).values()
+        for kind in cast("type[Any]", type(node)).__mro__:
             for name in vars(kind).get("__slots__", ()):
-                yield getattr(one, name, None)
+                yield getattr(node, name, None)

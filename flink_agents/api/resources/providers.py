@@ -7,10 +7,11 @@ name is the kind: then ``@resource("kind")``, ``add_resource(name, "kind", ...)`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.common.providers import Providers
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
@@ -29,9 +30,9 @@ class NamedCode(str):
 
     def __new__(cls, name: str, there: Any = None) -> NamedCode:
         """Create a name with its object."""
-        made = super().__new__(cls, name)
-        made.there = there
-        return made
+        instance = super().__new__(cls, name)
+        instance.there = there
+        return instance
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,21 @@ class DeclaredResource:
     limits: ToolLimits = ToolLimits()
 
 
+@dataclass(frozen=True)
+class CheckedOptions:
+    """The options of the job for a resource, which are valid.
+
+    Attributes:
+        option: The option that has entries for resources of this kind.
+        entries: Its entries for this resource.
+        fields: The fields that options can set.
+    """
+
+    option: ConfigOption[dict[str, Any]]
+    entries: Collection[str]
+    fields: Collection[str]
+
+
 class ResourceProvider(ABC):
     """Creates the resources of one kind.
 
@@ -83,6 +99,21 @@ class ResourceProvider(ABC):
             ValueError: They are invalid.
         """
         self.check(name, arguments)
+
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions | None:
+        """Check the options of the job for a resource, before the job starts.
+
+        Args:
+            declared: The resource.
+            config: The options of the job.
+
+        Returns:
+            The options; None if resources of this kind have none.
+
+        Raises:
+            OptionError: One is unknown or invalid.
+        """
+        return None
 
     # Not abstract: most providers import their libraries when they are imported themselves.
     def load(self) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""Notes on exceptions: the tool that raised one.
+"""Texts and notes of exceptions: the causes of a group, and the tool that raised one.
 
 Python's own notes (``BaseException.add_note``) travel with an exception: into records of durable calls, into
 tracebacks, and into the error that ends the action.
@@ -7,9 +7,15 @@ tracebacks, and into the error that ends the action.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from typing import Any, cast
+
+from flink_agents.api.errors import AgentsError
+
+MOST_CAUSES = 5
+"""The most causes of a group that a text shows."""
 
 
 def note_once(error: BaseException, note: str) -> None:
@@ -21,6 +27,17 @@ def note_once(error: BaseException, note: str) -> None:
     except Exception:
         # A class can forbid new attributes, as a frozen dataclass does. The exception matters more.
         return
+
+
+def attribute_of(error: BaseException, name: str) -> Any:
+    """Return an attribute of an exception, or None.
+
+    A class that looks for missing attributes elsewhere, such as in a response, can raise any error.
+    """
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
 
 
 def notes_of(error: BaseException) -> list[str]:
@@ -55,3 +72,34 @@ def noting(note: str, function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return call_async if inspect.iscoroutinefunction(function) else call
+
+
+def _is_group(error: BaseException) -> bool:
+    return isinstance(error, BaseExceptionGroup)
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group, and in groups inside of it; the exception itself if it is no group."""
+    if not _is_group(error):
+        yield error
+        return
+    for member in cast("Any", error).exceptions:
+        yield from causes_of(member)
+
+
+def message_of(error: BaseException, text_of: Callable[[BaseException], str]) -> str:
+    """Return the message of an exception. Python's message of a group only has the number of its members.
+
+    Args:
+        error: The exception.
+        text_of: Returns the message of one exception.
+    """
+    if not _is_group(error):
+        return text_of(error)
+    causes = list(islice(causes_of(error), MOST_CAUSES + 1))
+    shown = [
+        f"{type(cause).__name__}: {cause.message if isinstance(cause, AgentsError) else text_of(cause)}"
+        for cause in causes[:MOST_CAUSES]
+    ]
+    more = ["..."] if len(causes) > MOST_CAUSES else []
+    return f"{text_of(error)}: {'; '.join(shown + more)}"

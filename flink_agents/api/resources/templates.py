@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
+from flink_agents.api.common.places import short_path
 from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.settings.yaml_source import RepeatedKey, YamlProblem, YamlSource
 
 _FIELD = re.compile(r"(?P<name>[^\W\d][^.\[\]{}]*)(?:\.[^.\[\]{}]+|\[[^\[\]{}]+\])*")
 
@@ -112,21 +112,24 @@ def read_prompt_file(path: str | Path, role: str, where: str | None = None) -> M
 
 def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
     try:
-        value: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise _wrong(file, str(error), where) from None
+        value: Any = YamlSource(text).value
+    except RepeatedKey as error:
+        raise _wrong(file, error.message, f"{short_path(str(file))}:{error.line}") from None
+    except YamlProblem as error:
+        raise _wrong(file, str(error.__cause__ or error), where) from None
     if isinstance(value, dict) and set(cast("dict[str, Any]", value)) == {"messages"}:
         value = cast("dict[str, Any]", value)["messages"]
     if not isinstance(value, list) or not value:
         raise _wrong(file, f"not a list of messages, but {type(cast(object, value)).__name__}", where)
-    found: Messages = []
-    for number, one in enumerate(cast("list[Any]", value), 1):
-        fields = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
-        role, content = fields.get("role"), fields.get("content")
+    messages: Messages = []
+    for number, message in enumerate(cast("list[Any]", value), 1):
+        fields = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
+        role = fields.get("role")
+        content = fields.get("content")
         if set(fields) != {"role", "content"} or role not in ROLES or not isinstance(content, str):
-            raise _wrong(file, f"message {number}: {one!r}"[:300], where)
-        found.append((str(role), content))
-    return found
+            raise _wrong(file, f"message {number}: {message!r}"[:300], where)
+        messages.append((str(role), content))
+    return messages
 
 
 def _wrong(file: Path, found: str, where: str | None) -> AgentDefinitionError:

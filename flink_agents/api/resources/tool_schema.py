@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PydanticUserError, create_model
+from pydantic.fields import FieldInfo
 
 from flink_agents.api.durable.checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.errors import ActionSignatureError
@@ -32,7 +34,9 @@ def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
         return {}
-    return {one.name: one.annotation for one in parameters if _is_given(one.annotation)}
+    return {
+        parameter.name: parameter.annotation for parameter in parameters if _is_given(parameter.annotation)
+    }
 
 
 def takes_key(func: Callable[..., Any]) -> bool:
@@ -46,10 +50,11 @@ def takes_key(func: Callable[..., Any]) -> bool:
 
 def written_hints(func: Any) -> dict[str, Any]:
     """Return the string annotations of a signature as types: of parameters by name, and of the result."""
-    plain, typed = inspect.signature(func), inspect.signature(func, eval_str=True)
+    plain = inspect.signature(func)
+    typed = inspect.signature(func, eval_str=True)
     hints = {
-        name: one.annotation
-        for name, one in typed.parameters.items()
+        name: parameter.annotation
+        for name, parameter in typed.parameters.items()
         if isinstance(plain.parameters[name].annotation, str)
     }
     if isinstance(plain.return_annotation, str):
@@ -74,6 +79,55 @@ def _is_given(annotation: Any) -> bool:
     return isinstance(plain, type) and hasattr(plain, GIVEN_TO_TOOLS)
 
 
+def own_function(func: Any) -> Any:
+    """Return the function that a ``partial`` calls, unless the author described the ``partial`` itself."""
+    inner: Any = func
+    while isinstance(inner, functools.partial) and "__doc__" not in vars(cast("Any", inner)):
+        inner = cast("Any", inner).func
+    return cast("Any", inner)
+
+
+def documentation(func: Any) -> str:
+    """Return the docstring of a tool's function; empty if it has none."""
+    return inspect.getdoc(own_function(func)) or ""
+
+
+def aliases_of(func: Callable[..., Any]) -> dict[str, str]:
+    """Return the parameters that have other names for models, by these names.
+
+    They are those of ``Field(alias=...)`` or ``Field(validation_alias=...)``; the first one is in the schema.
+    """
+    aliases: dict[str, str] = {}
+    for parameter in inspect.signature(func, eval_str=True).parameters.values():
+        aliases |= dict.fromkeys(_aliases(parameter), parameter.name)
+    return aliases
+
+
+def _aliases(parameter: inspect.Parameter) -> list[str]:
+    described = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
+    for field in reversed([candidate for candidate in described if isinstance(candidate, FieldInfo)]):
+        alias = field.validation_alias or field.alias
+        if alias is not None:
+            choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            # A path leads into another argument, which the schema cannot show.
+            return [choice for choice in choices if isinstance(choice, str) and choice != parameter.name]
+    return []
+
+
+def _field_of(parameter: inspect.Parameter, text: str | None) -> tuple[Any, Any]:
+    """Return the type and the description of a parameter as a field of a model."""
+    options: dict[str, Any] = {} if text is None else {"description": text}
+    # By alias: a model's field cannot be named "_id", "json" or "copy", but a parameter can.
+    if aliases := _aliases(parameter):
+        options |= {"alias": aliases[0], "validation_alias": AliasChoices(*aliases, parameter.name)}
+    else:
+        options |= {"alias": parameter.name, "validation_alias": parameter.name}
+    if isinstance(parameter.default, FieldInfo):
+        return Annotated[parameter.annotation, parameter.default], Field(**options)
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return parameter.annotation, Field(default, **options)
+
+
 def arguments_model(func: Any, name: str) -> type[BaseModel]:
     """Return a model whose fields are the parameters of ``func`` that a model fills in.
 
@@ -88,13 +142,13 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
             fix="pass the function itself, or the method of the object",
         )
     fields: dict[str, Any] = {}
-    texts = parameter_texts(inspect.getdoc(func) or "")
+    texts = parameter_texts(documentation(func))
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except NameError as error:
         raise _undescribed(name, error) from error
     parameters = list(parameters)
-    if (wrong := misspelt_key(one.name for one in parameters)) is not None:
+    if (wrong := misspelt_key(candidate.name for candidate in parameters)) is not None:
         raise ActionSignatureError(
             f"tool {name!r} has a parameter {wrong!r}, which the model would have to fill in",
             expected=f"{IDEMPOTENCY_KEY}, which the runtime fills in",
@@ -111,16 +165,31 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
                 expected="annotated parameters that can be passed by name",
                 fix=f"annotate it, as in '{parameter.name}: str'",
             )
-        default = ... if parameter.default is parameter.empty else parameter.default
-        # By alias: a model's field cannot be named "_id", "json" or "copy", but a parameter can.
-        described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
-        fields[f"parameter{number}"] = (parameter.annotation, described)
+        fields[f"parameter{number}"] = _field_of(parameter, texts.get(parameter.name))
+    _check_names(parameters, name)
     try:
         # A payment of NaN is none, whether a model or a person asks for it.
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         return create_model(name, __config__=config, **fields)
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
+
+
+def _check_names(parameters: list[inspect.Parameter], name: str) -> None:
+    """Check that each name means one parameter.
+
+    Raises:
+        ActionSignatureError: Two parameters have the same name or alias.
+    """
+    counts = Counter(alias for parameter in parameters for alias in {parameter.name, *_aliases(parameter)})
+    twice = [alias for alias, count in counts.items() if count > 1]
+    if twice:
+        raise ActionSignatureError(
+            f"tool {name!r} has two parameters with the name {twice[0]!r}",
+            expected="names and aliases that differ",
+            found=", ".join(map(repr, twice)),
+            fix="give one of them another alias",
+        )
 
 
 def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
@@ -139,22 +208,23 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
 
 def parameter_texts(doc: str) -> dict[str, str]:
     """Return the docstring's text for each parameter, in the style of Google, NumPy or Sphinx."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     lines = doc.split("\n")
     for number, line in enumerate(lines):
         if _HEADING.match(line.strip()):
             below = lines[number + 1 :]
             is_numpy = bool(below) and re.fullmatch(r"\s*-{3,}\s*", below[0]) is not None
-            found |= _section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
+            texts |= _section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
         elif match := _SPHINX.match(line.strip()):
-            found[match["name"]] = match["text"]
-    return {name: text for name, text in found.items() if text}
+            texts[match["name"]] = match["text"]
+    return {name: text for name, text in texts.items() if text}
 
 
 def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
     """Return the entries of a section: a line with a deeper indent continues the entry above."""
-    found: dict[str, str] = {}
-    name, indent = "", -1
+    texts: dict[str, str] = {}
+    name = ""
+    indent = -1
     for line in lines:
         depth = len(line) - len(line.lstrip())
         if not line.strip():
@@ -168,10 +238,10 @@ def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
             if match is None:
                 break
             name = match["name"]
-            found[name] = match.groupdict().get("text") or ""
+            texts[name] = match.groupdict().get("text") or ""
         else:
-            found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+            texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts
 
 
 def _undescribed(name: str, error: Exception) -> ActionSignatureError:

@@ -10,17 +10,20 @@ from typing import Any, Protocol, Unpack
 from pydantic import ConfigDict, validate_call
 
 from flink_agents.api.common.awaited import noted, truth_of
-from flink_agents.api.common.current import current_action_run
+from flink_agents.api.common.current import contained, current_action_run, isolated
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
 from flink_agents.api.events.approvals import ApprovalOutcome, Check
 from flink_agents.api.resources.provenance import taking_data
 from flink_agents.api.resources.raised_notes import noting
 from flink_agents.api.resources.tool_schema import (
+    aliases_of,
     annotate,
     arguments_model,
     arguments_schema,
+    documentation,
     given_parameters,
+    own_function,
     takes_key,
     written_hints,
 )
@@ -72,16 +75,16 @@ class Tool:
         **limits: Unpack[ToolOptions],
     ) -> None:
         self.func = func
-        self.name = name or getattr(func, "__name__", type(func).__name__)
+        self.name = name or getattr(own_function(func), "__name__", type(func).__name__)
         self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
-        doc = inspect.getdoc(func) or ""
-        self.description = description or doc.split("\n\n")[0].replace("\n", " ")
+        self.description = description or documentation(func).split("\n\n")[0].replace("\n", " ")
         self._read_signature()
 
     def _read_signature(self) -> None:
         """Derive the model of the arguments from the function's signature."""
         self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
+        self._aliases = aliases_of(self.func)
         self.given = given_parameters(self.func)
         self.takes_key = takes_key(self.func)
         if self.takes_key:
@@ -90,10 +93,11 @@ class Tool:
         if self.settings.needs_approval:
             calls_durably(waits_durably(self))
         # Objects that the conversation passes to a tool have no schema.
-        any_type = ConfigDict(arbitrary_types_allowed=True)
-        checked = validate_call(config=any_type) if self.given else validate_call
+        checked = validate_call(
+            config=ConfigDict(arbitrary_types_allowed=bool(self.given), validate_by_name=True)
+        )
         types = [field.annotation for field in self._arguments.model_fields.values()]
-        self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
+        self._validated = noting(f"in tool {self.name!r}", contained(checked(taking_data(self.func, types))))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without pydantic's generated classes, which a worker derives again."""
@@ -119,21 +123,25 @@ class Tool:
         """
         self._arguments.model_validate(dict(arguments))
 
+    def by_name(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a model's arguments by the names of the function's parameters, instead of their aliases."""
+        return {self._aliases.get(name, name): value for name, value in arguments.items()}
+
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
         """Return a copy of this tool whose function is wrapped by ``wrap``."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._validated = wrap(self._validated)
-        return made
+        wrapped_tool = object.__new__(type(self))
+        wrapped_tool.__dict__.update(self.__dict__)
+        wrapped_tool._validated = wrap(self._validated)
+        return wrapped_tool
 
     @property
     def approved(self) -> Tool:
         """Return a copy of this tool that needs no approval."""
         if not self.settings.needs_approval:
             return self
-        made = copy.copy(self)
-        made.settings = self.settings.model_copy(update={"needs_approval": False})
-        return made
+        tool_copy = copy.copy(self)
+        tool_copy.settings = self.settings.model_copy(update={"needs_approval": False})
+        return tool_copy
 
     @property
     def is_repeatable(self) -> bool:
@@ -146,7 +154,7 @@ class Tool:
         needed = self.settings.needs_approval
         if not callable(needed):
             return bool(needed)
-        return truth_of(needed(dict(arguments)), f"needs_approval of the tool {self.name!r}")
+        return truth_of(isolated().run(needed, dict(arguments)), f"needs_approval of the tool {self.name!r}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; arguments are validated against its annotations.
@@ -186,24 +194,28 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             fix=f"write async def, and await {tool.name}(...)",
         )
     # By name: an answer changes arguments by their names.
-    bound = inspect.signature(tool.func).bind(*args, **kwargs)
+    bound = inspect.signature(tool.func).bind(*args, **tool.by_name(kwargs))
     return _call(context, tool, dict(bound.arguments))
 
 
 async def _call(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
-    given = {name: arguments.pop(name) for name in tool.given if name in arguments}
+    runtime_arguments = {name: arguments.pop(name) for name in tool.given if name in arguments}
     if tool.needs_approval(arguments):
         outcome = await ask(
             context, tool.name, arguments, tool.settings.approval_timeout, tool.check_arguments
         )
         if outcome.changed:
-            before = outcome.request.arguments
-            arguments |= {name: one for name, one in outcome.arguments.items() if one != before.get(name)}
+            requested_arguments = outcome.request.arguments
+            arguments |= {
+                name: value
+                for name, value in outcome.arguments.items()
+                if value != requested_arguments.get(name)
+            }
     plain = tool.approved
     if tool.given:
         if tool.takes_key:
             arguments.setdefault(IDEMPOTENCY_KEY, context.uuid4().hex)
-        returned = plain(**given, **arguments)
+        returned = plain(**runtime_arguments, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
     return await context.durable_execute_async(_recorded(plain, arguments), arguments)
 

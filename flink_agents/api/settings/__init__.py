@@ -28,7 +28,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from flink_agents.api.common.durations import duration_text
+from flink_agents.api.common.durations import duration_text, plain_seconds
 from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.errors.base import suggest
@@ -62,11 +62,7 @@ _FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 
 
 def _one_of(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
-    return Setting("one of " + ", ".join(repr(str(one)) for one in kind), f"{name}='{example}'", shown)
-
-
-def _seconds(value: object) -> object:
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    return Setting("one of " + ", ".join(repr(str(member)) for member in kind), f"{name}='{example}'", shown)
 
 
 def _approval(value: object) -> object:
@@ -94,9 +90,9 @@ class Limits(BaseModel):
         kind = type(self)
         changed = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
-            one.shown.format(one.text_of(changed[name]))
-            for name, one in settings_of(kind).items()
-            if one.shown and name in changed
+            setting.shown.format(setting.text_of(changed[name]))
+            for name, setting in settings_of(kind).items()
+            if setting.shown and name in changed
         ]
 
 
@@ -115,7 +111,7 @@ class ApprovedLimits(Limits):
     ] = Field(default=False, description="True if it needs approval, or a function that decides.")
     approval_timeout: Annotated[
         float | None,
-        BeforeValidator(_seconds),
+        BeforeValidator(plain_seconds),
         Setting("seconds, more than 0", "approval_timeout=3600", "approval within {}", duration_text),
     ] = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request counts as denied."
@@ -146,7 +142,7 @@ class ToolSourceLimits(Limits):
         default=False,
         description="True if calls need approval, or the tools that do: 'delete_*'.",
     )
-    approval_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+    approval_timeout: Annotated[float | None, BeforeValidator(plain_seconds)] = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request counts as denied."
     )
     idempotent: StrictBool | tuple[str, ...] = Field(
@@ -175,7 +171,7 @@ class PlainSettings(ApprovedLimits):
     )
     timeout: Annotated[
         float | None,
-        BeforeValidator(_seconds),
+        BeforeValidator(plain_seconds),
         Setting("seconds, more than 0", "timeout=30", "timeout {}", duration_text),
     ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which an attempt fails.")
     blocking: Annotated[bool, Setting("True or False", "blocking=True", "blocking")] = Field(
@@ -267,15 +263,15 @@ class ActionOptions(LimitOptions, total=False):
 def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
     """Return the form of each setting of ``kind``, by name."""
     return {
-        name: one
+        name: setting
         for name, field in kind.model_fields.items()
-        for one in field.metadata
-        if isinstance(one, Setting)
+        for setting in field.metadata
+        if isinstance(setting, Setting)
     }
 
 
 def check_settings(
-    kind: type[S], what: str, where: str | None, given: Mapping[str, Any], also: Iterable[str] = ()
+    kind: type[S], what: str, where: str | None, values: Mapping[str, Any], also: Iterable[str] = ()
 ) -> S:
     """Return the settings, if each is valid.
 
@@ -283,7 +279,7 @@ def check_settings(
         kind: The class of the settings.
         what: The owner of the settings, for the error.
         where: Its place in the code, if known.
-        given: The author's values.
+        values: The author's values.
         also: Other keywords that the author could have meant.
 
     Raises:
@@ -291,8 +287,8 @@ def check_settings(
         ActionSignatureError: The function in ``needs_approval`` cannot be called.
     """
     try:
-        checked = kind(**given)
-        _check_approval(what, where, given.get("needs_approval"))
+        checked = kind(**values)
+        _check_approval(what, where, values.get("needs_approval"))
         return checked
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
@@ -301,20 +297,20 @@ def check_settings(
         raise AgentDefinitionError(
             f"{what} has no option {name!r}",
             expected=f"one of {', '.join(names)}",
-            found=f"{name}={given[name]!r}"[:300],
+            found=f"{name}={values[name]!r}"[:300],
             fix=suggest(name, names, "remove it"),
             where=where,
         )
     setting = settings_of(kind)[name]
     near = (
-        difflib.get_close_matches(given[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
-        if (isinstance(given[name], str))
+        difflib.get_close_matches(values[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
+        if (isinstance(values[name], str))
         else []
     )
     raise AgentDefinitionError(
         f"{what} has an invalid {name}",
         expected=setting.expected,
-        found=repr(given[name]),
+        found=repr(values[name]),
         fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or omit it",
         where=where,
     )
@@ -344,24 +340,24 @@ def _check_approval(what: str, where: str | None, needed: object) -> None:
 
 
 def check_near(
-    what: str, where: str | None, found: Iterable[str], names: Iterable[str], fix: str = "rename it"
+    what: str, where: str | None, used_names: Iterable[str], names: Iterable[str], fix: str = "rename it"
 ) -> None:
     """Check that no name is most likely a misspelt setting.
 
     Args:
         what: The owner of the names, for the error.
         where: Its place in the code, if known.
-        found: The names.
+        used_names: The names.
         names: The names of the settings.
         fix: The fix if the name is not a misspelling.
 
     Raises:
         AgentDefinitionError: A name is similar to a setting.
     """
-    known = list(names)
-    for name in found:
-        near = difflib.get_close_matches(name, known, 1, NEAR)
-        if near and name not in known:
+    setting_names = list(names)
+    for name in used_names:
+        near = difflib.get_close_matches(name, setting_names, 1, NEAR)
+        if near and name not in setting_names:
             raise AgentDefinitionError(
                 f"{what} has {name!r}, which is not a setting",
                 expected=f"{near[0]!r}, or a less similar name",
@@ -371,22 +367,22 @@ def check_near(
             )
 
 
-def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:
+def check_asks(what: str, where: str | None, values: Mapping[str, Any]) -> None:
     """Check that a timeout of an approval comes with an approval.
 
     Args:
         what: The owner of the settings, for the error.
         where: Its place in the code, if known.
-        given: The author's values.
+        values: The author's values.
 
     Raises:
         AgentDefinitionError: It does not: it would be executed without an approval.
     """
-    if given.get("approval_timeout") is not None and "needs_approval" not in given:
+    if values.get("approval_timeout") is not None and "needs_approval" not in values:
         raise AgentDefinitionError(
             f"{what} has an approval_timeout, but no needs_approval",
             expected="both",
-            found=f"approval_timeout={given['approval_timeout']!r}",
+            found=f"approval_timeout={values['approval_timeout']!r}",
             fix="write needs_approval=True, or a function that decides; or remove approval_timeout",
             where=where,
         )

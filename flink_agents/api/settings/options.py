@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flink_agents.api.common.option_values import ConfigOption, option
 from flink_agents.api.common.policies import OnError, OnUnhandled
@@ -29,6 +29,9 @@ from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.local_jobs import Accept, Resume
 from flink_agents.api.settings.stores import STORE_PREFIX, STORES, options_of_store, third_party_stores
 from flink_agents.api.settings.tracing import TraceOptions
+
+if TYPE_CHECKING:
+    from flink_agents.api.settings.yaml_source import Leaf, YamlSource
 
 T = TypeVar("T")
 
@@ -60,7 +63,7 @@ _SEE_TABLE = "see the table of options in docs/configuration.md"
 class AgentOptions(TraceOptions):
     """All options of this package. Iterate with :func:`all_options`."""
 
-    JOB_IDENTIFIER = option("job-identifier", str)(
+    JOB_IDENTIFIER = option("job-identifier", str, is_name=True)(
         "Name of the job across submissions; ids of runs and events derive from it. Default: Flink's "
         "job id at the first start."
     )
@@ -114,7 +117,7 @@ class AgentOptions(TraceOptions):
         "Log code that blocks the event loop for longer. 0 s: never."
     )
     QUEUE_PER_KEY = option("queue.max-per-key", int, 100, minimum=1)(
-        "Waiting inputs of a key that are kept in memory; more wait in state only."
+        "Waiting inputs of a key in memory; more wait in state only."
     )
     QUEUE_TOTAL = option("queue.max-total", int, 1000, minimum=1)(
         "Waiting inputs of a subtask in memory before it takes no more (backpressure)."
@@ -154,6 +157,10 @@ class AgentOptions(TraceOptions):
     JAVA_TRACE = option("local.java-trace", bool, False)(
         "If a local job fails, print Flink's whole message, too."
     )
+    LOG_SIZE_MB = option("local.log-size-mb", int, 16, minimum=1)(
+        "MiB at which the log of a local job starts a new file."
+    )
+    LOG_FILES = option("local.log-files", int, 4, minimum=2)("Number of these files.")
     STATE_DIR = option("local.state-dir", str)(
         "Directory of the folders of local jobs. Default: .flink-agents beside the script."
     )
@@ -205,15 +212,15 @@ class AgentOptions(TraceOptions):
 
 def all_options() -> dict[str, ConfigOption[Any]]:
     """Return every option of this package by key, in the order of declaration."""
-    found: dict[str, ConfigOption[Any]] = {
-        one.key: one
+    options_by_key: dict[str, ConfigOption[Any]] = {
+        config_option.key: config_option
         for options in (AgentOptions, TraceOptions)
-        for one in vars(options).values()
-        if isinstance(one, ConfigOption)
+        for config_option in vars(options).values()
+        if isinstance(config_option, ConfigOption)
     }
     for store in STORES.built_in:
-        found |= options_of_store(store) or {}
-    return found
+        options_by_key |= options_of_store(store) or {}
+    return options_by_key
 
 
 def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
@@ -227,15 +234,22 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
         OptionError: The option is unknown; the message suggests a similar name.
     """
     options = all_options()
-    store = next((one for one in third_party_stores(key) if key.startswith(f"{STORE_PREFIX}{one}.")), None)
+    store = next(
+        (
+            store_name
+            for store_name in third_party_stores(key)
+            if key.startswith(f"{STORE_PREFIX}{store_name}.")
+        ),
+        None,
+    )
     if store is not None:
         declared = options_of_store(store)
         if declared is None and key != f"{STORE_PREFIX}{store}.":
             return ConfigOption(key, object, None, f"An option of the store {store!r}.")
         options = declared or options
-    found = options.get(key) or _entry_of(key, options.values())
-    if found is not None:
-        return found
+    config_option = options.get(key) or _entry_of(key, options.values())
+    if config_option is not None:
+        return config_option
     fix = _fix_of(key, options)
     raise OptionError(
         # Not after the names, of which there are many.
@@ -248,9 +262,13 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
 
 def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
     """Return the option of an entry; None if ``key`` is not an entry of one of ``options``."""
-    for one in options:
-        if one.type is dict and key.startswith(f"{one.key}.") and key != f"{one.key}.":
-            return ConfigOption(key, object, None, one.doc)
+    for config_option in options:
+        if (
+            config_option.type is dict
+            and key.startswith(f"{config_option.key}.")
+            and key != f"{config_option.key}."
+        ):
+            return ConfigOption(key, object, None, config_option.doc)
     return None
 
 
@@ -282,16 +300,16 @@ class Configuration(Mapping[str, Any]):
 
     def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
         """Set one option, and return this configuration."""
-        found = option if isinstance(option, ConfigOption) else find_option(option, source)
-        self._values[found.key] = found.parse(value)
+        resolved_option = option if isinstance(option, ConfigOption) else find_option(option, source)
+        self._values[resolved_option.key] = resolved_option.parse(value)
         return self
 
     def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the value of ``option``: the set one, else ``default``, else the option's own."""
-        found = option if isinstance(option, ConfigOption) else find_option(option, "code")
-        if found.key in self._values:
-            return self._values[found.key]
-        return default if default is not None else found.default
+        resolved_option = option if isinstance(option, ConfigOption) else find_option(option, "code")
+        if resolved_option.key in self._values:
+            return self._values[resolved_option.key]
+        return default if default is not None else resolved_option.default
 
     def below(self, prefix: str) -> dict[str, Any]:
         """Return the values whose keys start with ``prefix`` and a dot, by the rest of their keys.
@@ -340,17 +358,28 @@ class Configuration(Mapping[str, Any]):
         Raises:
             OptionError: The file cannot be read, is not YAML, or has other content than options.
         """
-        loaded = _load_yaml(Path(path))
-        if loaded is None:
-            loaded = {}
-        if not isinstance(loaded, dict):
+        source, entries = _read_yaml(Path(path))
+        if not isinstance(source.value, dict | None):
             raise OptionError(
                 f"{path} is not a mapping of options",
                 expected="options and their values, such as 'run.max-events: 100'",
-                found=type(loaded).__name__,
+                found=type(source.value).__name__,
                 fix="see the YAML in docs/configuration.md",
             )
-        return cls(dict(_flatten(cast("dict[str, object]", loaded))), str(path))
+        values = cls()
+        lines: dict[str, int] = {}
+        for keys, value, text in entries:
+            key = ".".join(keys)
+            line = source.line(keys)
+            if key in lines:
+                raise _repeated(f"the option {key!r} is set twice", path, lines[key], line)
+            lines[key] = line
+            try:
+                option = find_option(key, str(path))
+                values.set(option, option.written(value, text))
+            except OptionError as error:
+                raise error.at(f"{path}:{line}") from error
+        return values
 
     @classmethod
     def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
@@ -379,9 +408,9 @@ def environment_name(key: str) -> str:
 
 def _key_of_store(name: str) -> str | None:
     """Return the key that a variable sets: an entry of an option, or a third party's option."""
-    for key, one in all_options().items():
+    for key, config_option in all_options().items():
         start = environment_name(f"{key}.")
-        if one.type is dict and name.startswith(start) and name != start:
+        if config_option.type is dict and name.startswith(start) and name != start:
             return f"{key}.{name[len(start) :].lower()}"
     for store in third_party_stores(STORE_PREFIX):
         start = environment_name(f"{STORE_PREFIX}{store}.")
@@ -392,7 +421,7 @@ def _key_of_store(name: str) -> str | None:
 
 def _unknown_variable(name: str, names: list[str]) -> OptionError:
     # Without the common prefix, which would make all names similar.
-    words = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in names}
+    words = {variable.removeprefix(ENVIRONMENT_PREFIX): variable for variable in names}
     near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
     fix = f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE
     return OptionError(
@@ -403,11 +432,12 @@ def _unknown_variable(name: str, names: list[str]) -> OptionError:
     )
 
 
-def _load_yaml(path: Path) -> object:
-    import yaml
+def _read_yaml(path: Path) -> tuple[YamlSource, list[Leaf]]:
+    from flink_agents.api.settings.yaml_source import RepeatedKey, YamlProblem, YamlSource
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        source = YamlSource(path.read_text(encoding="utf-8"))
+        return source, list(source.leaves())
     except OSError as error:
         raise OptionError(
             f"the file of options {path} cannot be read",
@@ -415,20 +445,24 @@ def _load_yaml(path: Path) -> object:
             found=str(error),
             fix=f"check the path, perhaps in the variable {CONFIG_FILE_VARIABLE}",
         ) from error
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
+    except RepeatedKey as error:
+        raise _repeated(error.message, path, error.first, error.line) from None
+    except ValueError as error:
+        line = error.line if isinstance(error, YamlProblem) else None
         raise OptionError(
             f"the file of options {path} is not YAML",
             expected="options and their values, such as 'run.max-events: 100'",
-            found=getattr(error, "problem", None) or str(error),
+            found=str(error),
             fix="correct the line",
-            where=f"{path}:{mark.line + 1}" if mark else str(path),
+            where=f"{path}:{line}" if line else str(path),
         ) from error
 
 
-def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flatten(cast("dict[str, object]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _repeated(message: str, path: str | Path, first: int, line: int) -> OptionError:
+    return OptionError(
+        message,
+        expected="each option once, with dots or in sections",
+        found=f"the first one is in line {first}",
+        fix="remove one",
+        where=f"{path}:{line}",
+    )

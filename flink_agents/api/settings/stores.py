@@ -45,11 +45,11 @@ def options_of_store(store: str) -> dict[str, ConfigOption[Any]] | None:
         return None
     declared: Any = STORE_OPTIONS.load(store)
     prefix = f"{STORE_PREFIX}{store}."
-    if not all(isinstance(one, ConfigOption) and one.key.startswith(prefix) for one in declared):
+    if not all(isinstance(option, ConfigOption) and option.key.startswith(prefix) for option in declared):
         raise UnknownStoreError(
             f"the options of store {store!r} are invalid",
             expected=f"ConfigOption objects with keys that begin with {prefix}",
             found=repr(declared)[:200],
             fix=f"correct its entry point in the group {STORE_OPTIONS.group}",
         )
-    return {one.key: one for one in declared}
+    return {option.key: option for option in declared}

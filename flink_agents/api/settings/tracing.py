@@ -60,7 +60,7 @@ class TraceOptions:
     )
     TRACE_DIRECTORY = option("trace.directory", str, "flink-agents-trace")("Directory of the sink jsonl.")
     TRACE_FILE_MB = option("trace.file-size-mb", int, 16, minimum=1)(
-        "Size in MiB at which the sink jsonl starts a new file."
+        "MiB at which the sink jsonl starts a new file."
     )
     TRACE_FILE_AGE = option("trace.file-age", timedelta, "1 h", minimum="1 s")(
         "Age at which the sink jsonl starts a new file."

@@ -51,8 +51,8 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         overview = ask("/overview")
         version = str(overview["flink-version"])
         slots = int(overview["slots-total"])
-        managers = [str(each["id"]) for each in ask("/taskmanagers")["taskmanagers"]]
-        configuration = {one["key"]: one["value"] for one in ask("/jobmanager/config")}
+        managers = [str(manager["id"]) for manager in ask("/taskmanagers")["taskmanagers"]]
+        configuration = {setting["key"]: setting["value"] for setting in ask("/jobmanager/config")}
         class_path = ask("/jobmanager/environment")["classpath"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         fix = "start the cluster, or pass the address of its REST interface: http://HOST:8081"
@@ -67,37 +67,37 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
 
 
 def _version(version: str, managers: int, slots: int) -> CheckResult:
-    found = f"Flink {version}, {managers} TaskManagers with {slots} slots"
+    summary = f"Flink {version}, {managers} TaskManagers with {slots} slots"
     try:
         pyflink = metadata.version("apache-flink")
     except metadata.PackageNotFoundError:
         pyflink = ""
     if pyflink.split(".")[:2] != version.split(".")[:2]:
         fix = f"install the version of apache-flink that the cluster has: {version}"
-        return CheckResult("cluster", "fail", f"{found}; here PyFlink {pyflink or 'missing'}", fix)
+        return CheckResult("cluster", "fail", f"{summary}; here PyFlink {pyflink or 'missing'}", fix)
     if managers == 0:
-        return CheckResult("cluster", "warn", found, "start a TaskManager; jobs wait until there is one")
-    return CheckResult("cluster", "ok", found)
+        return CheckResult("cluster", "warn", summary, "start a TaskManager; jobs wait until there is one")
+    return CheckResult("cluster", "ok", summary)
 
 
 def _jar(where: str, class_path: str) -> CheckResult:
-    found = re.search(rf"{PYTHON_JAR}[\w.-]*\.jar", class_path)
-    if found is None:
+    match = re.search(rf"{PYTHON_JAR}[\w.-]*\.jar", class_path)
+    if match is None:
         missing = f"no {PYTHON_JAR}-*.jar in lib: {_ONE_JOB}"
         return CheckResult(f"{where}, class path", "warn", missing, _LIB_FIX)
-    return CheckResult(f"{where}, class path", "ok", found[0])
+    return CheckResult(f"{where}, class path", "ok", match[0])
 
 
 def _patterns(where: str, configuration: Mapping[str, str]) -> CheckResult:
     name = f"{where}, class loading"
     if configuration.get(_RESOLVE_ORDER, "").lower() == "parent-first":
         return CheckResult(name, "ok", f"{_RESOLVE_ORDER}: parent-first")
-    given = configuration.get(PARENT_FIRST, "")
-    missing = [one for one in SHARED_CLASSES if one not in given.split(";")]
+    patterns = configuration.get(PARENT_FIRST, "")
+    missing = [pattern for pattern in SHARED_CLASSES if pattern not in patterns.split(";")]
     if missing:
-        found = f"{PARENT_FIRST} lacks {', '.join(missing)}: {_ONE_JOB}"
-        return CheckResult(name, "warn", found, _PATTERNS_FIX)
-    return CheckResult(name, "ok", f"{PARENT_FIRST}: {given}")
+        problem = f"{PARENT_FIRST} lacks {', '.join(missing)}: {_ONE_JOB}"
+        return CheckResult(name, "warn", problem, _PATTERNS_FIX)
+    return CheckResult(name, "ok", f"{PARENT_FIRST}: {patterns}")
 
 
 def _manager_checks(manager: str, ask: Ask) -> list[CheckResult]:
@@ -154,19 +154,19 @@ def job_checks(ask: Ask, configuration: Mapping[str, str]) -> list[CheckResult]:
         ask: Sends requests to Flink's REST interface.
         configuration: Configuration of the JobManager.
     """
-    found: list[CheckResult] = []
+    results: list[CheckResult] = []
     try:
         overview = ask("/overview")
         if overview.get("slots-total") and overview.get("slots-available") == 0:
             fix = "start another TaskManager, or raise taskmanager.numberOfTaskSlots"
-            found.append(CheckResult("slots", "warn", "no slot is free: another job would wait", fix))
+            results.append(CheckResult("slots", "warn", "no slot is free: another job would wait", fix))
         jobs = [job for job in ask("/jobs/overview")["jobs"] if job["state"] not in WANTED_ENDS]
     except UNKNOWN:
-        return found
+        return results
     for job in jobs:
-        problems = [one for check in _CHECKS for one in _harmless(check, ask, job, configuration)]
-        found += problems or [CheckResult(_name(job), "ok", f"{job['state'].lower()}, with checkpoints")]
-    return found
+        problems = [problem for check in _CHECKS for problem in _harmless(check, ask, job, configuration)]
+        results += problems or [CheckResult(_name(job), "ok", f"{job['state'].lower()}, with checkpoints")]
+    return results
 
 
 def _harmless(
@@ -203,13 +203,14 @@ def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
         return
     if interval > _SLOW:
         fix = "set execution.checkpointing.interval to 1 to 10 seconds"
-        found = (
+        summary = (
             f"every {interval / 1000:g} s: journals grow, and outputs of exactly-once sinks are delayed by "
             "that time"
         )
-        yield CheckResult(f"{_name(job)}, checkpoints", "warn", found, fix)
+        figures = {"interval_ms": interval}
+        yield CheckResult(f"{_name(job)}, checkpoints", "warn", summary, fix, figures)
     place = next((configuration[name] for name in _DIRECTORIES if configuration.get(name)), "")
-    managers = {str(one["id"]).partition(":")[0] for one in ask("/taskmanagers")["taskmanagers"]}
+    managers = {str(manager["id"]).partition(":")[0] for manager in ask("/taskmanagers")["taskmanagers"]}
     name = f"{_name(job)}, checkpoint directory"
     fix = "set execution.checkpointing.dir to a directory that all machines share, such as s3://..."
     if not place:
@@ -222,7 +223,8 @@ def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
 
 def _completes(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
     latest = ask(f"/jobs/{job['jid']}/checkpoints").get("latest") or {}
-    failed, done = latest.get("failed") or {}, latest.get("completed") or {}
+    failed = latest.get("failed") or {}
+    done = latest.get("completed") or {}
     if failed and int(failed.get("id", 0)) > int(done.get("id", 0)):
         why = str(failed.get("failure_message", "no reason is given"))[:200]
         fix = "see the log of the JobManager; a task under backpressure, or a full disk, is frequent"
@@ -230,21 +232,24 @@ def _completes(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str
 
 
 def _flows(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
-    for one in settled_flow(ask, job["jid"]).bottlenecks():
-        if any(vertex.level == "high" for vertex in one.blocked):
-            yield CheckResult(f"{_name(job)}, backpressure", "warn", str(one).rstrip("."), one.advice)
+    for bottleneck in settled_flow(ask, job["jid"]).bottlenecks():
+        if any(vertex.level == "high" for vertex in bottleneck.blocked):
+            yield CheckResult(
+                f"{_name(job)}, backpressure", "warn", str(bottleneck).rstrip("."), bottleneck.advice
+            )
 
 
 def _stuck(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
     for vertex in ask(f"/jobs/{job['jid']}").get("vertices", ()):
         place = f"/jobs/{job['jid']}/vertices/{vertex['id']}/subtasks/metrics"
-        names = [str(one["id"]) for one in ask(place)]
-        counters = [one for one in names if _STUCK.search(one)]
-        found = ask(f"{place}?get={','.join(map(quote, counters))}&agg=sum") if counters else ()
-        if number := int(sum(float(one.get("sum", 0)) for one in found)):
+        names = [str(metric["id"]) for metric in ask(place)]
+        counters = [name for name in names if _STUCK.search(name)]
+        metrics = ask(f"{place}?get={','.join(map(quote, counters))}&agg=sum") if counters else ()
+        if number := int(sum(float(metric.get("sum", 0)) for metric in metrics)):
             fix = "flink-agents top --path TRACE lists unfinished runs; then flink-agents why KEY"
-            said = f"{vertex['name']}: {number} run(s) took longer than run.stuck-after, or still do"
-            yield CheckResult(f"{_name(job)}, stuck runs", "warn", said, fix)
+            summary = f"{vertex['name']}: {number} run(s) took longer than run.stuck-after, or still do"
+            figures = {"stuck_runs": number}
+            yield CheckResult(f"{_name(job)}, stuck runs", "warn", summary, fix, figures)
 
 
 _STUCK = re.compile(r"(?:^|\.)flink_agents\..+\.runs_stuck$")

@@ -13,29 +13,34 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
+from packaging.requirements import Requirement
+
+from flink_agents.api.common.installation import DISTRIBUTION, install_command
 from flink_agents.api.errors import AgentsError, KafkaConnectorError
 from flink_agents.api.settings.options import Configuration, all_options
 from flink_agents.connectors.kafka.connector_jar import VERSION as CONNECTOR, present_jar
-from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, search_java
-from flink_agents.runtime.flink.launch.packages import DISTRIBUTION, conflict_fix, conflicting_packages
+from flink_agents.runtime.flink.launch.jvm import java_fix, search_java
+from flink_agents.runtime.flink.launch.packages import conflict_fix, conflicting_packages
 
 Status = Literal["ok", "warn", "fail"]
 
 REST_PORT = 8081
 FREE_BYTES = 1 << 30
-REINSTALL = f"pip install --upgrade {DISTRIBUTION}"
 
 _PYTHONS = ((3, 11), (3, 12))
 _PYFLINK = "2.3"
 _RECOMMENDED_JAVA = 17
 # apache-beam 2.61, the newest for PyFlink 2.3, requires 3.20.3 to 5.x without some of 4.x.
-_PROTOBUF_LOWEST, _PROTOBUF_GOOD, _PROTOBUF_LIMIT = (3, 20), (4, 25), (6, 0)
+_PROTOBUF_LOWEST = (3, 20)
+_PROTOBUF_GOOD = (4, 25)
+_PROTOBUF_LIMIT = (6, 0)
+_FOR_DEVELOPMENT = {"dev", "docs", "release", "examples"}
 _SETUPTOOLS_LIMIT = 82  # the first version without pkg_resources
 
 
@@ -48,12 +53,14 @@ class CheckResult:
         status: ``fail`` means that jobs cannot run, ``warn`` that some cannot.
         found: The present state.
         fix: A command or action that helps; empty if the check passed.
+        figures: The numbers in ``found``, by names with their units.
     """
 
     name: str
     status: Status
     found: str
     fix: str = ""
+    figures: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def run_checks(checks: Iterable[Callable[[], CheckResult]] | None = None) -> list[CheckResult]:
@@ -67,16 +74,18 @@ def _run(check: Callable[[], CheckResult]) -> CheckResult:
     except Exception as error:
         # The doctor runs when things are broken: one broken check must not hide the others.
         name = check.__name__.removeprefix("check_").replace("_", " ")
-        return CheckResult(name, "fail", f"{type(error).__name__}: {error}", REINSTALL)
+        return CheckResult(
+            name, "fail", f"{type(error).__name__}: {error}", install_command(options="--upgrade")
+        )
 
 
 def check_python() -> CheckResult:
     """Check that PyFlink 2.3 has wheels for this Python."""
     lowest, highest = _PYTHONS
-    found = f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]} ({sys.executable})"
+    summary = f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]} ({sys.executable})"
     if lowest <= tuple(sys.version_info[:2]) <= highest:
-        return CheckResult("Python", "ok", found)
-    return CheckResult("Python", "fail", found, "create the environment again: python3.12 -m venv .venv")
+        return CheckResult("Python", "ok", summary)
+    return CheckResult("Python", "fail", summary, "create the environment again: python3.12 -m venv .venv")
 
 
 def check_java() -> CheckResult:
@@ -84,30 +93,31 @@ def check_java() -> CheckResult:
     search = search_java()
     passed_over = "; ".join(f"{item.source} skipped: {item.reason}" for item in search.rejected)
     if search.runtime is None:
-        return CheckResult("Java", "fail", passed_over or "none", INSTALL_JAVA)
+        return CheckResult("Java", "fail", passed_over or "none", java_fix())
     runtime = search.runtime
-    found = f"{runtime.version} from {runtime.source} ({runtime.home})"
+    summary = f"{runtime.version} from {runtime.source} ({runtime.home})"
     if passed_over:
-        return CheckResult("Java", "warn", f"{found}; {passed_over}", "unset JAVA_HOME, or correct it")
+        return CheckResult("Java", "warn", f"{summary}; {passed_over}", "unset JAVA_HOME, or correct it")
     if runtime.version < _RECOMMENDED_JAVA:
-        return CheckResult("Java", "warn", found, INSTALL_JAVA)
-    return CheckResult("Java", "ok", found)
+        return CheckResult("Java", "warn", summary, java_fix())
+    return CheckResult("Java", "ok", summary)
 
 
 def check_pyflink() -> CheckResult:
     """Check that PyFlink is 2.3 and that its jars have the same release."""
     fix = f'pip install "apache-flink>={_PYFLINK},<2.4"'
-    python, jars = _version("apache-flink"), _version("apache-flink-libraries")
-    found = f"apache-flink {python or 'missing'}, apache-flink-libraries {jars or 'missing'}"
+    python = _version("apache-flink")
+    jars = _version("apache-flink-libraries")
+    summary = f"apache-flink {python or 'missing'}, apache-flink-libraries {jars or 'missing'}"
     if python is None or _numbers(python) != _numbers(_PYFLINK):
-        return CheckResult("PyFlink", "fail", found, fix)
+        return CheckResult("PyFlink", "fail", summary, fix)
     if jars != python:
-        return CheckResult("PyFlink", "fail", found, f"pip install apache-flink-libraries=={python}")
+        return CheckResult("PyFlink", "fail", summary, f"pip install apache-flink-libraries=={python}")
     if foreign := os.environ.get("FLINK_HOME"):
         if not os.path.isdir(os.path.join(foreign, "lib")):
             return CheckResult("PyFlink", "fail", f"FLINK_HOME={foreign} has no Flink", "unset FLINK_HOME")
-        return CheckResult("PyFlink", "warn", f"{found}; FLINK_HOME={foreign} is used", "unset FLINK_HOME")
-    return CheckResult("PyFlink", "ok", found)
+        return CheckResult("PyFlink", "warn", f"{summary}; FLINK_HOME={foreign} is used", "unset FLINK_HOME")
+    return CheckResult("PyFlink", "ok", summary)
 
 
 def check_options() -> CheckResult:
@@ -117,8 +127,8 @@ def check_options() -> CheckResult:
         for option in all_options().values():
             config.get(option)
     except AgentsError as error:
-        found = f"{error.message}: {error.found}" if error.found else error.message
-        return CheckResult("options", "fail", found, error.fix or "")
+        problem = f"{error.message}: {error.found}" if error.found else error.message
+        return CheckResult("options", "fail", problem, error.fix or "")
     return CheckResult("options", "ok", "each is known, with a valid value")
 
 
@@ -128,8 +138,8 @@ def check_pemja() -> CheckResult:
     if (version := _version("pemja")) is None:
         return CheckResult("pemja", "fail", "missing", "pip install --force-reinstall pemja")
     if not any(tag in name for name in _pemja_files()):
-        found = f"{version}, not built for {tag}"
-        return CheckResult("pemja", "fail", found, "pip install --force-reinstall --no-cache-dir pemja")
+        summary = f"{version}, not built for {tag}"
+        return CheckResult("pemja", "fail", summary, "pip install --force-reinstall --no-cache-dir pemja")
     library = import_module("find_libpython").find_libpython()
     if library is None:
         fix = "use a Python with a shared library (Debian: apt-get install libpython3-dev)"
@@ -159,16 +169,61 @@ def check_setuptools() -> CheckResult:
     fix = f'pip install "setuptools<{_SETUPTOOLS_LIMIT}"'
     version = _version("setuptools")
     if version is None or find_spec("pkg_resources") is None:
-        found = f"{version or 'missing'}, without pkg_resources"
-        return CheckResult("setuptools", "fail", found, fix)
+        problem = f"{version or 'missing'}, without pkg_resources"
+        return CheckResult("setuptools", "fail", problem, fix)
     return CheckResult("setuptools", "ok", version)
 
 
 def check_conflicts() -> CheckResult:
     """Check that no other distribution shares the import name ``flink_agents``."""
-    if found := conflicting_packages():
-        return CheckResult("import name", "fail", f"also installed: {', '.join(found)}", conflict_fix())
+    if packages := conflicting_packages():
+        return CheckResult("import name", "fail", f"also installed: {', '.join(packages)}", conflict_fix())
     return CheckResult("import name", "ok", f"flink_agents is {DISTRIBUTION} alone")
+
+
+def check_requirements() -> CheckResult:
+    """Check that installed packages, also those of extras, have versions that this package works with."""
+    name = "requirements"
+    try:
+        requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or ()]
+    except metadata.PackageNotFoundError:
+        return CheckResult(name, "ok", "not checked: this package is not installed")
+    extras = {
+        extra: [
+            requirement
+            for requirement in requirements
+            if requirement.marker and requirement.marker.evaluate({"extra": extra})
+        ]
+        for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
+    }
+    always = [
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    required = _mismatches(always)
+    if required:
+        return CheckResult(name, "fail", "; ".join(required), install_command())
+    for extra, optional in extras.items():
+        if extra not in _FOR_DEVELOPMENT and (mismatches := _mismatches(optional)):
+            return CheckResult(
+                name, "warn", "; ".join(mismatches), f"{install_command(extra)}, if jobs use it"
+            )
+    return CheckResult(name, "ok", "installed packages have suitable versions")
+
+
+def _mismatches(requirements: Iterable[Requirement]) -> list[str]:
+    """Return a text for each installed package whose version does not meet its requirement."""
+    installed = [
+        (requirement, _version(requirement.name))
+        for requirement in requirements
+        if requirement.name != DISTRIBUTION
+    ]
+    return [
+        f"{requirement.name} {version} is installed, {requirement.specifier} is needed"
+        for requirement, version in installed
+        if version is not None and not requirement.specifier.contains(version, prereleases=True)
+    ]
 
 
 def check_loopback() -> CheckResult:
@@ -200,7 +255,8 @@ def check_rest_port() -> CheckResult:
 
 def check_temporary_directory() -> CheckResult:
     """Check that the temporary directory is writable and has room for state."""
-    name, fix = "temporary files", "set TMPDIR to a writable directory with 1 GB free"
+    name = "temporary files"
+    fix = "set TMPDIR to a writable directory with 1 GB free"
     try:
         with tempfile.TemporaryFile() as probe:
             probe.write(b"\0")
@@ -208,10 +264,11 @@ def check_temporary_directory() -> CheckResult:
         return CheckResult(name, "fail", str(error), fix)
     place = tempfile.gettempdir()
     free = shutil.disk_usage(place).free
-    found = f"{place}, {free / FREE_BYTES:.1f} GB free"
+    summary = f"{place}, {free / FREE_BYTES:.1f} GB free"
+    figures = {"free_bytes": free}
     if free < FREE_BYTES:
-        return CheckResult(name, "warn", found, fix)
-    return CheckResult(name, "ok", found)
+        return CheckResult(name, "warn", summary, fix, figures)
+    return CheckResult(name, "ok", summary, figures=figures)
 
 
 def check_kafka_connector() -> CheckResult:
@@ -224,7 +281,7 @@ def check_kafka_connector() -> CheckResult:
     if jar is not None:
         return CheckResult(name, "ok", str(jar))
     if find_spec("jgo") is None:
-        fix = 'pip install "flink-agents-python[kafka]", if jobs use Kafka'
+        fix = f"{install_command('kafka')}, if jobs use Kafka"
         return CheckResult(name, "ok", f"{CONNECTOR} is missing", fix)
     return CheckResult(name, "ok", f"{CONNECTOR} will be downloaded when a job needs it")
 
@@ -237,6 +294,7 @@ CHECKS: tuple[Callable[[], CheckResult], ...] = (
     check_protobuf,
     check_setuptools,
     check_conflicts,
+    check_requirements,
     check_loopback,
     check_rest_port,
     check_temporary_directory,
@@ -260,8 +318,12 @@ def render_table(results: list[CheckResult]) -> str:
 
 
 def render_json(results: list[CheckResult]) -> str:
-    """Return the results as a JSON array of objects with name, status, found and fix."""
-    return json.dumps([asdict(result) for result in results], indent=2)
+    """Return the results as a JSON array of objects with name, status, found, fix, and figures if any."""
+    checks = [
+        {key: value for key, value in asdict(result).items() if key != "figures"} | dict(result.figures)
+        for result in results
+    ]
+    return json.dumps(checks, indent=2)
 
 
 def _version(distribution: str) -> str | None:

@@ -16,6 +16,7 @@ from flink_agents.cli.texts import named_values, plain
 
 if TYPE_CHECKING:
     from flink_agents.cli.journals.operations import Place
+    from flink_agents.testing.run_replay import RunReplay
 
 CELL = 60
 """Maximum number of characters of a request or outcome in a table; JSON has all."""
@@ -59,12 +60,12 @@ def state_list(
     from flink_agents.cli.journals import operations
 
     # One more shows if there are more.
-    found = place.ask(lambda opened: operations.list_journals(opened, job, limit + 1))
+    journals = place.ask(lambda opened: operations.list_journals(opened, job, limit + 1))
     if as_json:
-        return _print_json(found[:limit])
+        return _print_json(journals[:limit])
     columns = ["job", "key", "runs", "records", "bytes", "first", "last", "pruned"]
-    _print_table(columns, ([row[column] for column in columns] for row in found[:limit]))
-    if len(found) > limit:
+    _print_table(columns, ([row[column] for column in columns] for row in journals[:limit]))
+    if len(journals) > limit:
         typer.echo(f"there are more than {limit}; see --limit")
 
 
@@ -91,13 +92,13 @@ def state_show(
 
     _import_modules(module or ())
     text = operations.key_text(key, raw)
-    found = place.ask(lambda opened: operations.show_key(opened, text, job, run, bool(module)))
+    journals = place.ask(lambda opened: operations.show_key(opened, text, job, run, bool(module)))
     if as_json:
-        _print_json(found)
+        _print_json(journals)
     else:
-        for number, journal in enumerate(found):
+        for number, journal in enumerate(journals):
             _print_journal(journal, first=number == 0)
-    _require(found, operations.shown_key(text))
+    _require(journals, operations.shown_key(text))
 
 
 @journal_app.command("replay")
@@ -127,10 +128,10 @@ def state_replay(
     from flink_agents.testing.run_replay import replay_run
 
     text = operations.key_text(key, raw)
-    found = place.ask(lambda opened: operations.records_of(opened, text, job, run))
-    _require([found] if found else [], operations.shown_key(text))
-    assert found is not None
-    replay = replay_run(load_agent(agent), *found, until_call)
+    run_records = place.ask(lambda opened: operations.records_of(opened, text, job, run))
+    _require([run_records] if run_records else [], operations.shown_key(text))
+    assert run_records is not None
+    replay = replay_run(load_agent(agent), *run_records, until_call)
     calls = [(action, index, name, request[:CELL]) for action, index, name, request in replay.calls]
     if calls:
         _print_table(["action", "call", "function", "request"], calls)
@@ -138,7 +139,18 @@ def state_replay(
         typer.echo(plain(f"output: {output!r}"))
     for name, value in replay.memory.items():
         typer.echo(plain(f"memory: {name} = {value!r}"))
-    typer.echo(plain(f"ended early: {replay.ended}" if replay.ended else "completed"))
+    typer.echo(plain(_end_of(replay)))
+
+
+def _end_of(replay: RunReplay) -> str:
+    """Describe the end of a replay."""
+    from flink_agents.trace.rendering import wait_text
+
+    if replay.waits:
+        # Without deadlines: those of the replay are not those of the run.
+        waits = "; or ".join(wait_text({"name": wait.name}) for wait in replay.waits)
+        return f"the run has not ended: it waits for {waits}"
+    return f"ended early: {replay.ended}" if replay.ended else "completed"
 
 
 @journal_app.command("prune")
@@ -158,15 +170,17 @@ def state_prune(
     from flink_agents.cli.journals import operations
 
     text = operations.key_text(key, raw)
-    found = place.ask(lambda opened: operations.prune_key(opened, text, job, through))
+    results = place.ask(lambda opened: operations.prune_key(opened, text, job, through))
     if as_json:
-        _print_json(found)
+        _print_json(results)
     else:
-        for one in found:
+        for result in results:
             typer.echo(
-                plain(f"{_name(one)}: {one['removed']} records removed, pruned through {one['pruned']}")
+                plain(
+                    f"{_name(result)}: {result['removed']} records removed, pruned through {result['pruned']}"
+                )
             )
-    _require(found, operations.shown_key(text))
+    _require(results, operations.shown_key(text))
 
 
 @journal_app.command("reset")
@@ -191,16 +205,16 @@ def state_reset(
     place = _place(store, path, option)
     from flink_agents.cli.journals import operations
 
-    found = place.ask(lambda opened: operations.journals_of_job(opened, job))
-    if yes and found:
-        asyncio.run(operations.forget_jobs(place, [one["job"] for one in found]))
+    rows = place.ask(lambda opened: operations.journals_of_job(opened, job))
+    if yes and rows:
+        asyncio.run(operations.forget_jobs(place, [job_row["job"] for job_row in rows]))
     if as_json:
-        _print_json(found)
+        _print_json(rows)
     else:
-        for one in found:
-            counts = f"{one['journals']} journals with {one['records']} records"
-            typer.echo(plain(f"job {one['job']}: {counts}{' forgotten' if yes else ''}"))
-    if not found:
+        for row in rows:
+            counts = f"{row['journals']} journals with {row['records']} records"
+            typer.echo(plain(f"job {row['job']}: {counts}{' forgotten' if yes else ''}"))
+    if not rows:
         typer.echo(plain(f"no journal of the job {job}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
     if not yes:
@@ -228,7 +242,8 @@ def state_copy(
     import asyncio
     from dataclasses import asdict
 
-    source, target = _place(store, path, option), _place(to, None, to_option)
+    source = _place(store, path, option)
+    target = _place(to, None, to_option)
     from flink_agents.cli.journals.operations import copy_journals
 
     done = asyncio.run(copy_journals(source, target))
@@ -248,25 +263,26 @@ def state_stats(
     place = _place(store, path, option)
     from flink_agents.cli.journals import operations
 
-    found = place.ask(operations.totals)
+    totals = place.ask(operations.totals)
     if as_json:
-        return _print_json(found)
-    owners = found.pop("owners")
-    width = max(map(len, found))
-    for name, value in found.items():
+        return _print_json(totals)
+    owners = totals.pop("owners")
+    shown = {name.removesuffix("_bytes"): value for name, value in totals.items()}
+    width = max(map(len, shown))
+    for name, value in shown.items():
         typer.echo(plain(f"{name:<{width}}  {_cell(value)}"))
     if owners:
         typer.echo()
-        _print_table(["group", "job", "subtask", "parallelism"], (one.values() for one in owners))
+        _print_table(["group", "job", "subtask", "parallelism"], (owner.values() for owner in owners))
 
 
 def _place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
     from flink_agents.cli.journals.operations import Place
 
-    given = named_values(options, "--option")
+    store_options = named_values(options, "--option")
     if path is not None:
-        given["path"] = path
-    return Place(store, given)
+        store_options["path"] = path
+    return Place(store, store_options)
 
 
 def _import_modules(names: Sequence[str]) -> None:
@@ -280,8 +296,8 @@ def _import_modules(names: Sequence[str]) -> None:
             raise typer.BadParameter(f"--module {name} cannot be imported: {error}") from error
 
 
-def _require(found: list[Any], key: str) -> None:
-    if not found:
+def _require(results: list[Any], key: str) -> None:
+    if not results:
         typer.echo(plain(f"no journal of the key {key}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
 
@@ -296,13 +312,14 @@ def _print_journal(journal: dict[str, Any], first: bool) -> None:
     pruned = "" if journal["pruned"] is None else f", pruned through {journal['pruned']}"
     typer.echo(plain(f"{_name(journal)}: {len(journal['runs'])} runs{pruned}"))
     for run in journal["runs"]:
-        known = ", ".join(
-            f"{label} {_short(run[label])}"
+        header = run | {"begun": _time(run.get("begun_at_ms"))}
+        header_text = ", ".join(
+            f"{label} {_short(header[label])}"
             for label in ("begun", "plan", "input", "event", "unreadable")
-            if run.get(label)
+            if header.get(label)
         )
         typer.echo()
-        typer.echo(plain(f"run {run['run']}: {known or 'no header'}"))
+        typer.echo(plain(f"run {run['run']}: {header_text or 'no header'}"))
         columns = ["step", "record", "call", "function", "request", "outcome", "attempts", "ended"]
         _print_table(columns, map(_row, run["records"]))
 
@@ -311,9 +328,15 @@ def _row(record: dict[str, Any]) -> list[Any]:
     # Other records have no call number.
     call = record["index"] if record["record"] in ("call", "intent") else None
     called = [record.get("function"), _short(record.get("request"))]
-    ended = [record.get("attempts"), record.get("ended")]
+    ended = [record.get("attempts"), _time(record.get("ended_at_ms"))]
     step = f"{record['step']} task {record['task']}" if "task" in record else record["step"]
     return [step, record["record"], call, *called, _short(_outcome(record)), *ended]
+
+
+def _time(milliseconds: int | None) -> str | None:
+    from flink_agents.cli.journals.values import time_text
+
+    return None if milliseconds is None else time_text(milliseconds)
 
 
 def _outcome(record: dict[str, Any]) -> str | None:

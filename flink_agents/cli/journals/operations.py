@@ -76,8 +76,8 @@ class Place:
     def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         """Return name and options of the store."""
         name: str | None = self.store or config.get(AgentOptions.STORE)
-        given = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
-        files = _local_files(config) if name in (None, "sqlite") and "path" not in given else []
+        option_names = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
+        files = _local_files(config) if name in (None, "sqlite") and "path" not in option_names else []
         if len(files) > 1:
             raise OptionError(
                 "several local jobs have made stores here",
@@ -101,8 +101,8 @@ class Place:
 def _local_files(config: Configuration) -> list[Path]:
     """Return the stores that local jobs have created in the current directory."""
     state_dir = Path(config.get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
-    found = [file for file in sorted((state_dir / JOBS).glob("*/journal.sqlite")) if file.is_file()]
-    return [LOCAL_FILE, *found] if LOCAL_FILE.exists() else found
+    files = [file for file in sorted((state_dir / JOBS).glob("*/journal.sqlite")) if file.is_file()]
+    return [LOCAL_FILE, *files] if LOCAL_FILE.exists() else files
 
 
 def key_text(key: str, raw: bool) -> str:
@@ -132,11 +132,11 @@ def shown_key(text: str) -> str:
 
 async def list_journals(store: ActionStateStore, job: str | None, limit: int) -> list[dict[str, Any]]:
     """Return the first journals of the store, or of a job."""
-    found: list[dict[str, Any]] = []
+    journals: list[dict[str, Any]] = []
     async for info in list_all(store, job):
-        if len(found) == limit:
+        if len(journals) == limit:
             break
-        found.append(
+        journals.append(
             {
                 "job": info.journal.journal_id,
                 "key": shown_key(info.journal.key),
@@ -149,7 +149,7 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
                 "pruned": _pruned(info.pruned_through),
             }
         )
-    return found
+    return journals
 
 
 async def show_key(
@@ -172,7 +172,7 @@ async def _show(
         "key": shown_key(journal.key),
         "raw": journal.key,
         "pruned": _pruned(through),
-        "runs": [_run(seq, found, classes) for seq, found in sorted(runs.items())],
+        "runs": [_run(seq, run_records, classes) for seq, run_records in sorted(runs.items())],
     }
 
 
@@ -233,7 +233,7 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
         "journals": stats.journals,
         "records": stats.records,
         "bytes": stats.data_bytes,
-        "stored": stats.stored_bytes,
+        "stored_bytes": stats.stored_bytes,
         **stats.details,
         # Without the tokens, with which stores distinguish owners.
         "owners": [
@@ -250,14 +250,14 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
 
 async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, Any]]:
     """Describe a job's journals for each of its agents; ``job`` is its identifier, or that and an agent."""
-    found: dict[str, dict[str, Any]] = {}
+    counts_by_journal: dict[str, dict[str, Any]] = {}
     async for info in list_all(store):
         name = info.journal.journal_id
         if job in (name, split_journal_name(name)[0]):
-            counts = found.setdefault(name, {"job": name, "journals": 0, "records": 0})
+            counts = counts_by_journal.setdefault(name, {"job": name, "journals": 0, "records": 0})
             counts["journals"] += 1
             counts["records"] += info.records
-    return list(found.values())
+    return list(counts_by_journal.values())
 
 
 async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
@@ -293,8 +293,8 @@ async def list_all(store: ActionStateStore, job: str | None = None) -> AsyncIter
 async def _journals_of(store: ActionStateStore, text: str, job: str | None) -> list[JournalKey]:
     if job is not None:
         journal = JournalKey(job, text)
-        known = await store.pruned_through(journal) != NOTHING_PRUNED or await store.scan(journal)
-        return [journal] if known else []
+        is_stored = await store.pruned_through(journal) != NOTHING_PRUNED or await store.scan(journal)
+        return [journal] if is_stored else []
     return [info.journal async for info in list_all(store) if info.journal.key == text]
 
 
@@ -385,12 +385,12 @@ async def _copy(info: JournalInfo, source: ActionStateStore, target: ActionState
     """Copy one journal, or the part that an interrupted copy left."""
     journal = info.journal
     records = await source.scan(journal)
-    known = [record for record in await target.scan(journal) if record.seq > info.pruned_through]
-    if known != records[: len(known)]:
+    copied_records = [record for record in await target.scan(journal) if record.seq > info.pruned_through]
+    if copied_records != records[: len(copied_records)]:
         raise _differs(journal, target)
     done.journals += 1
     done.records += len(records)
-    missing = records[len(known) :]
+    missing = records[len(copied_records) :]
     if missing:
         for portion in _portions(missing):
             await target.append(journal, portion)
@@ -407,7 +407,8 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
     for record in records:
         if portion and size + len(record.data) > PORTION_BYTES:
             yield portion
-            portion, size = [], 0
+            portion = []
+            size = 0
         portion.append(record)
         size += len(record.data) + 100
     yield portion

@@ -93,16 +93,16 @@ class LenientCodec(ValueCodec):
 
 def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
     """Return the header of a run; if it is unreadable, the known parts."""
-    known: dict[str, Any] = {"begun": None, "plan": None, "input": None, "event": None}
+    empty_header: dict[str, Any] = {"begun_at_ms": None, "plan": None, "input": None, "event": None}
     if header is None:
-        return known
+        return empty_header
     codec = LenientCodec(classes)
     try:
         run = RunHeader.unpack(codec, header.data)
     except StateError as error:
-        return {**known, "unreadable": error.message}
+        return {**empty_header, "unreadable": error.message}
     event = None if run.input is None else value_text(codec, run.input)
-    return {"begun": time_text(run.started_at), "plan": run.plan, "input": run.digest.hex(), "event": event}
+    return {"begun_at_ms": run.started_at, "plan": run.plan, "input": run.digest.hex(), "event": event}
 
 
 def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
@@ -134,13 +134,13 @@ def _call(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     else:
         value = record.value or b""
         outcome = {"returned": value_text(codec, value), "bytes": len(value)}
-    ended = {"attempts": record.attempts, "ended": time_text(record.ended_at), "order": record.order}
+    ended = {"attempts": record.attempts, "ended_at_ms": record.ended_at, "order": record.order}
     return {**_identity(record.call), **outcome, **ended}
 
 
 def _wait(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = WaitRecord.unpack(codec, data)
-    return {"awaited": record.what, "ended": time_text(record.ended_at), "order": record.order}
+    return {"awaited": record.what, "ended_at_ms": record.ended_at, "order": record.order}
 
 
 def _identity(call: CallIdentity) -> dict[str, Any]:
@@ -176,12 +176,12 @@ _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] =
 
 def value_text(codec: LenientCodec, data: bytes) -> str:
     """Return an encoded value; parts that are not restored show their number of bytes."""
-    before = codec.placeholders
+    previous_placeholders = codec.placeholders
     try:
         text = _text(codec.decode(data))
     except StateError as error:
         return f"<{error.message}, {len(data)} bytes>"
-    return text if codec.placeholders == before else f"{text}, {len(data)} bytes"
+    return text if codec.placeholders == previous_placeholders else f"{text}, {len(data)} bytes"
 
 
 def _text(value: object) -> str:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
+from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.kafka.next_steps import word
+from flink_agents.cli.keys import shown_key
+from flink_agents.cli.local_jobs import local_jobs
 from flink_agents.cli.texts import named_values, plain
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
 
 NOT_PENDING = 1
 """Exit code if no such request is pending, or the answer is invalid for it."""
@@ -80,8 +83,9 @@ def signal(
     if (key is None) == (wait is None):
         raise typer.BadParameter("pass either --key or --wait")
     from flink_agents.api.events.signals import Signal
+    from flink_agents.connectors.kafka.requests.signal_keys import entered_key
 
-    sent = Signal(name, _json(value, "--value"), None if key is None else _key(key), id, wait)
+    sent = Signal(name, _json(value, "--value"), None if key is None else entered_key(key), id, wait)
     _desk(bootstrap_servers, option, signals=topic).send([sent])
     typer.echo(f"sent {name} to {topic}")
 
@@ -96,19 +100,61 @@ def approvals_list(
 ) -> None:
     """List pending requests, the oldest first."""
     desk = _desk(bootstrap_servers, option, requests=topic)
-    found = _pending(desk)
+    requests = _pending(desk)
+    jobs = list(local_jobs().values())
     if as_json:
-        from flink_agents.connectors.kafka.requests.desk import request_json
-
-        return typer.echo(json.dumps([json.loads(request_json(one)) for one in found], indent=2))
-    for one in found:
-        expiry = "" if one.expires_at is None else f", expires {_time(one.expires_at)}"
-        typer.echo(word(one.id))
-        typer.echo(
-            plain(f"  {one.what} of {one.agent}, key {one.key!r}, since {_time(one.began_at)}{expiry}")
+        return typer.echo(
+            json.dumps(
+                [
+                    _as_object(pending_request, _stopped_job(pending_request, jobs))
+                    for pending_request in requests
+                ],
+                indent=2,
+            )
         )
-        typer.echo(plain(f"  {json.dumps(dict(one.arguments), ensure_ascii=False)}"))
-    typer.echo(f"{len(found)} pending")
+    for request in requests:
+        expiry = "" if request.expires_at is None else f", expires {_time(request.expires_at)}"
+        typer.echo(word(request.id))
+        typer.echo(
+            plain(
+                f"  {request.what} of {request.agent}, key {_shown_key(request)}, "
+                f"since {_time(request.began_at)}{expiry}"
+            )
+        )
+        typer.echo(plain(f"  {json.dumps(dict(request.arguments), ensure_ascii=False)}"))
+    typer.echo(f"{len(requests)} pending")
+    stopped = {
+        id(job): job
+        for pending_request in requests
+        if (job := _stopped_job(pending_request, jobs)) is not None
+    }
+    for line in [line for job in stopped.values() for line in job.lines()]:
+        typer.echo(plain(line))
+
+
+def _shown_key(request: ApprovalRequest) -> str:
+    """Return the key of a request; the canonical text of a key that JSON does not have."""
+    canonical = wait_of_request(request.id).rsplit("|", 4)[0]
+    return canonical if shown_key(canonical) == canonical else repr(request.key)
+
+
+def _stopped_job(request: ApprovalRequest, jobs: Sequence[LocalJobState]) -> LocalJobState | None:
+    """Return the local job that made a request, if it does not run; a request names its agent only."""
+    from flink_agents.runtime.flink.resume.records.local_jobs import RESUMABLE, JobState
+
+    having = [job for job in jobs if request.agent in job.run.plans]
+    if any(job.runs for job in having):
+        return None
+    return next((job for job in having if job.state in (*RESUMABLE, JobState.PAUSED)), None)
+
+
+def _as_object(request: ApprovalRequest, job: LocalJobState | None) -> dict[str, Any]:
+    """Return a request as an object for JSON; its times have their unit in their names."""
+    from flink_agents.connectors.kafka.requests.desk import request_json
+
+    values: dict[str, Any] = json.loads(request_json(request))
+    times = {f"{name}_ms": values.pop(name) for name in ("began_at", "expires_at")}
+    return values | times | {"job_state": None if job is None else job.as_object()}
 
 
 @approvals_app.command("approve")
@@ -166,10 +212,11 @@ def _answer(
 
     request = request_with(response.id, _pending(desk))
     if request is None:
-        _refuse(f"no request {response.id} is pending")
+        why = "it was answered, it has expired, or its run has ended"
+        _refuse(f"no request {response.id} is pending: {why}, if there was one")
     _check_arguments(request, response, new_arguments)
     what = f"{request.what} of {request.agent}"
-    said = "approval" if response.approved else "denial"
+    decision = "approval" if response.approved else "denial"
     earlier = next(iter(desk.answered(request)), None)
     if earlier is not None and not _is_same(earlier, response):
         said_first = f"{what} was answered already: {_told(earlier)}"
@@ -177,7 +224,11 @@ def _answer(
     if earlier is None:
         desk.answer(response)
     typer.echo(
-        plain(f"sent the {said} of {what}" if earlier is None else f"the {said} of {what} was sent before")
+        plain(
+            f"sent the {decision} of {what}"
+            if earlier is None
+            else f"the {decision} of {what} was sent before"
+        )
     )
     if seconds is not None:
         _wait(desk, request, response, seconds)
@@ -186,10 +237,10 @@ def _answer(
 def _check_arguments(request: ApprovalRequest, response: ApprovalResponse, new_arguments: bool) -> None:
     unknown = [name for name in response.arguments or () if name not in request.arguments]
     if unknown and not new_arguments:
-        known = ", ".join(map(repr, request.arguments)) or "no arguments"
+        argument_names = ", ".join(map(repr, request.arguments)) or "no arguments"
         _refuse(
-            f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {known}; for one "
-            "that it accepts but does not show, add --new-arguments"
+            f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {argument_names}; "
+            "for one that it accepts but does not show, add --new-arguments"
         )
 
 
@@ -221,12 +272,12 @@ def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResp
 
 def _pending(desk: KafkaApprovals) -> list[ApprovalRequest]:
     """Return the pending requests, and print the records that are not requests."""
-    found = desk.pending()
-    for one in desk.foreign[:MOST_FOREIGN]:
-        typer.echo(plain(str(one)), err=True)
+    requests = desk.pending()
+    for foreign_record in desk.foreign[:MOST_FOREIGN]:
+        typer.echo(plain(str(foreign_record)), err=True)
     if len(desk.foreign) > MOST_FOREIGN:
         typer.echo(f"skipped {len(desk.foreign)} such records", err=True)
-    return found
+    return requests
 
 
 def _refuse(text: str) -> NoReturn:
@@ -240,11 +291,11 @@ def _desk(
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
-    given: dict[str, Any] = {
+    kafka_options: dict[str, Any] = {
         name: int(value) if value.isdecimal() else value
         for name, value in named_values(options, "--option").items()
     }
-    return KafkaApprovals(signals, requests, **{**client_options(servers), **given})
+    return KafkaApprovals(signals, requests, **{**client_options(servers), **kafka_options})
 
 
 def _json(text: str, option: str) -> Any:
@@ -258,14 +309,6 @@ def _json(text: str, option: str) -> Any:
         return read
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{option} takes JSON: {error}") from None
-
-
-def _key(text: str) -> Any:
-    """Return the key of a command line argument: its JSON value, or the string itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _time(milliseconds: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.kafka.records import kafka_read, kafka_send
 from flink_agents.cli.kafka.topics import client_options, topic_app
 
 if TYPE_CHECKING:
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 NOT_RUNNING = 1
 """Exit code of ``status`` if no broker runs."""
 
+UNSENDABLE = 1
+"""Exit code of ``redrive`` if a letter cannot be sent."""
+
 kafka_app = typer.Typer(
-    help="Run Kafka for development, manage topics, download its connector, and redrive dead letters.",
+    help="Run Kafka for development, manage topics and their records, download its connector, and redrive "
+    "dead letters.",
     no_args_is_help=True,
 )
 kafka_app.add_typer(topic_app, name="topic")
+kafka_app.command("send")(kafka_send)
+kafka_app.command("read")(kafka_read)
 
 
 class _Security(StrEnum):
@@ -65,11 +72,14 @@ def kafka_start(
 def kafka_connector() -> None:
     """Print the path of Flink's Kafka connector, and download it if it is missing.
 
-    If jobs on a cluster should not ship it, copy the file into Flink's lib, on each machine.
+    The library for zstd comes with it. If jobs on a cluster should not ship them, copy both files into
+    Flink's lib, on each machine.
     """
-    from flink_agents.connectors.kafka.connector_jar import connector_jar
+    from flink_agents.connectors.kafka.connector_jar import connector_jar, zstd_jar
 
     typer.echo(connector_jar())
+    if (zstd := zstd_jar()) is not None:
+        typer.echo(f"with the library for zstd: {zstd}", err=True)
 
 
 @kafka_app.command("redrive")
@@ -91,10 +101,14 @@ def kafka_redrive(
     error_type: Annotated[str | None, typer.Option(help="Only those with this class of error.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of letters to read.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show them, and write nothing.")] = False,
+    max_request_size: Annotated[
+        int | None, typer.Option(min=1, help="Largest size of a letter in bytes. Default: 1 MiB.")
+    ] = None,
 ) -> None:
     """Send dead letters back to the topic that a job reads, each once.
 
-    Letters that --agent and --error-type exclude, and those beyond --limit, stay for the next time.
+    Letters that --agent and --error-type exclude, those beyond --limit, and those that cannot be sent stay
+    for the next time. Exits with 1 if any cannot be sent.
     """
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 
@@ -112,12 +126,18 @@ def kafka_redrive(
         choose=choose,
         limit=limit,
         dry_run=dry_run,
-        told=tell if dry_run else _tell_nobody,
+        on_letter=tell if dry_run else _tell_nobody,
+        max_request_size=max_request_size,
         **options,
     )
+    for letter in done.unsendable:
+        typer.echo(f"{letter.place} cannot be sent: {letter.reason}", err=True)
     for topic, count in sorted(done.topics.items()):
         typer.echo(f"{count} {'would go' if dry_run else 'went'} back into {topic}")
-    typer.echo(f"{sum(done.topics.values())} in all, {done.left_out} left out")
+    unsendable = f", {len(done.unsendable)} cannot be sent" if done.unsendable else ""
+    typer.echo(f"{sum(done.topics.values())} in all, {done.left_out} left out{unsendable}")
+    if done.unsendable:
+        raise typer.Exit(UNSENDABLE)
 
 
 def _tell_nobody(letter: Any, topic: str | None) -> None:
@@ -165,7 +185,7 @@ def _print_places(broker: KafkaBroker) -> None:
 
 def _print_json(broker: KafkaBroker) -> None:
     status = broker.status()
-    found = {
+    document = {
         "running": status.running,
         "pid": status.pid,
         "bootstrap_servers": status.bootstrap_servers,
@@ -175,4 +195,4 @@ def _print_json(broker: KafkaBroker) -> None:
         "version": status.version,
         "client_options": None if status.bootstrap_servers is None else broker.client_options,
     }
-    typer.echo(json.dumps(found, indent=2))
+    typer.echo(json.dumps(document, indent=2))

@@ -44,7 +44,7 @@ def _client(client: Mapping[str, Any]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(one in name for one in _SECRET)
+    return any(fragment in name for fragment in _SECRET)
 
 
 def _brokers(client: Mapping[str, Any]) -> Iterator[str]:
@@ -63,6 +63,9 @@ def word(text: str) -> str:
     """Return a text as one word of a shell, in printable characters."""
     if text.isprintable():
         return shlex.quote(text)
-    known = {"\\": "\\\\", "'": "\\'"}
-    written = (known.get(one, one) if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
+    escapes = {"\\": "\\\\", "'": "\\'"}
+    written = (
+        escapes.get(character, character) if character.isprintable() else f"\\U{ord(character):08x}"
+        for character in text
+    )
     return f"$'{''.join(written)}'"

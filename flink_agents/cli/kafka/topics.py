@@ -45,14 +45,14 @@ def topic_create(
     """Create a topic, unless it exists."""
     from flink_agents.connectors.kafka.topics import create_topic
 
-    made = create_topic(
+    is_new = create_topic(
         name,
         partitions=partitions,
         replication_factor=replication,
         config=named_values(config, "--config"),
         **client_options(client, data),
     )
-    typer.echo(f"created topic {name}" if made else f"topic {name} already exists")
+    typer.echo(f"created topic {name}" if is_new else f"topic {name} already exists")
 
 
 @topic_app.command("list")
@@ -75,15 +75,15 @@ def topic_describe(name: Name, client: Client = None, data: Data = None, as_json
     """Print partitions, replication, the number of records and the settings of a topic."""
     from flink_agents.connectors.kafka.topics import describe_topic
 
-    found = describe_topic(name, **client_options(client, data))
+    description = describe_topic(name, **client_options(client, data))
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        typer.echo(json.dumps(asdict(description), indent=2))
         return
-    typer.echo(found.name)
-    typer.echo(f"  partitions   {found.partitions}")
-    typer.echo(f"  replication  {found.replication_factor}")
-    typer.echo(f"  records      {found.records}")
-    for key, value in sorted(found.config.items()):
+    typer.echo(description.name)
+    typer.echo(f"  partitions   {description.partitions}")
+    typer.echo(f"  replication  {description.replication_factor}")
+    typer.echo(f"  records      {description.records}")
+    for key, value in sorted(description.config.items()):
         typer.echo(f"  {key}={value}")
 
 

@@ -5,16 +5,43 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
 
+from flink_agents.api.common.installation import DISTRIBUTION, install_command
 from flink_agents.api.errors import SetupError
-from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
+from flink_agents.api.errors.base import suggest
 
-TAKEN = frozenset({"agent", "job", "tests", "test", "conftest", "flink_agents", "pyflink"})
+TAKEN = frozenset(
+    "agent conftest demo flink_agents job offline_model pyflink test tests topics".split(),
+)
 """Names of modules that would hide another module of the project, or one of its imports."""
+
+_COMMON = {"README.md": "README.md", "MODULE.py": "agent.py", "job.py": "job.py"}
+_TESTS = {
+    "tests/test_MODULE.py": "test_agent.py",
+    "pyproject.toml": "pyproject.toml",
+    ".gitignore": "gitignore",
+}
+
+TEMPLATES: Mapping[str, Mapping[str, str]] = {
+    "basic": {**_COMMON, **_TESTS},
+    "support": {
+        **_COMMON,
+        "topics.py": "topics.py",
+        "offline_model.py": "offline_model.py",
+        "demo.py": "demo.py",
+        **_TESTS,
+        "flink-agents.toml": "flink-agents.toml",
+    },
+}
+"""The files of each template of a project, and what they are made from; MODULE is the agent's module."""
+
+_EXTRAS = {"basic": ("jvm",), "support": ("jvm", "kafka", "openai")}
+"""Extras that the jobs of a template need."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +93,27 @@ def names_of(name: str) -> ProjectNames:
     return ProjectNames(name, module, words if words.endswith("Agent") else f"{words}Agent")
 
 
-def write_project(target: Path) -> list[Path]:
+def write_project(target: Path, template: str = "basic") -> list[Path]:
     """Write a project into a new directory.
 
     Args:
         target: The directory. Its last part is the name of the project.
+        template: One of :data:`TEMPLATES`.
 
     Returns:
         The files, in the order in which to read them.
 
     Raises:
-        SetupError: The directory has files already, its name is not valid for a module, or it cannot be
-            written.
+        SetupError: There is no such template, the directory has files already, its name is not valid for a
+            module, or it cannot be written.
     """
+    if template not in TEMPLATES:
+        raise SetupError(
+            f"There is no template {template!r}.",
+            expected=", ".join(TEMPLATES),
+            found=template,
+            fix=suggest(template, TEMPLATES, "flink-agents new my-agent --template support"),
+        )
     names = names_of(target.resolve().name)
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -88,7 +123,7 @@ def write_project(target: Path) -> list[Path]:
                 found=str(target),
                 fix="choose another name, or remove the directory",
             )
-        return [_write(target / path, text) for path, text in _texts(names).items()]
+        return [_write(target / path, text) for path, text in _texts(names, template).items()]
     except OSError as error:
         raise SetupError(
             f"The project cannot be written to {target}: {error.strerror}.",
@@ -102,25 +137,20 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _texts(names: ProjectNames) -> dict[str, str]:
+def _texts(names: ProjectNames, template: str) -> dict[str, str]:
     """Return the text of each file, by its path in the project."""
-    templates = {
-        "README.md": "README.md.tmpl",
-        f"{names.module}.py": "agent.py.tmpl",
-        "job.py": "job.py.tmpl",
-        f"tests/test_{names.module}.py": "test_agent.py.tmpl",
-        "pyproject.toml": "pyproject.toml.tmpl",
-        ".gitignore": "gitignore.tmpl",
-    }
     values = {
         "name": names.name,
         "module": names.module,
         "agent": names.agent,
         "distribution": DISTRIBUTION,
         "version": metadata.version(DISTRIBUTION),
+        "install": install_command(*_EXTRAS[template]),
     }
-    folder = resources.files("flink_agents.cli.project")
+    folder = resources.files("flink_agents.cli.project") / "templates" / template
     return {
-        path: Template((folder / template).read_text(encoding="utf-8")).substitute(values)
-        for path, template in templates.items()
+        path.replace("MODULE", names.module): Template(
+            (folder / f"{source}.tmpl").read_text(encoding="utf-8")
+        ).substitute(values)
+        for path, source in TEMPLATES[template].items()
     }

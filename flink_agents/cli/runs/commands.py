@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +14,14 @@ import typer
 
 from flink_agents.cli.errors import from_command_line, prints_errors, reported
 from flink_agents.cli.keys import key_texts, shown_key
+from flink_agents.cli.local_jobs import stopped_jobs
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
-from flink_agents.cli.runs.requests import runs_end
+from flink_agents.cli.runs.requests import check_run_id, runs_end
+from flink_agents.cli.texts import plain
 from flink_agents.trace.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
 NOTHING_FOUND = 1
@@ -53,9 +57,9 @@ def runs(
 ) -> None:
     """List the runs that a job recorded, the newest last."""
     if context.invoked_subcommand is not None:
-        if given := from_command_line(context):
+        if option_names := from_command_line(context):
             raise typer.BadParameter(
-                f"write --{given[0].replace('_', '-')} behind {context.invoked_subcommand!r}"
+                f"write --{option_names[0].replace('_', '-')} behind {context.invoked_subcommand!r}"
             )
         return
     place = TracePlace(path, trace_topic, client, cluster)
@@ -63,9 +67,11 @@ def runs(
         raise typer.BadParameter(f"one of {', '.join(STATUSES)}", param_hint="--status")
     least = _since(since)
     shown: dict[str, tuple[str, float]] = {}
-    every, failures = _read(place, key), set[str]()
+    stopped_lines: list[str] = []
+    every = _read(place, key)
+    failures = set[str]()
     while True:
-        found = [
+        matching_runs = [
             run
             for run in every.values()
             if (agent is None or run.last.agent == agent)
@@ -74,12 +80,16 @@ def runs(
             and shown.get(run.run_id) != (run.status, run.ended)
         ]
         if slow:
-            found.sort(key=lambda run: -run.spent().total)
-        listed = found[:limit] if slow else _newest(found, limit)
-        _print(listed, as_json, header=not shown)
-        if len(listed) < len(found):
-            typer.echo(f"{len(found) - len(listed)} more run(s): use --limit {len(found)}", err=True)
-        shown |= {run.run_id: (run.status, run.ended) for run in found}
+            matching_runs.sort(key=lambda run: -run.spent().total)
+        listed = matching_runs[:limit] if slow else _newest(matching_runs, limit)
+        jobs = place.local_jobs()
+        _print(listed, as_json, not shown, jobs)
+        stopped_lines = _tell_stopped(listed, jobs, stopped_lines)
+        if len(listed) < len(matching_runs):
+            typer.echo(
+                f"{len(matching_runs) - len(listed)} more run(s): use --limit {len(matching_runs)}", err=True
+            )
+        shown |= {run.run_id: (run.status, run.ended) for run in matching_runs}
         if not follow:
             break
         time.sleep(FOLLOW_SECONDS)
@@ -92,24 +102,27 @@ def runs(
 def _again(place: TracePlace, key: str | None, failures: set[str]) -> dict[str, RunTrace]:
     """Read the trace again. An error is reported once, since the job or its cluster may come back."""
     with reported(failures):
-        found = _read(place, key)
+        traces = _read(place, key)
         failures.clear()
-        return found
+        return traces
     return {}
 
 
-def _newest(found: list[RunTrace], limit: int) -> list[RunTrace]:
+def _newest(matching_runs: list[RunTrace], limit: int) -> list[RunTrace]:
     """Return the newest runs, and older ones that have not ended, up to the limit each."""
-    older = [run for run in found[:-limit] if run.status in UNFINISHED]
-    return [*older[:limit], *found[-limit:]]
+    older = [run for run in matching_runs[:-limit] if run.status in UNFINISHED]
+    return [*older[:limit], *matching_runs[-limit:]]
 
 
 def _nothing(every: Mapping[str, RunTrace], status: str | None) -> str:
     """Say that no run was found, and which runs there are."""
     counts = Counter(run.status for run in every.values())
-    known = ", ".join(f"{counts[one]} {one}" for one in STATUSES if counts[one]) or "none"
+    summary = (
+        ", ".join(f"{counts[run_status]} {run_status}" for run_status in STATUSES if counts[run_status])
+        or "none"
+    )
     which = f"no run is {status}" if status else "no run is as asked for"
-    return f"{which}; runs of the trace: {known}"
+    return f"{which}; runs of the trace: {summary}"
 
 
 @prints_errors
@@ -128,14 +141,18 @@ def trace(
 
     if (run is None) == (key is None):
         raise typer.BadParameter("pass either RUN or --key")
+    if run is not None:
+        check_run_id(run)
     place = TracePlace(path, trace_topic, client, cluster)
-    found = [one for name, one in _read(place, key).items() if run is None or name.startswith(run)]
-    if not found:
+    traces = [
+        traced_run for name, traced_run in _read(place, key).items() if run is None or name.startswith(run)
+    ]
+    if not traces:
         raise _not_found(run or f"key {key}")
     if html is not None:
         try:
             # A key may be no Unicode.
-            html.write_text(rendering.page(found, shown_key), encoding="utf-8", errors="backslashreplace")
+            html.write_text(rendering.page(traces, shown_key), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise typer.BadParameter(f"{html} cannot be written: {error}", param_hint="--html") from None
         typer.echo(f"wrote {html}")
@@ -143,40 +160,60 @@ def trace(
         from flink_agents.trace.sinks.otel import OtelSink
 
         sink = OtelSink(otlp)
-        records = [record for one in found for record in one.records]
+        records = [record for traced_run in traces for record in traced_run.records]
         sink.write(records)
         sink.close()
-        typer.echo(f"sent {len(found)} run(s) to {otlp}")
+        typer.echo(f"sent {len(traces)} run(s) to {otlp}")
     if html is None and otlp is None:
-        for one in found:
-            typer.echo("\n".join(rendering.tree(one, shown_key)))
+        for run_trace in traces:
+            typer.echo("\n".join(rendering.tree(run_trace, shown_key)))
 
 
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
     from flink_agents.trace.reading import by_run
 
     wanted = None if key is None else key_texts(key)
-    found = by_run(one for one in place.read() if wanted is None or one.key in wanted)
+    traces = by_run(record for record in place.read() if wanted is None or record.key in wanted)
     place.warn()
-    return found
+    return traces
 
 
 def _since(text: str | None) -> float:
-    from flink_agents.api.settings.options import AgentOptions
+    from flink_agents.api.common.option_values import ConfigOption
 
     if text is None:
         return 0.0
-    return time.time() - AgentOptions.TRACE_FILE_AGE.parse(text).total_seconds()
+    age = ConfigOption("--since", timedelta, None, "only runs with records of this time")
+    return time.time() - age.parse(text).total_seconds()
 
 
-def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
+def _tell_stopped(
+    listed_runs: list[RunTrace], jobs: Mapping[str, LocalJobState], printed_lines: list[str]
+) -> list[str]:
+    """Print which jobs of unfinished runs do not run, unless that was printed, and return it."""
+    lines = [line for job in stopped_jobs(listed_runs, jobs) for line in job.lines()]
+    if lines and lines != printed_lines:
+        for line in lines:
+            typer.echo(plain(line), err=True)
+    return lines or printed_lines
+
+
+def _print(
+    listed_runs: list[RunTrace], as_json: bool, header: bool, jobs: Mapping[str, LocalJobState]
+) -> None:
     from flink_agents.trace import rendering
 
-    rows = [rendering.run_row(run) | {"key": shown_key(run.last.key)} for run in found]
     if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row))
+        for run in listed_runs:
+            job = jobs.get(run.last.job)
+            more = {"key": shown_key(run.last.key), "job_state": None if job is None else job.as_object()}
+            typer.echo(json.dumps(rendering.run_object(run) | more))
         return
+    stopped = {job.run.identifier for job in stopped_jobs(listed_runs, jobs)}
+    rows = [rendering.run_row(run) | {"key": shown_key(run.last.key)} for run in listed_runs]
+    for run, row in zip(listed_runs, rows, strict=True):
+        if run.last.job in stopped and run.status in UNFINISHED:
+            row["now"] = f"its job does not run; {row['now']}".removesuffix("; ")
     if header and rows:
         typer.echo(_line(dict(zip(rows[0], rows[0], strict=True))))
     for row in rows:

@@ -55,74 +55,77 @@ class AgentMetrics:
         """Key that all readings of one agent share."""
         return self.job_id, self.job, self.agent
 
-    def per_second(self, name: str, before: AgentMetrics | None) -> float | None:
+    def per_second(self, name: str, previous_metrics: AgentMetrics | None) -> float | None:
         """Return the growth of a counter a second since an earlier reading; None if that is not known."""
-        if before is None or self.time <= before.time or name not in self.sums:
+        if previous_metrics is None or self.time <= previous_metrics.time or name not in self.sums:
             return None
-        grown = self.sums[name] - before.sums.get(name, 0.0)
+        grown = self.sums[name] - previous_metrics.sums.get(name, 0.0)
         # After a restart, counters start at zero.
-        return max(0.0, grown) / (self.time - before.time)
+        return max(0.0, grown) / (self.time - previous_metrics.time)
 
-    def total_per_second(self, ending: str, before: AgentMetrics | None) -> float | None:
+    def total_per_second(self, ending: str, previous_metrics: AgentMetrics | None) -> float | None:
         """Return the same for all counters whose names end so, such as those of several chat models."""
-        rates = [self.per_second(name, before) for name in self.sums if name.endswith(ending)]
-        known = [one for one in rates if one is not None]
-        return sum(known) if known else None
+        rates = [self.per_second(name, previous_metrics) for name in self.sums if name.endswith(ending)]
+        known_rates = [rate for rate in rates if rate is not None]
+        return sum(known_rates) if known_rates else None
 
 
-def read_metrics(rest: ClusterRest) -> Iterator[AgentMetrics]:
+def read_metrics(rest_client: ClusterRest) -> Iterator[AgentMetrics]:
     """Yield the metrics of each agent of each job that has not ended.
 
     Raises:
         ClusterUnavailableError: The cluster does not answer.
     """
-    for job in jobs_in(rest.get):
+    for job in jobs_in(rest_client.get):
         if job["state"] in ENDED_STATES:
             continue
-        found: list[AgentMetrics] = []
+        agents: list[AgentMetrics] = []
         try:
-            for vertex in vertices_of(rest.get, job["jid"]):
-                found += _agents(rest, job, vertex["id"])
+            for vertex in vertices_of(rest_client.get, job["jid"]):
+                agents += _agents(rest_client, job, vertex["id"])
         except ClusterUnavailableError:
             raise
         except ClusterError:
             # The job has ended meanwhile; others have not.
             continue
-        yield from found
+        yield from agents
 
 
-def _agents(rest: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[AgentMetrics]:
+def _agents(rest_client: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[AgentMetrics]:
     place = f"/jobs/{job['jid']}/vertices/{vertex}/subtasks/metrics"
-    names = [one["id"] for one in metrics_at(rest.get, place) if _OWN.search(one["id"])]
-    found: dict[str, AgentMetrics] = {}
+    names = [metric["id"] for metric in metrics_at(rest_client.get, place) if _OWN.search(metric["id"])]
+    metrics_by_agent: dict[str, AgentMetrics] = {}
     for start in range(0, len(names), _AT_ONCE):
-        for value in _values(rest, place, names[start : start + _AT_ONCE]):
-            own = _OWN.search(value["id"])
-            if own is None:
+        for value in _values(rest_client, place, names[start : start + _AT_ONCE]):
+            match = _OWN.search(value["id"])
+            if match is None:
                 continue
-            agent, _, name = own["rest"].partition(".")
-            if agent not in found:
-                found[agent] = AgentMetrics(
+            agent, _, name = match["rest"].partition(".")
+            if agent not in metrics_by_agent:
+                metrics_by_agent[agent] = AgentMetrics(
                     job["name"], job["state"], agent, time.monotonic(), job_id=str(job["jid"])
                 )
-            for figures, kind in ((found[agent].sums, "sum"), (found[agent].most, "max")):
-                if (known := _number(value.get(kind, 0.0))) is not None:
-                    figures[name] = known
-    yield from found.values()
+            for figures, kind in (
+                (metrics_by_agent[agent].sums, "sum"),
+                (metrics_by_agent[agent].most, "max"),
+            ):
+                if (number := _number(value.get(kind, 0.0))) is not None:
+                    figures[name] = number
+    yield from metrics_by_agent.values()
 
 
 def _number(value: Any) -> float | None:
     """Return a value as a number; None for one of a gauge that knows none."""
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
-def _values(rest: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
+def _values(rest_client: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
     wanted = ",".join(quote(name, safe="") for name in names)
-    return metrics_at(rest.get, f"{place}?get={wanted}&agg=sum,max")
+    return metrics_at(rest_client.get, f"{place}?get={wanted}&agg=sum,max")
 
 
 FETCH_SECONDS = 10.0
@@ -154,8 +157,8 @@ class Refreshes:
         """The last reading. Its times are those at which its values were first seen."""
         if not self._changed or self._is_idle:
             return self._latest
-        seen = {one.identity: one.time for one in self._changed[-1]}
-        return [replace(one, time=seen.get(one.identity, one.time)) for one in self._latest]
+        seen = {metrics.identity: metrics.time for metrics in self._changed[-1]}
+        return [replace(metrics, time=seen.get(metrics.identity, metrics.time)) for metrics in self._latest]
 
     @property
     def base(self) -> list[AgentMetrics]:
@@ -184,7 +187,8 @@ class Refreshes:
             return
         now = list(reading)
         if self._begun is None:
-            self._begun, self._first = _time(now), now
+            self._begun = _time(now)
+            self._first = now
         elif _values_of(now) != _values_of(self._latest):
             self._take(now)
             self._is_stable = False
@@ -197,8 +201,8 @@ class Refreshes:
     def _take(self, now: list[AgentMetrics]) -> None:
         """Take a reading with new values. One soon after another completes that: the fetch had not ended."""
         if self._changed and _time(now) - _time(self._changed[-1]) < FETCH_SECONDS / 2:
-            known = {one.identity: one for one in self._changed[-1]}
-            merged = [known.get(one.identity, one) for one in now]
+            metrics_by_identity = {metrics.identity: metrics for metrics in self._changed[-1]}
+            merged = [metrics_by_identity.get(metrics.identity, metrics) for metrics in now]
             self._changed[-1] = [
                 old if old.sums == new.sums else new for old, new in zip(merged, now, strict=True)
             ]
@@ -211,4 +215,4 @@ def _time(reading: Sequence[AgentMetrics]) -> float:
 
 
 def _values_of(reading: Sequence[AgentMetrics]) -> dict[Any, Any]:
-    return {one.identity: one.sums for one in reading}
+    return {metrics.identity: metrics.sums for metrics in reading}

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flink_agents.cli.local_jobs import local_jobs
 from flink_agents.cli.texts import plain
 
 if TYPE_CHECKING:
     from flink_agents.api.errors.trace import TraceError
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
     from flink_agents.trace.records import TraceRecord
 
 TRACE_TOPIC = "the topic that the sink kafka of the trace writes"
@@ -81,15 +83,21 @@ class TracePlace:
 
             yield from read_files(self.path or configured(), self.problems.append)
 
+    def local_jobs(self) -> dict[str, LocalJobState]:
+        """Return the local jobs near the trace by their identity; none if a cluster is named."""
+        if self.cluster is not None:
+            return {}
+        return local_jobs(self.path or (configured() if self.topic is None else None))
+
     def warn(self) -> None:
         """Report what the last read skipped, unless it was reported before."""
         if len(self.problems) > self._told:
             first = self.problems[0]
             where = f"{first.where}: " if first.where else ""
-            found = f": {first.found}" if first.found else ""
+            detail = f": {first.found}" if first.found else ""
             parts = "1 part" if len(self.problems) == 1 else f"{len(self.problems)} parts"
             typer.echo(
-                plain(f"left out {parts} of the trace; the first: {where}{first.message}{found}"), err=True
+                plain(f"left out {parts} of the trace; the first: {where}{first.message}{detail}"), err=True
             )
         self._told = len(self.problems)
 
@@ -103,8 +111,8 @@ class TracePlace:
             reader_of(topic, client_options(self.client), TRACE_TOPIC) as (consumer, partitions),
         ):
             consumer.seek_to_beginning(*partitions)
-            found = records_until_now(consumer, partitions)
-            yield from self._records(one.value for one in found if one.value is not None)
+            records = records_until_now(consumer, partitions)
+            yield from self._records(record.value for record in records if record.value is not None)
 
     def _logs(self, address: str) -> Iterator[TraceRecord]:
         from flink_agents.runtime.flink.following.rest import ClusterRest

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request
+from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request, for_key_text
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.keys import key_value
+from flink_agents.cli.keys import key_text, shown_key
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ Address = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-def requests_to(topic: str, client: str | None, rest: ClusterRest | None, answers: str | None) -> KeyRequests:
+def requests_to(
+    topic: str, client: str | None, rest_client: ClusterRest | None, answers: str | None
+) -> KeyRequests:
     """Return a sender of requests to the brokers in ``--client``."""
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.ui.key_requests import KeyRequests
 
-    return KeyRequests(topic, client_options(client), rest, answers)
+    return KeyRequests(topic, client_options(client), rest_client, answers)
 
 
 @prints_errors
@@ -61,18 +63,30 @@ def runs_end(
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
+    check_run_id(run)
     if key is None:
-        run, value = _found(run, TracePlace(path, trace_topic, client))
+        run, text = _found(run, TracePlace(path, trace_topic, client))
     else:
-        value = key_value(key)
+        text = key_text(key)
     if not yes:
-        typer.confirm(f"End run {run} of key {value!r} as a dead letter?", abort=True)
-    rest = None if cluster is None else ClusterRest(cluster)
-    requests = requests_to(signals, client, rest, answers)
-    found = requests.ask(end_request(value, run, reason, by), timeout, (ENDED, "rejected"))
+        typer.confirm(f"End run {run} of key {shown_key(text)} as a dead letter?", abort=True)
+    rest_client = None if cluster is None else ClusterRest(cluster)
+    requests = requests_to(signals, client, rest_client, answers)
+    request = for_key_text(end_request(None, run, reason, by), text)
+    job_answers = requests.ask(request, timeout, (ENDED, "rejected"))
     if not requests.answered:
         return typer.echo(f"sent to {signals}; with --answers or --cluster, the job's answer is shown")
-    report(found, timeout, (ENDED,))
+    report(job_answers, timeout, (ENDED,))
+
+
+def check_run_id(run: str) -> None:
+    """Check that an argument names a run: each id begins with the empty text.
+
+    Raises:
+        typer.BadParameter: It is empty.
+    """
+    if not run.strip():
+        raise typer.BadParameter("name the run by its id, or its first digits", param_hint="RUN")
 
 
 def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
@@ -84,7 +98,7 @@ def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -
         raise typer.Exit(NO_ANSWER)
     # An agent without data of the key rejects a request that another one accepts.
     ranks = (*good, ACCEPTED)
-    last = min(answers, key=lambda one: (_rank(one, ranks), one.get("known") is False))
+    last = min(answers, key=lambda answer: (_rank(answer, ranks), answer.get("known") is False))
     outcome = str(last.get("outcome"))
     reason = f": {last['reason']}" if last.get("reason") else ""
     typer.echo(
@@ -101,17 +115,15 @@ def _rank(answer: dict[str, Any], ranks: Sequence[str]) -> int:
     return ranks.index(outcome) if outcome in ranks else len(ranks)
 
 
-def _found(run: str, place: TracePlace) -> tuple[str, Any]:
-    """Return the whole id of a run, and its key, from the trace."""
+def _found(run: str, place: TracePlace) -> tuple[str, str]:
+    """Return the whole id of a run, and the canonical text of its key, from the trace."""
     from flink_agents.api.errors import TraceNotFoundError
-    from flink_agents.runtime.serde.keys import decode_key
 
-    found = {one.run_id: one.key for one in place.read() if one.run_id.startswith(run)}
-    if len(found) != 1:
+    keys_by_run = {record.run_id: record.key for record in place.read() if record.run_id.startswith(run)}
+    if len(keys_by_run) != 1:
         raise TraceNotFoundError(
-            f"the trace has {len(found) or 'no'} run(s) whose id begins with {run}",
+            f"the trace has {len(keys_by_run) or 'no'} run(s) whose id begins with {run}",
             expected="one",
             fix="pass the whole id and --key KEY",
         )
-    ((name, key),) = found.items()
-    return name, decode_key(key, from_outside=True)
+    return next(iter(keys_by_run.items()))

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace, configured
 
 if TYPE_CHECKING:
     from flink_agents.cli.runs.metrics import AgentMetrics
     from flink_agents.runtime.flink.following.backpressure import JobFlow
     from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
     Flows = Sequence[tuple[str, JobFlow]]
 
+DEFAULT_CLUSTER = "http://localhost:8081"
 MOST_RUNS = 8
-LIVE_SECONDS, ONCE_SECONDS = 2.0, 1.0
+LIVE_SECONDS = 2.0
+ONCE_SECONDS = 1.0
 
 COLUMNS = (
     "agent",
@@ -49,8 +52,13 @@ COLUMNS = (
 @prints_errors
 def top(
     cluster: Annotated[
-        str, typer.Option(metavar="URL", help="REST address of the cluster.")
-    ] = "http://localhost:8081",
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="REST address of the cluster. Default: the local jobs of this directory, else "
+            "http://localhost:8081.",
+        ),
+    ] = None,
     path: Files = None,
     trace_topic: Topic = None,
     client: Client = None,
@@ -63,7 +71,7 @@ def top(
         bool, typer.Option("--json", help="Print a JSON object a reading, with the fields of the table.")
     ] = False,
 ) -> None:
-    """Show what the agents of a cluster do, as a table that renews itself. Ctrl-C ends it.
+    """Show what the agents of local jobs or a cluster do, as a table that renews itself. Ctrl-C ends it.
 
     Flink fetches metrics every 10 seconds. Rates are empty until they are known: --once can take 25 seconds.
     With a trace, it also shows unfinished runs: those that wait or take longest come first.
@@ -71,22 +79,23 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from flink_agents.cli.runs.metrics import IDLE_SECONDS, Refreshes, read_metrics
-    from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.cli.runs.metrics import IDLE_SECONDS, Refreshes
 
-    rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)
-    traced = path is not None or trace_topic is not None
+    place = TracePlace(path, trace_topic, client)
+    sources = Sources(cluster, place)
+    traced = path is not None or trace_topic is not None or (cluster is None and configured().exists())
     console = Console(width=200 if once or not sys.stdout.isatty() else None)
     readings = Refreshes()
-    readings.add(list(read_metrics(rest)))
+    readings.add(sources.metrics())
     show: Callable[..., Any] = as_object if as_json else screen
     if once or not (as_json or console.is_terminal):
         end = time.monotonic() + IDLE_SECONDS
-        while readings.latest and not readings.known and time.monotonic() < end:
+        # A job that has just started has no metrics of agents yet.
+        while not readings.known and (readings.latest or sources.flows()) and time.monotonic() < end:
             time.sleep(interval or ONCE_SECONDS)
-            readings.add(list(read_metrics(rest)))
+            readings.add(sources.metrics())
         runs = _runs(place) if traced else ()
-        shown = show(readings.latest, readings.base, runs, _flows(rest), stopped=_stopped(rest))
+        shown = show(readings.latest, readings.base, runs, sources.flows(), stopped=sources.stopped())
         return typer.echo(json.dumps(shown)) if as_json else console.print(shown)
     try:
         with ExitStack() as stack:
@@ -96,40 +105,91 @@ def top(
                 live = stack.enter_context(Live(table, console=console, screen=True, auto_refresh=False))
             while True:
                 time.sleep(interval or LIVE_SECONDS)
-                now, problem = _reading(rest)
+                now, problem = _reading(sources)
                 readings.add(now)
                 runs = _runs(place) if traced else ()
                 shown = show(
-                    readings.latest, readings.base, runs, _flows(rest), problem, stopped=_stopped(rest)
+                    readings.latest, readings.base, runs, sources.flows(), problem, sources.stopped()
                 )
                 typer.echo(json.dumps(shown)) if live is None else live.update(shown, refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
+class Sources:
+    """The REST interfaces of a cluster, or of the local jobs that run.
+
+    Args:
+        cluster: The address of a cluster; None for local jobs, or else the cluster of this machine.
+        place: The trace whose jobs are looked for.
+    """
+
+    def __init__(self, cluster: str | None, place: TracePlace) -> None:
+        self._cluster = cluster
+        self._place = place
+
+    def metrics(self) -> list[AgentMetrics]:
+        """Return the metrics of all agents.
+
+        Raises:
+            ClusterUnavailableError: The cluster does not answer.
+        """
+        from flink_agents.cli.runs.metrics import read_metrics
+
+        return [metrics for rest_client in self._interfaces() for metrics in read_metrics(rest_client)]
+
+    def flows(self) -> Flows:
+        """Return the flow of data of each running job."""
+        return [flow for rest_client in self._interfaces() for flow in _flows(rest_client)]
+
+    def stopped(self) -> list[str]:
+        """Return the state and the last failure of each job that does not run."""
+        local = [" ".join(job.lines()) for job in self._jobs() if _should_run(job)]
+        return [*local, *(line for rest_client in self._interfaces() for line in _stopped(rest_client))]
+
+    def _jobs(self) -> list[LocalJobState]:
+        if self._cluster is not None:
+            return []
+        return [job for job in self._place.local_jobs().values() if job.runs or _should_run(job)]
+
+    def _interfaces(self) -> list[ClusterRest]:
+        from flink_agents.runtime.flink.following.rest import ClusterRest
+
+        jobs = self._jobs()
+        if self._cluster is None and jobs:
+            return [ClusterRest(job.address) for job in jobs if job.address is not None]
+        return [ClusterRest(self._cluster or DEFAULT_CLUSTER)]
+
+
+def _should_run(job: LocalJobState) -> bool:
+    """Return True for a job that a start would continue."""
+    from flink_agents.runtime.flink.resume.records.local_jobs import RESUMABLE, JobState
+
+    return job.state in (*RESUMABLE, JobState.PAUSED)
+
+
+def _reading(sources: Sources) -> tuple[list[AgentMetrics], str]:
     """Return the metrics, or the reason why there are none: the table survives a restart of the cluster."""
     from flink_agents.api.errors import AgentsError
-    from flink_agents.cli.runs.metrics import read_metrics
 
     try:
-        return list(read_metrics(rest)), ""
+        return sources.metrics(), ""
     except AgentsError as error:
         return [], error.message
 
 
-def _flows(rest: ClusterRest) -> Flows:
+def _flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
     """Return the flow of data of each running job; nothing if the cluster is gone."""
     from flink_agents.api.errors import AgentsError
     from flink_agents.runtime.flink.following.backpressure import UNKNOWN, running_flows
 
     try:
-        return list(running_flows(rest.get))
+        return list(running_flows(rest_client.get))
     except (AgentsError, *UNKNOWN):
         return ()
 
 
-def _stopped(rest: ClusterRest) -> list[str]:
+def _stopped(rest_client: ClusterRest) -> list[str]:
     """Return the state and the last failure of each job that should run and does not.
 
     A job in a loop of restarts has no metrics, so it is not in the table.
@@ -139,8 +199,8 @@ def _stopped(rest: ClusterRest) -> list[str]:
     from flink_agents.runtime.flink.following.rest import WANTED_ENDS, jobs_in
 
     try:
-        jobs = [job for job in jobs_in(rest.get) if job["state"] not in WANTED_ENDS]
-        return [" ".join(lines) for job in jobs if (lines := list(not_running(rest, job)))]
+        jobs = [job for job in jobs_in(rest_client.get) if job["state"] not in WANTED_ENDS]
+        return [" ".join(lines) for job in jobs if (lines := list(not_running(rest_client, job)))]
     except AgentsError:
         return []
 
@@ -151,16 +211,16 @@ def _runs(place: TracePlace) -> list[RunTrace]:
     from flink_agents.trace.rendering import UNFINISHED
 
     try:
-        found = by_run(place.read()).values()
+        runs = by_run(place.read()).values()
     except AgentsError:
         # There is no trace yet, or the brokers are unreachable.
         return []
-    return sorted((one for one in found if one.status in UNFINISHED), key=lambda one: one.begun)[:MOST_RUNS]
+    return sorted((run for run in runs if run.status in UNFINISHED), key=lambda run: run.begun)[:MOST_RUNS]
 
 
 def screen(
     now: Sequence[AgentMetrics],
-    before: Sequence[AgentMetrics],
+    previous_readings: Sequence[AgentMetrics],
     runs: Sequence[RunTrace],
     flows: Flows = (),
     problem: str = "",
@@ -170,7 +230,7 @@ def screen(
 
     Args:
         now: The metrics of each agent.
-        before: The previous metrics.
+        previous_readings: The previous metrics.
         runs: Unfinished runs.
         flows: How the data of jobs flows, with their names.
         problem: The reason why the metrics are old; empty if they are not.
@@ -182,10 +242,14 @@ def screen(
 
     from flink_agents.trace.rendering import safe
 
-    earlier = {one.identity: one for one in before if one not in now}
+    earlier = {
+        previous_metrics.identity: previous_metrics
+        for previous_metrics in previous_readings
+        if previous_metrics not in now
+    }
     agents = Table(*COLUMNS, title="agents", title_justify="left", expand=False)
-    for one in now:
-        agents.add_row(*map(Text, _row(one, earlier.get(one.identity), flows)))
+    for metrics in now:
+        agents.add_row(*map(Text, _row(metrics, earlier.get(metrics.identity), flows)))
     parts: list[Any] = [agents]
     parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
     parts = [*(Text(safe(line), style="red") for line in stopped), *parts]
@@ -203,19 +267,23 @@ def screen(
 
 def as_object(
     now: Sequence[AgentMetrics],
-    before: Sequence[AgentMetrics],
+    previous_readings: Sequence[AgentMetrics],
     runs: Sequence[RunTrace],
     flows: Flows = (),
     problem: str = "",
     stopped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Convert the table of :func:`screen` to an object for JSON. Times are in seconds; None is not known."""
-    earlier = {one.identity: one for one in before if one not in now}
+    """Convert the table of :func:`screen` to an object for JSON. None is not known."""
+    earlier = {
+        previous_metrics.identity: previous_metrics
+        for previous_metrics in previous_readings
+        if previous_metrics not in now
+    }
     return {
-        "time": time.time(),
+        "read_at_ms": round(1000 * time.time()),
         "problem": problem or None,
         "not_running": list(stopped),
-        "agents": [figures(one, earlier.get(one.identity), flows) for one in now],
+        "agents": [figures(metrics, earlier.get(metrics.identity), flows) for metrics in now],
         "backpressure": list(_slowed(flows)),
         "runs": [dict(zip(RUN_FIELDS, map(_finite, _run_values(run)), strict=True)) for run in runs],
     }
@@ -224,34 +292,39 @@ def as_object(
 def _slowed(flows: Flows) -> Iterator[str]:
     """Yield what slows agents down, in words."""
     for job, flow in flows:
-        for one in flow.bottlenecks():
-            yield f"{job}: {one}"
+        for bottleneck in flow.bottlenecks():
+            yield f"{job}: {bottleneck}"
 
 
 def _downstream(agent: AgentMetrics, flows: Flows) -> float | None:
     """Return the share of time that an agent waits for downstream operators; None if it is not known."""
-    found = [flow.blocked_share(agent.agent) for _, flow in flows if flow.job == agent.job_id]
-    return max((one for one in found if one is not None), default=None)
+    shares = [flow.blocked_share(agent.agent) for _, flow in flows if flow.job == agent.job_id]
+    return max((share for share in shares if share is not None), default=None)
 
 
-def figures(one: AgentMetrics, before: AgentMetrics | None, flows: Flows = ()) -> dict[str, Any]:
+def figures(
+    metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows = ()
+) -> dict[str, Any]:
     """Return the figures of an agent: the columns of the table, in their order, with the agent's state."""
-    sums, most = one.sums, one.most
+    sums = metrics.sums
+    most = metrics.most
     actions = [name for name in most if name.startswith("runtime.action.")]
     p50, p99 = (
         max((most[name] for name in actions if name.endswith(f".latency_us_p{percent}")), default=None)
         for percent in (50, 99)
     )
-    blocked = one.per_second("runtime.backpressure_ms", before)
-    tokens = [one.total_per_second(ending, before) for ending in (".input_tokens", ".output_tokens")]
-    known = [rate for rate in tokens if rate is not None]
-    cost = one.total_per_second(".cost_micro_usd", before)
-    found: dict[str, Any] = {
-        "agent": one.agent,
-        "job": one.job,
-        "job_id": one.job_id,
-        "state": one.state,
-        "events_per_second": one.per_second("runtime.events", before),
+    blocked = metrics.per_second("runtime.backpressure_ms", previous_metrics)
+    tokens = [
+        metrics.total_per_second(ending, previous_metrics) for ending in (".input_tokens", ".output_tokens")
+    ]
+    rates = [rate for rate in tokens if rate is not None]
+    cost = metrics.total_per_second(".cost_micro_usd", previous_metrics)
+    fields: dict[str, Any] = {
+        "agent": metrics.agent,
+        "job": metrics.job,
+        "job_id": metrics.job_id,
+        "state": metrics.state,
+        "events_per_second": metrics.per_second("runtime.events", previous_metrics),
         "in_flight": sums.get("runtime.runs_in_flight"),
         "queued": sums.get("runtime.runs_queued"),
         "suspended": sums.get("runtime.waits_suspended"),
@@ -261,13 +334,13 @@ def figures(one: AgentMetrics, before: AgentMetrics | None, flows: Flows = ()) -
         "commit_p99_seconds": _scaled(most.get("runtime.commit_delay_us_p99"), 1e6),
         "journal_seconds": _scaled(most.get("runtime.store_append_micros"), 1e6),
         "blocked_share": _scaled(blocked, 1e3),
-        "downstream_share": _downstream(one, flows),
-        "tokens_per_minute": 60 * sum(known) if known else None,
+        "downstream_share": _downstream(metrics, flows),
+        "tokens_per_minute": 60 * sum(rates) if rates else None,
         "usd_per_minute": None if cost is None else 60 * cost / 1e6,
         "stuck": sums.get("runtime.runs_stuck"),
         "dead_letters": sums.get("runtime.events_dead_lettered"),
     }
-    return {name: _finite(value) for name, value in found.items()}
+    return {name: _finite(value) for name, value in fields.items()}
 
 
 def _finite(value: Any) -> Any:
@@ -279,16 +352,17 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _row(one: AgentMetrics, before: AgentMetrics | None, flows: Flows) -> Iterator[str]:
+def _row(metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows) -> Iterator[str]:
     from flink_agents.trace.rendering import safe, took
 
-    of = figures(one, before, flows)
-    yield safe(one.agent)
-    yield safe(one.job) + ("" if one.state == "RUNNING" else f" ({one.state})")
+    of = figures(metrics, previous_metrics, flows)
+    yield safe(metrics.agent)
+    yield safe(metrics.job) + ("" if metrics.state == "RUNNING" else f" ({metrics.state})")
     for name in ("events_per_second", "in_flight", "queued", "suspended"):
         yield _number(of[name])
     yield _took(of["oldest_wait_seconds"])
-    p50, p99 = of["action_p50_seconds"], of["action_p99_seconds"]
+    p50 = of["action_p50_seconds"]
+    p99 = of["action_p99_seconds"]
     yield "" if p50 is None or p99 is None else f"{took(p50)} / {took(p99)}"
     yield _took(of["commit_p99_seconds"])
     yield _took(of["journal_seconds"])
@@ -309,15 +383,15 @@ def _run_values(run: RunTrace) -> tuple[Any, ...]:
 
     last = run.last
     waits = "; ".join(map(wait_text, last.attributes.get("waits", ())))
-    said = waits or str(last.attributes.get("for") or "")
-    return run.run_id, last.agent, shown_key(last.key), run.status, max(0.0, time.time() - run.begun), said
+    reason = waits or str(last.attributes.get("for") or "")
+    return run.run_id, last.agent, shown_key(last.key), run.status, max(0.0, time.time() - run.begun), reason
 
 
 def _run_row(run: RunTrace) -> tuple[str, ...]:
     from flink_agents.trace.rendering import safe, took
 
-    name, agent, key, status, age, said = _run_values(run)
-    return name, safe(agent), safe(key)[:40], status, took(age), safe(said)[:60]
+    name, agent, key, status, age, reason = _run_values(run)
+    return name, safe(agent), safe(key)[:40], status, took(age), safe(reason)[:60]
 
 
 def _number(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +11,12 @@ import typer
 
 from flink_agents.cli.errors import ERROR_EXIT, from_command_line, prints_errors, reported
 from flink_agents.cli.keys import key_texts, key_value, shown_key
+from flink_agents.cli.local_jobs import stopped_jobs
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
 NOTHING_FOUND = 1
@@ -60,26 +62,37 @@ def why(
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
-    rest = None if cluster is None else ClusterRest(cluster)
-    can_ask = rest is not None or answers is not None
+    rest_client = None if cluster is None else ClusterRest(cluster)
+    can_ask = rest_client is not None or answers is not None
     if not can_ask and "signals" in from_command_line(context):
         raise typer.BadParameter(
             "--signals needs --answers or --cluster, where the job answers", param_hint="--signals"
         )
-    others = bool(rest or requests or dead_letters or store or journal or (signals and can_ask))
+    has_other_sources = bool(
+        rest_client or requests or dead_letters or store or journal or (signals and can_ask)
+    )
     place = TracePlace(path, trace_topic, client, cluster if path is None else None)
     failures: set[str] = set()
     runs: list[RunTrace] = []
     with reported(failures):
-        runs = _runs(place, key, others)
+        runs = _runs(place, key, has_other_sources)
+    stopped = stopped_jobs(runs, place.local_jobs())
+    if stopped:
+        # Nothing ends a run or takes an answer now, and the job is not there to be asked.
+        can_ask = False
     sources: list[Callable[[], Said]] = [
-        partial(_traced, runs, key, others),
-        partial(_endable, runs, key, signals, client, cluster),
+        partial(_stopped, stopped),
+        partial(_traced, runs, key, has_other_sources, bool(stopped)),
+        partial(_endable, runs, key, None if stopped else signals, client, cluster),
         partial(_letters, dead_letters, client, key),
-        partial(_approvals, requests, signals, client, key),
+        partial(_approvals, requests, signals, client, key, bool(stopped)),
         partial(_recorded, store, journal, key),
-        *((partial(_logged, rest, key), partial(_trouble, rest, runs)) if rest is not None else ()),
-        partial(_answered, signals if can_ask else None, answers, client, rest, key, timeout),
+        *(
+            (partial(_logged, rest_client, key), partial(_trouble, rest_client, runs))
+            if rest_client is not None
+            else ()
+        ),
+        partial(_answered, signals if can_ask else None, answers, client, rest_client, key, timeout),
     ]
     _tell(sources, failures)
 
@@ -88,20 +101,21 @@ def _tell(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
     """Print what each source says. One that is away keeps no other from an answer."""
     from flink_agents.trace.rendering import safe
 
-    known = False
+    is_explained = False
     for source in sources:
-        found, lines = False, list[str]()
+        explains_key = False
+        lines = list[str]()
         with reported(failures):
-            found, lines = source()
-        if known and lines == [NOT_LOGGED]:
+            explains_key, lines = source()
+        if is_explained and lines == [NOT_LOGGED]:
             # Another source explained the key already.
             continue
-        known = known or found
+        is_explained = is_explained or explains_key
         for line in lines:
             typer.echo(safe(line))
     if failures:
         raise typer.Exit(ERROR_EXIT)
-    if not known:
+    if not is_explained:
         raise typer.Exit(NOTHING_FOUND)
 
 
@@ -109,27 +123,32 @@ Said = tuple[bool, list[str]]
 """True if a source knows the key, and its lines."""
 
 
-def _runs(place: TracePlace, key: str, others: bool) -> list[RunTrace]:
+def _stopped(jobs: Sequence[LocalJobState]) -> Said:
+    return bool(jobs), [line for job in jobs for line in job.lines()]
+
+
+def _runs(place: TracePlace, key: str, has_other_sources: bool) -> list[RunTrace]:
     from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.trace.reading import by_run
 
     wanted = key_texts(key)
     try:
-        found = by_run(one for one in place.read() if one.key in wanted)
+        runs = by_run(record for record in place.read() if record.key in wanted)
     except TraceNotFoundError:
-        if not others:
+        if not has_other_sources:
             raise
         return []
     place.warn()
-    return list(found.values())
+    return list(runs.values())
 
 
-def _traced(runs: list[RunTrace], key: str, others: bool) -> Said:
+def _traced(runs: list[RunTrace], key: str, has_other_sources: bool, is_stopped: bool) -> Said:
     from flink_agents.trace import rendering
 
-    if not runs and others:
+    if not runs and has_other_sources:
         return False, ["The trace has no run of the key, or there is no trace."]
-    return bool(runs), rendering.why(runs, key)
+    lines = rendering.why(runs, key)
+    return bool(runs), [line for line in lines if not (is_stopped and line == rendering.RESTARTS)]
 
 
 def _endable(
@@ -159,28 +178,30 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
     from flink_agents.trace.rendering import when
 
-    wanted, found = {shown_key(form) for form in key_texts(key)}, list[Letter]()
+    wanted, letters = {shown_key(form) for form in key_texts(key)}, list[Letter]()
 
     def take(letter: Letter, _: str | None) -> None:
         if letter.failed_key in wanted:
-            found.append(letter)
+            letters.append(letter)
 
     # Nothing is written: any target does for letters whose origin is unknown.
     options = client_options(client)
-    redrive(topic, topic, dry_run=True, told=take, **options)
-    if not found:
+    redrive(topic, topic, dry_run=True, on_letter=take, **options)
+    if not letters:
         return False, [f"The topic {topic} has no dead letter of the key."]
-    last = max(found, key=lambda letter: letter.timestamp)
+    last = max(letters, key=lambda letter: letter.timestamp)
     error = last.error.partition("\n")[0]
     return True, [
-        f"{len(found)} dead letter(s) of the key are in {topic}, the last from "
+        f"{len(letters)} dead letter(s) of the key are in {topic}, the last from "
         f"{when(last.timestamp / 1000)}: {error}",
         "To send all letters of the topic back, once the cause is corrected:",
         f"  {next_steps.redrive(topic, last.origin, options)}",
     ]
 
 
-def _approvals(topic: str | None, answers: str | None, client: str | None, key: str) -> Said:
+def _approvals(
+    topic: str | None, answers: str | None, client: str | None, key: str, is_stopped: bool = False
+) -> Said:
     if topic is None:
         return False, []
     from flink_agents.api.events.approvals import wait_of_request
@@ -189,22 +210,29 @@ def _approvals(topic: str | None, answers: str | None, client: str | None, key: 
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
     from flink_agents.trace.rendering import when
 
-    wanted, said = key_texts(key), list[str]()
+    wanted = key_texts(key)
+    lines = list[str]()
     options = client_options(client)
     requests = PendingRequests(topic, options)
     with closing(requests):
         pending = requests.read()
-    for one in pending:
+    for request in pending:
         # Of its id, since a key can be of a class that is not here.
-        if wait_of_request(one.id).rsplit("|", 4)[0] in wanted:
-            expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
-            said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
-            said.append(f"  {next_steps.approve(one.id, topic, answers, options)}")
-    known = bool(said)
+        if wait_of_request(request.id).rsplit("|", 4)[0] not in wanted:
+            continue
+        expires = f", expires {when(request.expires_at / 1000)}" if request.expires_at else ""
+        lines.append(
+            f"It waits for an approval of {request.what} since {when(request.began_at / 1000)}{expires}."
+        )
+        command = f"  {next_steps.approve(request.id, topic, answers, options)}"
+        lines.append("The job takes an answer when it runs again." if is_stopped else command)
+    is_explained = bool(lines)
     if requests.foreign:
         # One line: a wrong topic can have a million of them.
-        said.append(f"{len(requests.foreign)} record(s) of the topic {topic} are not requests for approvals.")
-    return known, said
+        lines.append(
+            f"{len(requests.foreign)} record(s) of the topic {topic} are not requests for approvals."
+        )
+    return is_explained, lines
 
 
 def _recorded(store: str | None, journal: str | None, key: str) -> Said:
@@ -213,46 +241,49 @@ def _recorded(store: str | None, journal: str | None, key: str) -> Said:
     from flink_agents.cli.journals import operations
 
     place = operations.Place(store, {} if journal is None else {"path": journal})
-    said = list[str]()
+    lines = list[str]()
     for text in sorted(key_texts(key)):
-        found = place.ask(partial(operations.show_key, text=text, job=None, run=None))
-        for one in found:
-            said += list(_journal(one))
-    return bool(said), said
+        journals = place.ask(partial(operations.show_key, text=text, job=None, run=None))
+        for key_journal in journals:
+            lines += list(_journal(key_journal))
+    return bool(lines), lines
 
 
-def _journal(found: dict[str, Any]) -> Iterator[str]:
-    runs = found.get("runs") or []
+def _journal(key_journal: dict[str, Any]) -> Iterator[str]:
+    runs = key_journal.get("runs") or []
     if not runs:
         return
     last = runs[-1]
-    calls = [one["function"] for one in last["records"] if one.get("function")]
+    calls = [record["function"] for record in last["records"] if record.get("function")]
     done = f", with {', '.join(calls[-MOST_LINES:])}" if calls else ""
     number = f"the last is sequence {last['run']}{done}"
-    yield f"The journal of job {found['job']} has {len(runs)} run(s); {number}."
+    yield f"The journal of job {key_journal['job']} has {len(runs)} run(s); {number}."
 
 
-def _logged(rest: ClusterRest, key: str) -> Said:
+def _logged(rest_client: ClusterRest, key: str) -> Said:
     """Return the latest lines that watchdogs logged about runs of the key."""
     from flink_agents.api.events.key_requests import WATCH_MARK
     from flink_agents.trace.answers import watched
     from flink_agents.trace.log_lines import marked
 
     wanted = key_texts(key)
-    found = [
-        line for log in rest.task_logs() for line in marked(log, WATCH_MARK) if line.get("key") in wanted
+    watch_lines = [
+        line
+        for log in rest_client.task_logs()
+        for line in marked(log, WATCH_MARK)
+        if line.get("key") in wanted
     ]
-    found.sort(key=lambda line: line.get("time") or 0)
-    if not found:
+    watch_lines.sort(key=lambda line: line.get("time") or 0)
+    if not watch_lines:
         return False, [NOT_LOGGED]
-    return True, [watched(line) for line in found[-MOST_LINES:]]
+    return True, [watched(line) for line in watch_lines[-MOST_LINES:]]
 
 
-def _trouble(rest: ClusterRest, runs: Collection[RunTrace]) -> Said:
+def _trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Said:
     """Explain what keeps jobs from continuing: failures, checkpoints, backpressure.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         runs: The runs of the key. Jobs without one of their agents are left out; if it is empty, none is.
     """
     from flink_agents.runtime.flink.following.rest import WANTED_ENDS, jobs_in
@@ -260,62 +291,65 @@ def _trouble(rest: ClusterRest, runs: Collection[RunTrace]) -> Said:
 
     agents = {run.last.agent for run in runs}
     at_rest = all(run.status not in UNFINISHED for run in runs) if runs else None
-    jobs = jobs_in(rest.get)
+    jobs = jobs_in(rest_client.get)
     return False, [
-        line for job in jobs if job["state"] not in WANTED_ENDS for line in _job(rest, job, agents, at_rest)
+        line
+        for job in jobs
+        if job["state"] not in WANTED_ENDS
+        for line in _job(rest_client, job, agents, at_rest)
     ]
 
 
 def _job(
-    rest: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
+    rest_client: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
     place = f"/jobs/{job['jid']}"
-    if agents and not operators_of(rest, job["jid"]) & {f"agent {name}" for name in agents}:
+    if agents and not operators_of(rest_client, job["jid"]) & {f"agent {name}" for name in agents}:
         return
-    yield from not_running(rest, job)
-    checkpoints = rest.get(f"{place}/checkpoints")
+    yield from not_running(rest_client, job)
+    checkpoints = rest_client.get(f"{place}/checkpoints")
     failed = checkpoints.get("counts", {}).get("failed")
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
-    yield from _flow(rest, job, agents, at_rest)
+    yield from _flow(rest_client, job, agents, at_rest)
 
 
-def not_running(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
+def not_running(rest_client: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
     """Yield the state and the last failure of a job that does not run."""
     from flink_agents.runtime.flink.following.rest import last_failure
 
     if job["state"] != "RUNNING":
         yield f"The job {job['name']} is {job['state']}."
-        if failure := last_failure(rest.get, job["jid"]):
+        if failure := last_failure(rest_client.get, job["jid"]):
             yield f"Its last failure: {failure.cause}"
 
 
-def operators_of(rest: ClusterRest, job_id: str) -> set[str]:
+def operators_of(rest_client: ClusterRest, job_id: str) -> set[str]:
     """Return the names of a job's operators; that of an agent is ``agent NAME``."""
     from flink_agents.runtime.flink.following.rest import vertices_of
 
-    return {name for vertex in vertices_of(rest.get, job_id) for name in vertex["name"].split(" -> ")}
+    return {name for vertex in vertices_of(rest_client.get, job_id) for name in vertex["name"].split(" -> ")}
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
     """True if no checkpoint was completed after the last one that failed."""
-    ids = [(latest.get(one) or {}).get("id", -1) for one in ("failed", "completed")]
+    ids = [(latest.get(outcome) or {}).get("id", -1) for outcome in ("failed", "completed")]
     return ids[0] >= ids[1]
 
 
 def _flow(
-    rest: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
+    rest_client: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
     """Name the operator that slows the job down, or an agent that gets no input."""
     from flink_agents.runtime.flink.following.backpressure import settled_flow
 
-    flow = settled_flow(rest.get, job["jid"])
-    found = flow.bottlenecks(agents)
-    for one in found:
-        yield str(one)
-        waits = one.agents and (not agents or {*one.agents} & {*agents})
-        yield (NOT_STUCK[at_rest] if waits else "") + one.meaning
-    for name in flow.idle_agents() if at_rest is not False and not found else ():
+    flow = settled_flow(rest_client.get, job["jid"])
+    bottlenecks = flow.bottlenecks(agents)
+    for bottleneck in bottlenecks:
+        yield str(bottleneck)
+        waits = bottleneck.agents and (not agents or {*bottleneck.agents} & {*agents})
+        yield (NOT_STUCK[at_rest] if waits else "") + bottleneck.meaning
+    for name in flow.idle_agents() if at_rest is not False and not bottlenecks else ():
         if not agents or name in agents:
             yield f"No input arrives at the agent {name}: Flink reports that its tasks are idle."
 
@@ -324,7 +358,7 @@ def _answered(
     topic: str | None,
     answers: str | None,
     client: str | None,
-    rest: ClusterRest | None,
+    rest_client: ClusterRest | None,
     key: str,
     seconds: float,
 ) -> Said:
@@ -334,12 +368,14 @@ def _answered(
     from flink_agents.cli.runs.requests import requests_to
     from flink_agents.trace.answers import inspected
 
-    found = requests_to(topic, client, rest, answers).ask(inspect_request(key_value(key)), seconds)
-    if not found:
+    job_answers = requests_to(topic, client, rest_client, answers).ask(
+        inspect_request(key_value(key)), seconds
+    )
+    if not job_answers:
         return False, [
             f"The job has not answered within {seconds:g} s: it may be down, be under backpressure, or not "
             f"read {topic}."
         ]
-    known = [one for one in found if one.get("known", True)]
-    said = [line for one in known or found for line in inspected(one)]
-    return bool(known), ["The job says:", *said]
+    key_answers = [answer for answer in job_answers if answer.get("known", True)]
+    lines = [line for answer in key_answers or job_answers for line in inspected(answer)]
+    return bool(key_answers), ["The job says:", *lines]

@@ -20,11 +20,11 @@ class ForwardingStore(ActionStateStore):
     """Forwards each call to another store; plans go through :meth:`append` and :meth:`read`.
 
     Args:
-        own: The store that gets the calls.
+        store: The store that gets the calls.
     """
 
-    def __init__(self, own: ActionStateStore) -> None:
-        self._own = own
+    def __init__(self, store: ActionStateStore) -> None:
+        self._own = store
 
     def _of(self, journal: JournalKey) -> ActionStateStore:
         """Return the store that gets the calls about a journal."""
@@ -92,6 +92,14 @@ class ForwardingStore(ActionStateStore):
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
         return self._of(journal).recovery_marker(journal)
+
+    @override
+    def position(self) -> bytes:
+        return self._own.position()
+
+    @override
+    async def check_position(self, position: bytes) -> None:
+        await self._own.check_position(position)
 
     @override
     async def journals(

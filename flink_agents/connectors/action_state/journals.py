@@ -63,16 +63,16 @@ def describe(
     journals: Mapping[JournalKey, Journal], journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
     """Describe journals as ``ActionStateStore.journals`` does."""
-    found = sorted(
+    ordered_keys = sorted(
         (_order(key), key) for key in journals if journal_id is None or key.journal_id == journal_id
     )
-    behind = [key for order, key in found if after is None or order > _order(after)]
+    behind = [key for order, key in ordered_keys if after is None or order > _order(after)]
     return [journals[key].describe(key) for key in behind[:limit]]
 
 
 def totals(journals: Mapping[JournalKey, Journal]) -> tuple[int, int, int]:
     """Return the numbers of journals and records, and the bytes of their data."""
-    records = [record for kept in journals.values() for run in kept.runs.values() for record in run]
+    records = [record for journal in journals.values() for run in journal.runs.values() for record in run]
     return len(journals), len(records), sum(len(record.data) for record in records)
 
 

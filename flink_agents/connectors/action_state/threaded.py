@@ -96,7 +96,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._writer.stop()
         await asyncio.wait({self._ended}, timeout=self._close_seconds)
         _end(self._ended, self._place, self._close_seconds, self._writer.waiting)
-        closed = [asyncio.wrap_future(one) for one in _close_in(self._threads, self._closers)]
+        closed = [asyncio.wrap_future(future) for future in _close_in(self._threads, self._closers)]
         if closed:
             await asyncio.wait(closed, timeout=self._close_seconds)
 
@@ -160,7 +160,7 @@ def _end(
     ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
     """Fail the appends that no thread will answer."""
-    for future in [one for one in waiting if not one.done()]:
+    for future in [waiting_future for waiting_future in waiting if not waiting_future.done()]:
         future.set_exception(
             AppendOutcomeUnknownError(
                 f"{place} was closed while an append was in flight, and did not answer",

@@ -2,9 +2,9 @@
 
 ::
 
-    from flink_agents.connectors.kafka import kafka_sink, kafka_source
+    from flink_agents.connectors.kafka import KafkaClientOptions, kafka_sink, kafka_source
 
-    brokers = {"bootstrap_servers": "localhost:9092"}
+    brokers: KafkaClientOptions = {"bootstrap_servers": "localhost:9092"}
     orders = kafka_source(env, "orders", value=Order, dead_letters="orders-rejected", **brokers)
     prices = env.from_datastream(orders, key_selector=lambda order: order.customer).apply(Pricing)
     prices.to_datastream().sink_to(kafka_sink("prices", **brokers))
@@ -17,8 +17,13 @@ agents; ``approvals`` is the job's side of it.
 
 from typing import TYPE_CHECKING, Any
 
+from flink_agents.connectors.kafka.client import KafkaClientOptions
+from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
+from flink_agents.foreign_imports import import_quietly
+
+import_quietly("kafka")
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.approvals import approvals_to_kafka, kafka_signals
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "KafkaDeadLetter",
     "KafkaApprovals",
+    "KafkaClientOptions",
+    "KafkaHeaders",
     "KafkaRecord",
     "KafkaStream",
     "approvals_to_kafka",

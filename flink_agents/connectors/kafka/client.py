@@ -7,14 +7,17 @@ Certificates and keys travel as strings: the machines of a cluster need no files
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from flink_agents import redaction
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.errors.base import suggest
+from flink_agents.kafka_clients import UnreadableCodecError, consumer_class
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -30,11 +33,43 @@ SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka.common.security"
 
 _SAME_MEANING = ("client_id", "request_timeout_ms", "reconnect_backoff_ms", "reconnect_backoff_max_ms")
 _SAME_MEANING += ("retry_backoff_ms", "connections_max_idle_ms", "metadata_max_age_ms")
-_SECURITY = ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
-_SECURITY += ("ssl_check_hostname", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
 
-CLIENT_OPTIONS = ("bootstrap_servers", *_SECURITY, *_SAME_MEANING)
-"""Options that a source and a sink accept; other settings of the Java client go into ``properties``."""
+
+class KafkaClientOptions(TypedDict, total=False):
+    """Options of kafka-python that a source and a sink accept. Other settings go into ``properties``.
+
+    Annotate a dictionary with it to pass it as ``**kafka``: then a type checker knows its entries.
+    """
+
+    bootstrap_servers: str | Sequence[str]
+    security_protocol: str
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_password: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: str | None
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    client_id: str
+    request_timeout_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    retry_backoff_ms: int
+    connections_max_idle_ms: int
+    metadata_max_age_ms: int
+
+
+CLIENT_OPTIONS = tuple(KafkaClientOptions.__annotations__)
+
+MAX_TRANSACTION = "transaction.max.timeout.ms"
+"""The setting of brokers that limits the timeout of transactions."""
+
+DEFAULT_LONGEST_TRANSACTION = timedelta(minutes=15)
+"""Kafka's default of that setting. Flink's own default for transactions, an hour, is rejected then."""
+
+QUESTION_MS = 5_000
+"""Time that a client looks for brokers to ask for an optional setting."""
 
 BOOTSTRAP_MS = 12_000
 """Time that a client looks for brokers, unless its options set it."""
@@ -45,6 +80,8 @@ _OWN_PROPERTIES = frozenset(
 )
 """Properties that Flink, or the arguments of the source and the sink, decide."""
 
+_log = bounded_logger("flink_agents.kafka")
+
 
 @contextmanager
 def reaching(servers: Any = None) -> Iterator[None]:
@@ -54,12 +91,16 @@ def reaching(servers: Any = None) -> Iterator[None]:
         servers: The addresses of the brokers, if they are known.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or reject the request.
+        KafkaStreamError: The brokers cannot be reached, or reject the request, or records cannot be read.
     """
     from kafka.errors import KafkaError
 
     try:
         yield
+    except UnreadableCodecError as error:
+        raise KafkaStreamError(
+            str(error), expected=error.expected, found="it is missing", fix=error.fix
+        ) from error
     except KafkaError as error:
         at = f" at {servers if isinstance(servers, str) else ','.join(servers)}" if servers else ""
         raise KafkaStreamError(
@@ -72,7 +113,8 @@ def reaching(servers: Any = None) -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    name, text = type(error).__name__, str(error)
+    name = type(error).__name__
+    text = str(error)
     # kafka-python writes the class into the text of some errors.
     return text if text.startswith(name) else f"{name}: {text}"
 
@@ -108,21 +150,36 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
             ) from error
 
 
-def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
+def made_consumer(**options: Any) -> Any:
+    """Return a consumer of kafka-python. :func:`reaching` translates the errors of its ``poll``.
+
+    Args:
+        **options: Options of the consumer.
+
+    Raises:
+        KafkaStreamError: The options are invalid, or the brokers cannot be reached.
+    """
+    return made_client(consumer_class(), **options)
+
+
+def check_topic(
+    topic: str, client: Mapping[str, Any], expected: str, create: str = "KafkaApprovals.create_topics"
+) -> None:
     """Check that a topic exists, without creating it, as brokers do for a client that asks for one topic.
 
     Args:
         topic: Its name.
         client: Options of kafka-python; options that an admin client does not have are ignored.
         expected: The purpose of the topic, for the error.
+        create: What creates it.
 
     Raises:
         KafkaStreamError: It does not exist, or the brokers cannot be reached.
     """
     from kafka import KafkaAdminClient
 
-    known: Any = KafkaAdminClient.DEFAULT_CONFIG
-    admin = made_client(KafkaAdminClient, **{name: client[name] for name in client if name in known})
+    default_config: Any = KafkaAdminClient.DEFAULT_CONFIG
+    admin = made_client(KafkaAdminClient, **{name: client[name] for name in client if name in default_config})
     try:
         names = admin.list_topics()
     finally:
@@ -131,9 +188,55 @@ def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
         raise KafkaStreamError(
             f"topic {topic!r} does not exist",
             expected=expected,
-            found=", ".join(sorted(one for one in names if not one.startswith("__"))[:20]) or "no topics",
-            fix=suggest(topic, names, "correct the name, or create the topic: KafkaApprovals.create_topics"),
+            found=", ".join(sorted(name for name in names if not name.startswith("__"))[:20]) or "no topics",
+            fix=suggest(topic, names, f"correct the name, or create the topic: {create}"),
         )
+
+
+def longest_transaction(client: Mapping[str, Any], properties: Mapping[str, str]) -> timedelta:
+    """Return the longest timeout of transactions that the brokers allow.
+
+    If they cannot be asked, it is the brokers' default: the job reports then that they cannot be reached.
+
+    Args:
+        client: Options of kafka-python.
+        properties: Properties of the Java client. If they have the login, kafka-python cannot connect.
+    """
+    if any(name.startswith(("sasl.", "ssl.", "security.")) for name in properties):
+        return DEFAULT_LONGEST_TRANSACTION
+    try:
+        limits = broker_settings(MAX_TRANSACTION, client)
+    except KafkaStreamError as error:
+        _log.warning(
+            "the brokers cannot be asked for %s, so transactions end after %s min: %s",
+            MAX_TRANSACTION,
+            DEFAULT_LONGEST_TRANSACTION // timedelta(minutes=1),
+            error.found,
+        )
+        return DEFAULT_LONGEST_TRANSACTION
+    return timedelta(milliseconds=min(map(int, limits)))
+
+
+def broker_settings(name: str, client: Mapping[str, Any]) -> list[str]:
+    """Return the value of a setting on each broker.
+
+    Raises:
+        KafkaStreamError: The brokers cannot be reached, or do not allow it.
+    """
+    from kafka import KafkaAdminClient
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    default_config: Any = KafkaAdminClient.DEFAULT_CONFIG
+    options = {option: client[option] for option in client if option in default_config}
+    admin = made_client(KafkaAdminClient, **{"bootstrap_timeout_ms": QUESTION_MS, **options})
+    try:
+        with reaching(client.get("bootstrap_servers")):
+            brokers = [str(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
+            resources = [ConfigResource(ConfigResourceType.BROKER, broker) for broker in brokers]
+            answer = admin.describe_configs(resources, config_filter="all")
+    finally:
+        admin.close()
+    return [answer["broker"][broker][name]["value"] for broker in brokers]
 
 
 def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) -> dict[str, str]:
@@ -148,17 +251,17 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
     """
     _check_names(client, properties)
     know_passwords(client)
-    found = {"bootstrap.servers": _servers(client.get("bootstrap_servers"))}
-    found |= {name.replace("_", "."): str(client[name]) for name in _SAME_MEANING if name in client}
+    java_options = {"bootstrap.servers": _servers(client.get("bootstrap_servers"))}
+    java_options |= {name.replace("_", "."): str(client[name]) for name in _SAME_MEANING if name in client}
     protocol = client.get("security_protocol", "PLAINTEXT")
     if protocol not in SECURITY_PROTOCOLS:
         raise _wrong("security_protocol", ", ".join(SECURITY_PROTOCOLS), protocol)
-    found["security.protocol"] = protocol
+    java_options["security.protocol"] = protocol
     if protocol.endswith("SSL"):
-        found |= _tls(client)
+        java_options |= _tls(client)
     if protocol.startswith("SASL"):
-        found |= _login(client)
-    return found | dict(properties)
+        java_options |= _login(client)
+    return java_options | dict(properties)
 
 
 def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> None:
@@ -180,29 +283,31 @@ def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> No
             )
 
 
-def _servers(given: Any) -> str:
-    servers = given if isinstance(given, str) else ",".join(given or ())
-    if not servers or not all(re.search(r"\S:\d+$", one.strip()) for one in servers.split(",")):
-        raise _wrong("bootstrap_servers", "'host:port', several separated by commas", given)
+def _servers(bootstrap_servers: Any) -> str:
+    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers or ())
+    if not servers or not all(re.search(r"\S:\d+$", server.strip()) for server in servers.split(",")):
+        raise _wrong("bootstrap_servers", "'host:port', several separated by commas", bootstrap_servers)
     return servers
 
 
 def _tls(client: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    tls_options: dict[str, str] = {}
     if client.get("ssl_cafile") is not None:
-        found["ssl.truststore.type"] = "PEM"
-        found["ssl.truststore.certificates"] = _pem("ssl_cafile", client["ssl_cafile"], "CERTIFICATE")
+        tls_options["ssl.truststore.type"] = "PEM"
+        tls_options["ssl.truststore.certificates"] = _pem("ssl_cafile", client["ssl_cafile"], "CERTIFICATE")
     if client.get("ssl_certfile") is not None:
-        found["ssl.keystore.type"] = "PEM"
-        found["ssl.keystore.certificate.chain"] = _pem("ssl_certfile", client["ssl_certfile"], "CERTIFICATE")
+        tls_options["ssl.keystore.type"] = "PEM"
+        tls_options["ssl.keystore.certificate.chain"] = _pem(
+            "ssl_certfile", client["ssl_certfile"], "CERTIFICATE"
+        )
         # As in Python, the key may be in the certificate's file.
         name = "ssl_certfile" if client.get("ssl_keyfile") is None else "ssl_keyfile"
-        found["ssl.keystore.key"] = _pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
+        tls_options["ssl.keystore.key"] = _pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
         if client.get("ssl_password") is not None:
-            found["ssl.key.password"] = str(client["ssl_password"])
+            tls_options["ssl.key.password"] = str(client["ssl_password"])
     if client.get("ssl_check_hostname") is False:
-        found["ssl.endpoint.identification.algorithm"] = ""
-    return found
+        tls_options["ssl.endpoint.identification.algorithm"] = ""
+    return tls_options
 
 
 def _pem(name: str, path: Any, label: str) -> str:
@@ -236,7 +341,8 @@ def _login(client: Mapping[str, Any]) -> dict[str, str]:
             fix="pass sasl.mechanism, sasl.jaas.config and its other settings as properties=, with "
             f"security.protocol; the connector's classes start with {SHADED}",
         )
-    user, password = client.get("sasl_plain_username"), client.get("sasl_plain_password")
+    user = client.get("sasl_plain_username")
+    password = client.get("sasl_plain_password")
     if user is None or password is None:
         missing = "sasl_plain_username" if user is None else "sasl_plain_password"
         raise _wrong(missing, "a user and a password", None)

@@ -1,24 +1,38 @@
-"""Finds the jar file of Flink's Kafka connector: the given one, an existing one, or a download."""
+"""Finds the jar file of Flink's Kafka connector: the given one, an existing one, or a download.
+
+The connector has Kafka's client, but not the library for records compressed with zstd, so this module also
+finds that. Flink itself has the libraries for snappy and lz4, and Java the one for gzip.
+"""
 
 from __future__ import annotations
 
 import os
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from flink_agents.api.common.installation import install_command
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
 from flink_agents.api.settings.options import KAFKA_JAR_VARIABLE
 from flink_agents.connectors import maven
 
-GROUP, ARTIFACT, VERSION = "org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"
+GROUP = "org.apache.flink"
+ARTIFACT = "flink-sql-connector-kafka"
+VERSION = "5.0.0-2.2"
 """The newest connector. There is none for Flink 2.3; this one was built for 2.2 and works."""
 
 CONNECTOR = f"{GROUP}:{ARTIFACT}:{VERSION}"
 
 FACTORY = "org.apache.flink.streaming.connectors.kafka.table.KafkaDynamicTableFactory"
 """The class by which Flink's tables find the connector."""
+
+ZSTD = "com.github.luben:zstd-jni:1.5.6-10"
+"""The library for zstd, in the version of Kafka's client in the connector."""
+
+_log = bounded_logger("flink_agents.kafka")
 
 _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.KafkaProducer")
 
@@ -34,8 +48,8 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
         KafkaConnectorError: The given file is not the connector, or the download failed.
         MissingExtraError: It has to be downloaded, and the extra ``kafka`` is not installed.
     """
-    found = present_jar(jar, environ)
-    return found if found is not None else _download()
+    jar_path = present_jar(jar, environ)
+    return jar_path if jar_path is not None else _download()
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -47,9 +61,42 @@ def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.e
     named = jar or environ.get(KAFKA_JAR_VARIABLE)
     if named:
         return _checked(Path(named))
-    cached = _local_repository(environ) / GROUP.replace(".", "/") / ARTIFACT / VERSION
-    file = cached / f"{ARTIFACT}-{VERSION}.jar"
+    file = _in_repository(_local_repository(environ), CONNECTOR)
     return file if file.is_file() and not _missing_from(file) else None
+
+
+def zstd_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the jar file of the library for zstd; None if there is none, and it cannot be downloaded.
+
+    Args:
+        jar: The file of the connector that you pass. The library is beside it, or in the local repository:
+            for a connector from elsewhere, nothing is downloaded.
+        environ: Environment variables.
+    """
+    named = jar or environ.get(KAFKA_JAR_VARIABLE)
+    repository = _local_repository(environ)
+    beside = sorted(Path(named).resolve().parent.glob("zstd-jni-*.jar")) if named else []
+    for file in (*beside, _in_repository(repository, ZSTD)):
+        if zipfile.is_zipfile(file):
+            return file
+    return None if named else _download_zstd(repository)
+
+
+@cache
+def _download_zstd(repository: Path) -> Path | None:
+    """Download the library; a failure is reported once, since most topics do not need it."""
+    try:
+        return maven.fetch(ZSTD)
+    except Exception as error:
+        _log.warning(
+            "topics compressed with zstd cannot be read: %s is not in %s: %s", ZSTD, repository, error
+        )
+        return None
+
+
+def _in_repository(repository: Path, coordinates: str) -> Path:
+    group, name, version = coordinates.split(":")
+    return repository / group.replace(".", "/") / name / version / f"{name}-{version}.jar"
 
 
 def _local_repository(environ: Mapping[str, str]) -> Path:
@@ -90,8 +137,7 @@ def _download() -> Path:
             "Flink's Kafka connector has to be downloaded, which needs a package that is not installed.",
             expected="the extra kafka, or the file of the connector",
             found="no package jgo",
-            fix='pip install "flink-agents-python[kafka]",'
-            f" or name the file in {KAFKA_JAR_VARIABLE}: {CONNECTOR}",
+            fix=f"{install_command('kafka')}, or name the file in {KAFKA_JAR_VARIABLE}: {CONNECTOR}",
         )
     try:
         return maven.fetch(CONNECTOR)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.lineage import OutputLineage
 from flink_agents.connectors.kafka.headers import ID, TRACEPARENT, read_lineage
+from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class KafkaRecord(Generic[T]):
     Attributes:
         value: The value; None for a deletion (a record without a value).
         key: The key, or None.
-        headers: Headers by name. If several headers have the same name, the last one is used.
+        headers: Its headers by name, :class:`KafkaHeaders` if it was read. A sink also takes a dictionary.
         timestamp: Milliseconds since 1970. None for a sink: use the timestamp of the stream's record.
         topic: The topic that it was read from.
         partition: Number of the partition.
@@ -30,7 +31,7 @@ class KafkaRecord(Generic[T]):
 
     value: T
     key: Any = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes | None] = KafkaHeaders()
     timestamp: int | None = None
     topic: str | None = None
     partition: int | None = None
@@ -44,14 +45,14 @@ class KafkaRecord(Generic[T]):
     @property
     def message_id(self) -> str | None:
         """The id that an agent gave it, else its place; outputs name it as their parent."""
-        given = self.headers.get(ID)
-        return self.place if given is None else given.decode("utf-8", "replace")
+        header = self.headers.get(ID)
+        return self.place if header is None else header.decode("utf-8", "replace")
 
     @property
     def traceparent(self) -> str | None:
         """The header ``traceparent`` from any writer; runs that the record starts continue its trace."""
-        given = self.headers.get(TRACEPARENT)
-        return None if given is None else given.decode("ascii", "replace").strip()
+        header = self.headers.get(TRACEPARENT)
+        return None if header is None else header.decode("ascii", "replace").strip()
 
     @property
     def lineage(self) -> OutputLineage | None:

@@ -6,36 +6,64 @@ A Python function creates keys, values and headers; Flink's connector for tables
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pyflink.common import Row, TypeInformation, Types
 from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.api.events.signals import Signal
 from flink_agents.api.lineage import TracedOutput
+from flink_agents.api.resources.sendable_text import sendable
+from flink_agents.connectors.kafka.client import KafkaClientOptions, longest_transaction
+from flink_agents.connectors.kafka.dead_letters.cutting import fit_letter
 from flink_agents.connectors.kafka.headers import (
     PREFIX,
+    TIMESTAMP,
     agent_letter_headers,
     letter_headers,
     lineage_headers,
 )
+from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
+from flink_agents.connectors.kafka.headers.packed import pack
+from flink_agents.connectors.kafka.identities import check_unused, is_used, note_use
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
+from flink_agents.connectors.kafka.requests.desk import message_key, signal_json
+from flink_agents.connectors.kafka.sinks.record_sizes import SizeLimit, request_option, size_limit
+from flink_agents.connectors.kafka.sinks.transactions import guard_transactions
+from flink_agents.connectors.kafka.subscription.loops import note_sink
 from flink_agents.connectors.kafka.tables import RAW_FORMATS, BrokerConnection
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.resume.opening import SHORTEST_TIMEOUT, may_enable
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
+from flink_agents.runtime.serde.typenames import shorten
 
 Delivery = Literal["at-least-once", "exactly-once"]
 KeyOf = Callable[[Any], Any]
 
-TRANSACTION_TIMEOUT = timedelta(minutes=15)
-"""The longest timeout that brokers allow by default; they reject Flink's own, an hour."""
+_IDENTITY = "flink-agents-kafka-sink-"
+
+TIMEOUT_OPTION = "properties.transaction.timeout.ms"
+
+MAX_AHEAD = timedelta(minutes=59)
+"""Brokers reject timestamps an hour ahead of their clock, by default; their clock may be another one."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+_LONGEST_MS = timedelta.max // _MILLISECOND
+
+_log = bounded_logger("flink_agents.kafka")
 
 
 def kafka_sink(
@@ -44,31 +72,41 @@ def kafka_sink(
     key: KeyOf | None = None,
     delivery: Delivery = "at-least-once",
     transactional_id: str | None = None,
-    transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
+    transaction_timeout: timedelta | None = None,
+    max_ahead: timedelta | None = MAX_AHEAD,
+    max_behind: timedelta | None = None,
     name: str | None = None,
     jar: str | Path | None = None,
     properties: Mapping[str, str] | None = None,
-    **client: Any,
+    **client: Unpack[KafkaClientOptions],
 ) -> flink_compat.TableSink:
     """Return a sink for ``DataStream.sink_to`` that writes values to a topic.
 
     Strings and bytes are written as they are, None as a record without a value (a deletion), all else as
     JSON. The values may be :class:`KafkaRecord`, with their own key, headers and timestamp; outputs of an
     agent with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent:
-    the record, or the input of the run, as it came, with headers that describe the error. A record has the
-    timestamp of its value in the stream, else the time at which it is written.
+    the record, or the input of the run, as it came, with headers that describe the error; its value is cut
+    if the topic does not allow that size. A record has the timestamp of its value in the stream, else the
+    time at which it is written.
 
     Args:
         topic: The topic.
         key: Returns the key of a value: a string, bytes, None, or anything that becomes JSON. Default: the
-            key of a ``KafkaRecord``, else none.
+            key of a ``KafkaRecord``, else none. A deletion, ``KafkaRecord(None, key=...)``, has its own key.
         delivery: ``"at-least-once"`` loses nothing, and may repeat records that were written after the last
             checkpoint; with ``"exactly-once"``, consumers that read committed records only see each once, as
             soon as its checkpoint is complete.
         transactional_id: For exactly-once: the prefix of the transactions' names. Two jobs on the same
             brokers must not share it.
-        transaction_timeout: For exactly-once: the time that brokers keep a transaction open. If the job is
-            down for longer, records written before its checkpoint are lost.
+        transaction_timeout: For exactly-once: the time that brokers keep a transaction open. If checkpoints
+            take longer, the job fails, and a restart writes the records again. If the job is down for longer,
+            records written before its checkpoint are lost. Default: the longest time that the brokers allow.
+        max_ahead: A record with a timestamp further ahead of the clock is written as of now, since brokers
+            reject it (``message.timestamp.after.max.ms``, an hour by default). The header
+            ``flink-agents-timestamp`` has its timestamp, and the log names topic, sink and value. None: no
+            limit.
+        max_behind: The same for timestamps of the past (``message.timestamp.before.max.ms``). Default: no
+            limit.
         name: Name of the sink in the job, and part of its identity in savepoints. Default: the topic.
         jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
         properties: Properties of Kafka's Java client, by its own names.
@@ -78,23 +116,58 @@ def kafka_sink(
         KafkaStreamError: An argument is invalid.
     """
     _check(topic, delivery, transactional_id)
+    place = authors_place()
     connection = BrokerConnection(client, properties or {}, jar)
     options = {"connector": "kafka", "topic": topic, "sink.delivery-guarantee": delivery, **RAW_FORMATS}
-    options |= connection.options()
+    options |= connection.options(reads=False)
     if transactional_id is not None:
-        timeout = str(transaction_timeout // timedelta(milliseconds=1))
         options["sink.transactional-id-prefix"] = transactional_id
-        options.setdefault("properties.transaction.timeout.ms", timeout)
 
-    def insert(stream: DataStream) -> None:
+    def insert(stream: DataStream) -> tuple[str, str]:
         env = stream.get_execution_environment()
+        label = _label(env, topic, name, delivery)
+        identity = f"{_IDENTITY}{label}"
+        transactions = f"{_IDENTITY}transactions:{transactional_id}"
         if delivery == "exactly-once":
-            _needs_checkpoints(env, topic, int(options["properties.transaction.timeout.ms"]))
+            fix = f"give each its own: transactional_id={f'{transactional_id}-2'!r}"
+            check_unused(env, transactions, f"Kafka sinks with transactional_id={transactional_id!r}", fix)
+            if TIMEOUT_OPTION not in options:
+                timeout = transaction_timeout or longest_transaction(connection.client, connection.properties)
+                options[TIMEOUT_OPTION] = str(timeout // _MILLISECOND)
+            _needs_checkpoints(env, topic, int(options[TIMEOUT_OPTION]))
         connection.bring_connector(env)
-        _insert(stream, options, WriteRecords(key))
+        limits = TimestampLimits(topic, label, max_ahead, max_behind)
+        size = size_limit(topic, connection.client, connection.properties, place)
+        request = request_option(size, connection.properties)
+        options.update({f"properties.{name}": text for name, text in request.items()})
+        rows = _insert(stream, options, WriteRecords(key, limits, size))
+        if delivery == "exactly-once":
+            guard_transactions(env, topic, int(options[TIMEOUT_OPTION]), place)
+        for used in (identity, transactions):
+            note_use(env, used, rows)
+        note_sink(env, topic, options, stream, rows)
+        return f"Kafka sink {label}", identity
 
+    return flink_compat.TableSink(insert)
+
+
+def _label(env: StreamExecutionEnvironment, topic: str, name: str | None, delivery: Delivery) -> str:
+    """Return the name of a sink in its job.
+
+    A sink that writes at least once has no state, so a further one of its topic is numbered.
+
+    Raises:
+        KafkaStreamError: Another sink has the name.
+    """
     label = name or topic
-    return flink_compat.TableSink(insert, f"Kafka sink {label}", f"flink-agents-kafka-sink-{label}")
+    if name is None and delivery == "at-least-once":
+        numbers = itertools.count(2)
+        while is_used(env, f"{_IDENTITY}{label}"):
+            # No topic has such a name.
+            label = f"{topic}#{next(numbers)}"
+    fix = f"give one of them another name, such as name={f'{label}-2'!r}, and keep the name of the other"
+    check_unused(env, f"{_IDENTITY}{label}", f"Kafka sinks named {label!r}", fix)
+    return label
 
 
 def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
@@ -139,7 +212,8 @@ def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
         )
 
 
-def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> None:
+def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> DataStream:
+    """Write a stream with the connector's table, and return the rows that it gets."""
     from pyflink.table import DataTypes, Schema, StreamTableEnvironment, TableDescriptor
     from pyflink.table.expressions import col
 
@@ -150,7 +224,7 @@ def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords)
     )
     tables = StreamTableEnvironment.create(stream.get_execution_environment())
     headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
-    given = (
+    input_schema = (
         Schema.new_builder()
         .column("key", DataTypes.BYTES())
         .column("value", DataTypes.BYTES())
@@ -170,10 +244,11 @@ def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords)
     descriptor = TableDescriptor.for_connector(options["connector"]).schema(written)
     for option, text in options.items():
         descriptor = descriptor.option(option, text)
-    table = tables.from_data_stream(rows, given).drop_columns(col("stamp"))
+    table = tables.from_data_stream(rows, input_schema).drop_columns(col("stamp"))
     statements = tables.create_statement_set()
     statements.add_insert(descriptor.build(), table)
     statements.attach_as_datastream()
+    return rows
 
 
 def _row_type() -> TypeInformation:
@@ -183,17 +258,67 @@ def _row_type() -> TypeInformation:
     )
 
 
+class TimestampLimits:
+    """Replaces timestamps that the brokers of a topic would reject.
+
+    Args:
+        topic: The topic.
+        sink: Name of the sink, for the log.
+        max_ahead: The largest distance ahead of the clock; None for any.
+        max_behind: The largest distance behind it.
+    """
+
+    def __init__(
+        self, topic: str, sink: str, max_ahead: timedelta | None, max_behind: timedelta | None
+    ) -> None:
+        self._topic = topic
+        self._sink = sink
+        self._ahead_ms = math.inf if max_ahead is None else max_ahead // _MILLISECOND
+        self._behind_ms = math.inf if max_behind is None else max_behind // _MILLISECOND
+        self._replaced = 0
+
+    def checked(self, record: KafkaRecord[Any]) -> KafkaRecord[Any]:
+        """Return a record with a timestamp that the brokers accept, or None for the present time."""
+        timestamp = record.timestamp
+        # Flink marks a record without a timestamp by a negative one.
+        if timestamp is None or timestamp < 0:
+            return replace(record, timestamp=None)
+        ahead_ms = timestamp - int(time.time() * 1000)
+        if -self._behind_ms <= ahead_ms <= self._ahead_ms:
+            return record
+        self._replaced += 1
+        # Logs of a job whose clock is wrong stay short: records 1, 2, 4, 8 and so on.
+        if self._replaced & (self._replaced - 1) == 0:
+            _log.warning(
+                "the sink %r of topic %r writes a record as of now, since its timestamp %s is %s %s the "
+                "clock; brokers reject it (max_ahead=, max_behind=); record %s of this kind: %s",
+                self._sink,
+                self._topic,
+                timestamp,
+                timedelta(milliseconds=abs(ahead_ms)) if abs(ahead_ms) < _LONGEST_MS else "far",
+                "ahead of" if ahead_ms > 0 else "behind",
+                self._replaced,
+                shorten(record.value),
+            )
+        headers = KafkaHeaders.of(record.headers) | {TIMESTAMP: str(timestamp).encode()}
+        return replace(record, timestamp=None, headers=headers)
+
+
 class WriteRecords(ProcessFunction):
     """Converts the values of a stream into rows for the connector.
 
     Args:
         key: Returns the key of a value, or None.
+        limits: Checks timestamps.
+        size: The largest record; None if it is not checked.
     """
 
-    def __init__(self, key: KeyOf | None) -> None:
+    def __init__(self, key: KeyOf | None, limits: TimestampLimits, size: SizeLimit | None = None) -> None:
         self._code_check = CodeCheck.of_values([] if key is None else [key])
         self._main = MainModule()
         self._key = key
+        self._limits = limits
+        self._size = size
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Check that this worker has the code with which the job was built."""
@@ -202,36 +327,69 @@ class WriteRecords(ProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Write one value."""
         record = as_record(value, self._key)
-        at = ctx.timestamp() if record.timestamp is None else record.timestamp
-        yield Row(
-            write_value(record.key, "key"),
-            write_value(record.value, "value"),
-            dict(record.headers),
-            at if at is not None and at >= 0 else None,
-        )
+        if record.timestamp is None:
+            record = replace(record, timestamp=ctx.timestamp())
+        record = self._limits.checked(record)
+        key = write_value(record.key, "key")
+        content = write_value(record.value, "value")
+        headers = KafkaHeaders.of(record.headers)
+        if self._size is not None:
+            if isinstance(value, KafkaDeadLetter | DeadLetter):
+                key, content, headers = fit_letter(key, content, headers, self._size)
+            self._size.check(key, content, headers.pairs)
+        yield Row(key, content, pack(headers.pairs), record.timestamp)
 
 
 def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
     """Return the record that a value of a stream becomes.
 
     Raises:
-        KafkaValueError: A header is neither a string nor bytes.
+        KafkaValueError: A header is neither a string nor bytes, nor None.
     """
-    headers: dict[str, Any] = {}
+    added: dict[str, Any] = {}
     traced = isinstance(value, TracedOutput)
     if isinstance(value, TracedOutput):
-        headers, value = lineage_headers(value.lineage), value.value
+        added = lineage_headers(value.lineage)
+        value = value.value
     if isinstance(value, KafkaDeadLetter):
-        headers |= letter_headers(value.error, value.error_type, value.record.place)
+        added |= letter_headers(value.error, value.error_type, value.record.place)
         value = value.record
     if isinstance(value, DeadLetter):
-        headers, value = _letter(value)
+        added, value = _letter(value)
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
+    pairs = KafkaHeaders.of(record.headers).pairs
     # An agent may emit its input record, whose headers name another run.
-    own = {name: one for name, one in record.headers.items() if not (traced and name.startswith(PREFIX))}
-    found = {name: _header(name, content) for name, content in {**own, **headers}.items()}
-    key = record.key if key_of is None else key_of(record.value)
-    return KafkaRecord(record.value, key, found, record.timestamp)
+    header_pairs = [pair for pair in pairs if not (traced and pair[0].startswith(PREFIX))]
+    headers = KafkaHeaders(tuple((name, _header(name, content)) for name, content in header_pairs)) | added
+    key = _key_of(record, key_of)
+    content = record.value
+    if isinstance(content, Signal):
+        # As KafkaApprovals.send writes it: a reader gets the same key.
+        key = message_key(content) if key is None else key
+        content = signal_json(content)
+    return KafkaRecord(content, key, headers, record.timestamp)
+
+
+def _key_of(record: KafkaRecord[Any], key_of: KeyOf | None) -> Any:
+    """Return the key of a record.
+
+    Raises:
+        KafkaValueError: It is a deletion without a key.
+    """
+    if key_of is None or (record.value is None and record.key is not None):
+        # A deletion has no value that has a key.
+        return record.key
+    try:
+        return key_of(record.value)
+    except Exception as error:
+        if record.value is not None:
+            raise
+        raise KafkaValueError(
+            f"key= of a sink raised {type(error).__name__} for a deletion, which has no value",
+            expected="a deletion with its key",
+            found="None",
+            fix="emit KafkaRecord(None, key=...); or let key= return a key for None",
+        ) from error
 
 
 def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
@@ -240,18 +398,19 @@ def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
     origin = record.place if isinstance(record, KafkaRecord) else None
     headers: dict[str, Any] = {**agent_letter_headers(letter, origin)}
     if isinstance(record, TracedOutput):
-        headers, record = headers | lineage_headers(record.lineage), record.value
+        headers = headers | lineage_headers(record.lineage)
+        record = record.value
     return headers, record
 
 
-def _header(name: str, content: Any) -> bytes:
+def _header(name: str, content: Any) -> bytes | None:
     if isinstance(content, str):
-        return content.encode()
-    if isinstance(content, bytes):
+        return sendable(content).encode()
+    if content is None or isinstance(content, bytes):
         return content
     raise KafkaValueError(
         f"the header {name!r} of a record cannot be written",
-        expected="a string or bytes",
+        expected="a string, bytes, or None",
         found=type(content).__qualname__,
         fix="encode it yourself",
     )

@@ -6,11 +6,11 @@ Python function parses the values. PyFlink's own ``KafkaSource`` has values only
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pyflink.common import Types
 from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeContext
@@ -18,19 +18,39 @@ from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeCo
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import DeadLettersNotReadError, KafkaStreamError, KafkaValueError
+from flink_agents.connectors.kafka.client import KafkaClientOptions
+from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
+from flink_agents.connectors.kafka.headers.packed import unpack
+from flink_agents.connectors.kafka.identities import check_unused, note_use
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import kafka_sink
+from flink_agents.connectors.kafka.subscription.loops import DEAD_LETTERS, check_loops, note_source
+from flink_agents.connectors.kafka.subscription.positions import (
+    Start,
+    Stop,
+    check_positions,
+    discovery_options,
+    needs_brokers,
+    start_options,
+    stop_options,
+)
+from flink_agents.connectors.kafka.subscription.topics_read import (
+    Topics,
+    check_letters,
+    reads_topic,
+    topic_options,
+)
 from flink_agents.connectors.kafka.tables import RAW_FORMATS, BrokerConnection
 from flink_agents.connectors.kafka.values import ValueReader
+from flink_agents.connectors.kafka.wrapped_source import correct_source
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.resume.policy import recovery_path
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 
-Topics = str | Sequence[str] | re.Pattern[str]
 OnRecordError = Literal["dead-letter", "fail", "ignore"]
 
 ON_RECORD_ERROR: tuple[OnRecordError, ...] = ("dead-letter", "fail", "ignore")
-DEAD_LETTERS = "kafka-dead-letters"
 MAX_DELAY = timedelta(days=99)
 """The longest interval that fits into SQL's two digits of days."""
 
@@ -88,7 +108,7 @@ def kafka_source(
     name: str | None = None,
     jar: str | Path | None = None,
     properties: Mapping[str, str] | None = None,
-    **client: Any,
+    **client: Unpack[KafkaClientOptions],
 ) -> KafkaStream:
     """Return the records of topics as a stream of typed values.
 
@@ -101,10 +121,10 @@ def kafka_source(
         records: Emit :class:`KafkaRecord`, with key, headers, timestamp and place, instead of the value.
         group: The consumer group for which offsets are committed with each checkpoint.
         start: Where a job without state starts: ``"earliest"``, ``"latest"``, ``"committed"`` (offsets of the
-            group, else earliest), a time, or an offset for each partition. A job with state resumes from its
-            state.
-        stop: Where the stream ends, in the same way: ``"latest"`` is the end when it starts. None:
-            never.
+            group, else earliest), a time that has passed, or an offset for each partition. A job with state
+            resumes from its state.
+        stop: Where the stream ends, in the same way: ``"latest"`` is the end when it starts, before
+            any open transaction. None: never.
         dead_letters: Topic for records that do not have the declared types.
         on_error: What happens to these records: ``"dead-letter"`` (that topic, or ``dead_letters()`` of the
             stream), ``"fail"`` the job, or ``"ignore"`` them except for a line in the log.
@@ -113,7 +133,8 @@ def kafka_source(
         idle_timeout: Time without a record after which watermarks stop waiting for a partition.
         name: Name of the source in the job, and part of its identity in savepoints. Default: the topics.
         jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
-        properties: Properties of Kafka's Java client, by its own names.
+        properties: Properties of Kafka's Java client, by its own names. New partitions and topics are found
+            every 5 minutes, or as often as ``partition.discovery.interval.ms`` says (0: never).
         **client: Options of kafka-python for the connection: ``bootstrap_servers``, ``security_protocol`` and
             others, as for the store ``kafka``.
 
@@ -123,28 +144,51 @@ def kafka_source(
     """
     _check_error_policy(on_error, dead_letters)
     _check_out_of_orderness(out_of_orderness)
-    names, options = _topic_options(topics)
+    names, options = topic_options(topics)
+    check_letters(topics, dead_letters)
+    # A pattern may match any number of topics.
+    named = names if "topic" in options else []
     connection = BrokerConnection(client, properties or {}, jar)
-    options |= connection.options() | start_options(start, names, group) | stop_options(stop, names, group)
-    options |= _group_options(group, properties or {}) | RAW_FORMATS
+    options |= (
+        connection.options(reads=True) | start_options(start, named, group) | stop_options(stop, named, group)
+    )
+    options |= _group_options(group, properties or {}) | discovery_options(properties or {}) | RAW_FORMATS
     if out_of_orderness is not None:
         options["scan.watermark.idle-timeout"] = _milliseconds(idle_timeout)
-    read = ReadRecords(ValueReader(value, "value"), ValueReader(key, "key"), records, on_error)
+    read = ReadRecords(ValueReader(value, "value"), ValueReader(key, "key"), records, on_error, topics)
     read.check()
-    connection.bring_connector(env.stream_env)
     name = name or "+".join(names)
     label = f"Kafka source {name}"
+    identity = f"flink-agents-kafka-source-{name}"
+    fix = f"give one of them another name, such as name={f'{name}-2'!r}, and keep the name of the other"
+    check_unused(env.stream_env, identity, f"Kafka sources named {name!r}", fix)
+    connection.bring_connector(env.stream_env)
     rows = _rows(env, options, out_of_orderness)
-    flink_compat.name_source(rows, label, f"flink-agents-kafka-source-{name}")
+    flink_compat.name_source(rows, label, identity)
+    if stop is not None or group is not None:
+        correct_source(env.stream_env, rows)
     values = rows.process(read, output_type=Types.PICKLED_BYTE_ARRAY())
     values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
+    note_use(env.stream_env, identity, values)
+    note_source(env.stream_env, label, topics, options, values)
     stream = KafkaStream(values, label, on_error)
     if dead_letters is not None:
-        name = f"{name}-dead-letters"
+        # No topic has such a name, so no other sink has it.
+        name = f"{name}:dead-letters"
         sink = kafka_sink(dead_letters, name=name, jar=jar, properties=properties, **client)
         stream.dead_letters().sink_to(sink)
     env.add_check(stream.check_dead_letters)
+    env.add_check(partial(check_loops, env.stream_env))
+    if needs_brokers(start, stop):
+        check = partial(check_positions, topics, start, stop, group, client, properties or {})
+        env.add_check(partial(_check_new_job, env, check))
     return stream
+
+
+def _check_new_job(env: AgentsExecutionEnvironment, check: Callable[[], None]) -> None:
+    """Call a check unless the job restores: then it continues where it was, and partitions may be new."""
+    if recovery_path(flink_compat.configuration_of(env.stream_env)) is None:
+        check()
 
 
 def _check_error_policy(on_error: str, dead_letters: str | None) -> None:
@@ -165,22 +209,6 @@ def _check_out_of_orderness(delay: timedelta | None) -> None:
             found=str(delay),
             fix="correct out_of_orderness=",
         )
-
-
-def _topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:
-    """Return the names, or the pattern as the only one, and the connector's options for them."""
-    common = {"connector": "kafka"}
-    if isinstance(topics, re.Pattern):
-        return [topics.pattern], common | {"topic-pattern": topics.pattern}
-    names = [topics] if isinstance(topics, str) else list(topics)
-    if not names or not all(isinstance(one, str) and one for one in names):
-        raise KafkaStreamError(
-            "a Kafka source needs topics",
-            expected="a name, several, or a compiled pattern",
-            found=repr(topics),
-            fix="name at least one topic",
-        )
-    return names, common | {"topic": ";".join(names)}
 
 
 def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str, str]:
@@ -206,11 +234,14 @@ def _rows(
     plain = {"key": DataTypes.BYTES(), "value": DataTypes.BYTES()}
     place = {"topic": DataTypes.STRING(), "partition": DataTypes.INT(), "offset": DataTypes.BIGINT()}
     metadata = {"headers": DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES()), **place}
-    read, handed_on = Schema.new_builder(), Schema.new_builder()
+    read = Schema.new_builder()
+    handed_on = Schema.new_builder()
     for name, kind in plain.items():
-        read, handed_on = read.column(name, kind), handed_on.column(name, kind)
+        read = read.column(name, kind)
+        handed_on = handed_on.column(name, kind)
     for name, kind in metadata.items():
-        read, handed_on = read.column_by_metadata(name, kind, name, True), handed_on.column(name, kind)
+        read = read.column_by_metadata(name, kind, name, True)
+        handed_on = handed_on.column(name, kind)
     read = read.column_by_metadata("timestamp", time, "timestamp", True)
     # PyFlink passes no instant to Python; it becomes the timestamp of the row.
     handed_on = handed_on.column_by_metadata("timestamp", time, "rowtime")
@@ -233,9 +264,18 @@ class ReadRecords(ProcessFunction):
         key: Parses keys.
         records: True to emit records with key, headers and place.
         on_error: What happens to invalid records.
+        topics: The topics to read. Flink's connector continues with all topics of a savepoint, also with
+            those that the source does not have any more.
     """
 
-    def __init__(self, value: ValueReader, key: ValueReader, records: bool, on_error: OnRecordError) -> None:
+    def __init__(
+        self,
+        value: ValueReader,
+        key: ValueReader,
+        records: bool,
+        on_error: OnRecordError,
+        topics: Topics,
+    ) -> None:
         # Unpickled in this order: the classes of the main script come before the readers that use them.
         self._code_check = CodeCheck.of_values([value.kind, key.kind])
         self._main = MainModule()
@@ -243,6 +283,8 @@ class ReadRecords(ProcessFunction):
         self._key = key
         self._records = records
         self._on_error = on_error
+        self._topics = topics
+        self._is_read: dict[str, bool] = {}
         self._tag: OutputTag | None = None
 
     def check(self) -> None:
@@ -262,20 +304,34 @@ class ReadRecords(ProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Read one row."""
         key, content, headers, topic, partition, offset = value
+        if not (self._is_read.get(topic) or self._reads(topic)):
+            return
         at: int | None = ctx.timestamp()
         try:
             read = self._value(content)
             if self._records:
-                read = KafkaRecord(read, self._key(key), headers or {}, at, topic, partition, offset)
+                record_headers = KafkaHeaders(unpack(headers))
+                read = KafkaRecord(read, self._key(key), record_headers, at, topic, partition, offset)
         except KafkaValueError as error:
             if self._on_error == "fail":
                 raise error.at(f"{topic}, partition {partition}, offset {offset}") from error
             _log.warning("a record of Kafka cannot be read: %s/%s/%s: %s", topic, partition, offset, error)
             if self._on_error == "dead-letter":
-                record = KafkaRecord(content, key, headers or {}, at, topic, partition, offset)
+                record_headers = KafkaHeaders(unpack(headers))
+                record = KafkaRecord(content, key, record_headers, at, topic, partition, offset)
                 yield self._tag, KafkaDeadLetter(record, type(error.__cause__ or error).__name__, str(error))
             return
         yield read
+
+    def _reads(self, topic: str) -> bool:
+        """Return True if the source reads a topic; log those that it does not read any more."""
+        if topic not in self._is_read:
+            self._is_read[topic] = is_read = reads_topic(self._topics, topic)
+            if not is_read:
+                _log.warning(
+                    "records of topic %r are left out: the source of the savepoint had this topic", topic
+                )
+        return self._is_read[topic]
 
 
 def _interval(duration: timedelta) -> str:
@@ -288,66 +344,3 @@ def _interval(duration: timedelta) -> str:
 
 def _milliseconds(duration: timedelta) -> str:
     return f"{duration // timedelta(milliseconds=1)} ms"
-
-
-Start = Literal["earliest", "latest", "committed"] | datetime | Mapping[int, int]
-"""Start of a source: a named position, the time of the first record, or offsets by partition."""
-
-Stop = Literal["latest", "committed"] | datetime | Mapping[int, int]
-"""End of a source: the end at its start, the time of the first record to leave out, or offsets."""
-
-_STARTS = {"earliest": "earliest-offset", "latest": "latest-offset", "committed": "group-offsets"}
-_STOPS = {"latest": "latest-offset", "committed": "group-offsets"}
-
-
-def start_options(start: Start, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the start position.
-
-    Raises:
-        KafkaStreamError: The position is invalid.
-    """
-    if start == "committed" and group is None:
-        raise _wrong("start", start, "a group, whose offsets they are", "name it: group=...")
-    return _options("start", "scan.startup", _STARTS, start, topics)
-
-
-def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the connector's options for the end position; none for an unbounded source.
-
-    Raises:
-        KafkaStreamError: The position is invalid.
-    """
-    if stop is None:
-        return {}
-    if stop == "committed" and group is None:
-        raise _wrong("stop", stop, "a group, whose offsets they are", "name it: group=...")
-    return _options("stop", "scan.bounded", _STOPS, stop, topics)
-
-
-def _options(
-    argument: str, prefix: str, names: Mapping[str, str], given: Any, topics: Sequence[str]
-) -> dict[str, str]:
-    if isinstance(given, str) and given in names:
-        return {f"{prefix}.mode": names[given]}
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
-            raise _wrong(argument, given, "a time with its zone", "datetime(..., tzinfo=UTC)")
-        return {
-            f"{prefix}.mode": "timestamp",
-            f"{prefix}.timestamp-millis": str(round(given.timestamp() * 1000)),
-        }
-    if isinstance(given, Mapping) and given:
-        if len(topics) != 1:
-            raise _wrong(
-                argument, given, "one topic, whose offsets they are", "create one source for each topic"
-            )
-        offsets = ";".join(f"partition:{number},offset:{offset}" for number, offset in given.items())
-        return {f"{prefix}.mode": "specific-offsets", f"{prefix}.specific-offsets": offsets}
-    expected = f"{', '.join(map(repr, names))}, a datetime, or a mapping of partitions to offsets"
-    raise _wrong(argument, given, expected, f"correct {argument}=")
-
-
-def _wrong(argument: str, given: Any, expected: str, fix: str) -> KafkaStreamError:
-    return KafkaStreamError(
-        f"a Kafka source cannot {argument} at {given!r}", expected=expected, found=repr(given), fix=fix
-    )

@@ -10,9 +10,13 @@ from typing import Any
 from pyflink.datastream import StreamExecutionEnvironment
 
 from flink_agents.connectors.kafka.client import java_properties
-from flink_agents.connectors.kafka.connector_jar import FACTORY, connector_jar
+from flink_agents.connectors.kafka.connector_jar import FACTORY, connector_jar, zstd_jar
+from flink_agents.connectors.kafka.headers.packed import INTERCEPTOR, JAVA
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.java_classes import JavaClasses, loader_of
 from flink_agents.runtime.flink.following.brokers import note_brokers
+
+_INTERCEPTORS = "interceptor.classes"
 
 RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} | {
     "value.fields-include": "EXCEPT_KEY"
@@ -34,21 +38,32 @@ class BrokerConnection:
     properties: Mapping[str, str] = field(default_factory=dict)
     jar: str | Path | None = None
 
-    def options(self) -> dict[str, str]:
+    def options(self, *, reads: bool) -> dict[str, str]:
         """Return the connector's options for the client.
+
+        Args:
+            reads: True for a source.
 
         Raises:
             KafkaStreamError: An option is unknown, missing or invalid.
         """
-        found = java_properties(self.client, self.properties)
-        note_brokers(found["bootstrap.servers"])
-        return {f"properties.{name}": value for name, value in found.items()}
+        properties = java_properties(self.client, self.properties)
+        # Interceptors of the author see the headers as they are in Kafka.
+        interceptors = properties.get(_INTERCEPTORS)
+        order = [interceptors, INTERCEPTOR] if reads else [INTERCEPTOR, interceptors]
+        properties[_INTERCEPTORS] = ",".join(filter(None, order))
+        note_brokers(properties["bootstrap.servers"])
+        return {f"properties.{name}": value for name, value in properties.items()}
 
     def bring_connector(self, env: StreamExecutionEnvironment) -> None:
-        """Add the connector to the job, unless Flink has it in ``lib``.
+        """Add the connector, the library for zstd, and the interceptor of headers to the job.
 
         Raises:
             KafkaConnectorError: It is missing, and cannot be downloaded.
         """
+        jars: list[Path] = []
         if self.jar is not None or not flink_compat.on_class_path(FACTORY):
-            flink_compat.add_jar(env, connector_jar(self.jar).as_uri())
+            jars = [jar for jar in (connector_jar(self.jar), zstd_jar(self.jar)) if jar is not None]
+        for jar in jars:
+            flink_compat.add_jar(env, jar.as_uri())
+        JavaClasses(JAVA, loader_of(jars)).add_to(env)

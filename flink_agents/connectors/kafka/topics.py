@@ -9,7 +9,7 @@ from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.errors.base import suggest
-from flink_agents.connectors.kafka.client import made_client, reaching
+from flink_agents.connectors.kafka.client import made_client, made_consumer, reaching
 
 _TIMEOUT_MS = 10_000
 
@@ -88,14 +88,15 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
         KafkaStreamError: There is no topic with that name, or the brokers cannot be reached or reject the
             request.
     """
-    from kafka import KafkaConsumer
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.structs import TopicPartition
 
     with _admin(client) as admin:
-        found: dict[str, Any] = next(iter(admin.describe_topics([name])), {"error_code": 3})
-        if found["error_code"] or not found["partitions"]:
-            names = sorted(one for one in admin.list_topics() if not one.startswith("__"))
+        topic: dict[str, Any] = next(iter(admin.describe_topics([name])), {"error_code": 3})
+        if topic["error_code"] or not topic["partitions"]:
+            names = sorted(
+                topic_name for topic_name in admin.list_topics() if not topic_name.startswith("__")
+            )
             raise KafkaStreamError(
                 f"topic {name!r} does not exist",
                 expected="a topic of these brokers",
@@ -103,18 +104,19 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
                 fix=suggest(name, names, f"flink-agents kafka topic create {name}"),
             )
         described: Any = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-    partitions = [TopicPartition(name, one["partition_index"]) for one in found["partitions"]]
-    consumer = made_client(KafkaConsumer, **client)
+    partitions = [TopicPartition(name, partition["partition_index"]) for partition in topic["partitions"]]
+    consumer = made_consumer(**client)
     try:
         with reaching(client.get("bootstrap_servers")):
-            ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+            ends = consumer.end_offsets(partitions)
+            begins = consumer.beginning_offsets(partitions)
     finally:
         consumer.close()
     return TopicDescription(
         name,
         len(partitions),
-        max(len(one["replica_nodes"]) for one in found["partitions"]),
-        sum(ends[one] - begins[one] for one in partitions),
+        max(len(partition["replica_nodes"]) for partition in topic["partitions"]),
+        sum(ends[partition] - begins[partition] for partition in partitions),
         _modified(described),
     )
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.api.resources.sendable_text import sendable
+from flink_agents.connectors.json_values import read_json, write_json
 
 MAX_ERROR = 2000
 """Maximum number of characters of an error; a Pydantic error may repeat the whole value."""
@@ -34,14 +35,25 @@ class ValueReader:
         inner = _without_none(kind)
         self._optional = inner is not kind or kind in (Any, None, type(None))
         self._plain = inner if inner in (bytes, str) else None
+        is_string = isinstance(inner, type) and issubclass(inner, str)
+        self._may_be_text = is_string or typing.get_origin(inner) is typing.Literal
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The value's class may be in the main script; the worker has loaded it by then.
         return ValueReader, (self.kind, self.part)
 
     @cached_property
-    def _validate(self) -> Callable[[bytes], Any]:
-        return TypeAdapter(self.kind).validate_json
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.kind)
+
+    def _validate(self, raw: bytes) -> Any:
+        try:
+            return read_json(self._adapter, raw)
+        except ValidationError:
+            if not self._may_be_text:
+                raise
+            # A sink writes strings as they are, whatever their class is.
+            return self._adapter.validate_python(raw.decode())
 
     def check(self) -> None:
         """Check that the type can be read.
@@ -52,7 +64,7 @@ class ValueReader:
         if self._plain is not None:
             return
         try:
-            assert self._validate
+            assert self._adapter
         except Exception as error:
             raise KafkaStreamError(
                 f"the {self.part} of a Kafka record cannot be read as {self.kind!r}",
@@ -95,7 +107,7 @@ def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
     arguments = typing.get_args(kind)
-    inner = tuple(one for one in arguments if one is not type(None))
+    inner = tuple(argument for argument in arguments if argument is not type(None))
     if len(inner) == len(arguments):
         return kind
     return inner[0] if len(inner) == 1 else typing.Union[inner]  # noqa: UP007 - made of a tuple
@@ -110,9 +122,9 @@ def write_value(value: Any, part: str) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return sendable(value).encode()
     try:
-        return to_json(value)
+        return write_json(value)
     except (PydanticSerializationError, ValueError) as error:
         raise KafkaValueError(
             f"the {part} of a record cannot be written as JSON",

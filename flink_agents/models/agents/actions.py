@@ -45,10 +45,10 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
 
 async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
     """Call the tools that an event names, concurrently. If a call is wrong, its result is the error."""
-    given, _ = with_skills(ctx, event.tools)
-    of_sources = await tools_of(ctx, given)
-    known = {tool.name for tool in of_sources}
-    named = dict.fromkeys(call.name for call in event.calls if call.name not in known)
+    requested_tools, _ = with_skills(ctx, event.tools)
+    of_sources = await tools_of(ctx, requested_tools)
+    tool_names = {tool.name for tool in of_sources}
+    named = dict.fromkeys(call.name for call in event.calls if call.name not in tool_names)
     tools = [*of_sources, *filter(None, (tool_named(ctx, name) for name in named))]
     toolbox = Toolbox(ctx, tools, ToolPolicy(), len(event.calls), ctx.now())
     calls = [ToolCallPart(call.name, call.arguments, call.id) for call in event.calls]

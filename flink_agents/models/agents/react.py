@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import OnError
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import calls_durably
+from flink_agents.api.durable.type_texts import read_type, write_type
 from flink_agents.api.errors import (
     AgentDefinitionError,
     AgentsError,
@@ -98,7 +98,7 @@ class ReActAgent(Agent):
     ) -> None:
         super().__init__(name)
         if isinstance(output_type, str):
-            output_type = pkgutil.resolve_name(output_type)
+            output_type = read_type(output_type, pkgutil.resolve_name)
         self._given_type = output_type
         if output_type is not None and not self._puts_out_its_own():
             self.output_type = output_type
@@ -107,7 +107,7 @@ class ReActAgent(Agent):
         _check_max_steps(max_steps)
         self._model = self._named(MODEL, ResourceType.CHAT_MODEL, model)
         self._prompt = self._named(PROMPT, ResourceType.PROMPT, prompt)
-        self._tools = [self._tool(one) for one in tools]
+        self._tools = [self._tool(tool) for tool in tools]
         self._fallback = fallback if fallback is _NONE else to_jsonable_python(fallback, fallback=_row_fields)
         options = ConversationOptions(max_requests=max_steps, tools=self._tools, instructions=instructions)
         if limits is not None:
@@ -186,25 +186,25 @@ class ReActAgent(Agent):
         """Return True if a subclass replaces the action ``react``, or removes it."""
         return cls.react is not ReActAgent.react
 
-    def _named(self, name: str, kind: ResourceType, given: Any) -> Any:
+    def _named(self, name: str, kind: ResourceType, resource_or_name: Any) -> Any:
         """Return the name of a resource. A resource that was passed as an object is added under its name."""
-        if given is None or isinstance(given, str):
-            return given
-        self.add_resource(name, kind, given)
+        if resource_or_name is None or isinstance(resource_or_name, str):
+            return resource_or_name
+        self.add_resource(name, kind, resource_or_name)
         return name
 
-    def _tool(self, given: Any) -> str:
-        if isinstance(given, str):
-            return given
-        tool = given if isinstance(given, Tool) else Tool(given)
-        self.add_resource(tool.name, ResourceType.TOOL, given)
+    def _tool(self, tool_or_name: Any) -> str:
+        if isinstance(tool_or_name, str):
+            return tool_or_name
+        tool = tool_or_name if isinstance(tool_or_name, Tool) else Tool(tool_or_name)
+        self.add_resource(tool.name, ResourceType.TOOL, tool_or_name)
         return tool.name
 
     def _write_arguments(self) -> None:
         """Record the arguments in the plan: workers create the agent again from them."""
         if type(self).__init__ is not ReActAgent.__init__:
             return
-        _, given = self.__dict__["__arguments__"]
+        _, arguments = self.__dict__["__arguments__"]
         named = {
             "model": self._model,
             "prompt": self._prompt,
@@ -213,10 +213,11 @@ class ReActAgent(Agent):
         }
         # The plan has separate entries for policy and type, except for a type that only answers have.
         left_out = ["on_error", "output_type"]
-        if self._puts_out_its_own() and inspect.isclass(self._given_type):
-            named["output_type"] = f"{self._given_type.__module__}:{self._given_type.__qualname__}"
+        text = None if self._given_type is None else write_type(self._given_type)
+        if self._puts_out_its_own() and text is not None:
+            named["output_type"] = text
             left_out.remove("output_type")
-        written = {name: named.get(name, value) for name, value in given.items() if name not in left_out}
+        written = {name: named.get(name, value) for name, value in arguments.items() if name not in left_out}
         self.__dict__["__arguments__"] = ((), written)
 
 
@@ -242,11 +243,11 @@ def _fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of an input; empty if it has none."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
-        return {str(name): each for name, each in fields.items()}
+        return {str(name): field_value for name, field_value in fields.items()}
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return cast("Any", value)._asdict()
     return _row_fields(value) if hasattr(value, "as_dict") else {}

@@ -10,7 +10,7 @@ async def answer_context_retrieval_request(
     event: ContextRetrievalRequestEvent, ctx: RunnerContext
 ) -> ContextRetrievalResponseEvent:
     """Find the documents that an event asks for."""
-    found = await ctx.retrieve(event.vector_store, event.query, event.k, event.filter, event.collection)
+    documents = await ctx.retrieve(event.vector_store, event.query, event.k, event.filter, event.collection)
     return ContextRetrievalResponseEvent(
-        request_id=event.id or "", tag=event.tag, query=event.query, documents=tuple(found)
+        request_id=event.id or "", tag=event.tag, query=event.query, documents=tuple(documents)
     )

@@ -139,14 +139,15 @@ class Conversation:
         return self._counter.usage
 
     def _request_parameters(self) -> ModelRequestParameters:
-        tools, output = self._toolbox.definitions, self._terms.output
+        tools = self._toolbox.definitions
+        output = self._terms.output
         if output is None:
-            made = ModelRequestParameters(function_tools=tools)
+            parameters = ModelRequestParameters(function_tools=tools)
         else:
-            made = output.parameters(tools, self._output_tool)
+            parameters = output.parameters(tools, self._output_tool)
         if self._terms.instructions:
-            made.instruction_parts = [InstructionPart(content=self._terms.instructions)]
-        return made
+            parameters.instruction_parts = [InstructionPart(content=self._terms.instructions)]
+        return parameters
 
     async def _react(self, response: ModelResponse) -> ChatResult[Any] | None:
         """Handle a response: execute its tool calls, or return the result if it is the last response."""
@@ -168,11 +169,11 @@ class Conversation:
         if wrong is not None:
             # Once for all calls of the response: the model gets their results only after all of them.
             self._count_wrong_output(wrong)
-        rest = [call for call in calls if not self._gives_output(call)]
-        if rest and not self._terms.run_tools:
-            return self._result(response.text or "", rest)
-        self._counter.call_tools(len(rest))
-        self._say([*retries, *(await self._toolbox.call_all(rest))])
+        remaining_calls = [call for call in calls if not self._gives_output(call)]
+        if remaining_calls and not self._terms.run_tools:
+            return self._result(response.text or "", remaining_calls)
+        self._counter.call_tools(len(remaining_calls))
+        self._say([*retries, *(await self._toolbox.call_all(remaining_calls))])
         return None
 
     @property
@@ -213,13 +214,13 @@ class Conversation:
     def _say(self, parts: Sequence[ModelRequestPart]) -> None:
         self._transcript.add([ModelRequest(list(parts), timestamp=self._terms.now)])
 
-    def _count_wrong_output(self, found: object) -> None:
+    def _count_wrong_output(self, problem: object) -> None:
         self._wrong_outputs += 1
         if self._wrong_outputs > self._terms.output_retries:
             raise ModelOutputError(
                 f"the chat model {self._model!r} gave no valid output in {self._wrong_outputs} attempts",
                 expected="an output of the requested type",
-                found=str(found)[:1000],
+                found=str(problem)[:1000],
                 fix="describe the output better, raise output_retries, or ask another model",
             )
 
@@ -231,6 +232,6 @@ class Conversation:
 
 def _free_name(toolbox: Toolbox) -> str:
     """Return a name for the tool that returns the output: a name that no other tool has."""
-    taken = {tool.name for tool in toolbox.definitions}
+    tool_names = {tool.name for tool in toolbox.definitions}
     names = chain([OUTPUT_TOOL], (f"{OUTPUT_TOOL}_{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in tool_names)

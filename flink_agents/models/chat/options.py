@@ -9,11 +9,13 @@ from pydantic import ValidationError
 from pydantic_ai.settings import ModelSettings
 
 from flink_agents.api.errors import AgentConfigurationError, OptionError
+from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import ChatModelSpec, ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.descriptions import changes
 
+_CORRECT_OPTION = "correct the option; docs/models.md lists the options of a chat model"
 _CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)
 
@@ -24,19 +26,19 @@ def checked(options: Mapping[str, Any]) -> ConversationOptions:
     Raises:
         AgentConfigurationError: An option is unknown, or its value has the wrong type.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name, value in given.items():
+    passed_options = {name: value for name, value in options.items() if value is not None}
+    for name, value in passed_options.items():
         if name not in _FITS:
             raise _unknown(name)
         expected, fits = _FITS[name]
         if not fits(value):
             raise _wrong(name, expected, f"{type(value).__qualname__} {value!r}"[:200])
-    if isinstance(limits := given.get("limits"), Mapping):
+    if isinstance(limits := passed_options.get("limits"), Mapping):
         try:
-            given["limits"] = UsageLimits.model_validate(limits)
+            passed_options["limits"] = UsageLimits.model_validate(limits)
         except ValidationError as error:
             raise _wrong("limits", "arguments of UsageLimits", problem(error)) from None
-    return cast("ConversationOptions", given)
+    return cast("ConversationOptions", passed_options)
 
 
 def _unknown(name: str) -> AgentConfigurationError:
@@ -78,16 +80,24 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 """Description and check of the valid values, by option."""
 
 
+NESTED = ("limits",)
+"""Fields of a chat model with nested fields, also in names of environment variables."""
+
+
 def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
     """Return ``spec``, overridden by the options ``chat-models.NAME.*``.
 
     Raises:
         OptionError: An option is unknown, or its value is invalid.
     """
-    option, fields = AgentOptions.CHAT_MODELS, ChatModelSpec.model_fields
-    changed = dict(changes(option, name, fields, config, nested=("limits",)))
+    option = AgentOptions.CHAT_MODELS
+    fields = ChatModelSpec.model_fields
+    changed = dict(changes(option, name, fields, config, NESTED))
     if not changed:
         return spec
+    for field in changed:
+        if field.partition(".")[0] not in fields:
+            raise _invalid(name, f"{field}: unknown", suggest(field, fields, _CORRECT_OPTION))
     values = spec.model_dump(mode="json", exclude_unset=True)
     for field, value in changed.items():
         *outer, last = field.split(".")
@@ -98,9 +108,13 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
     try:
         return ChatModelSpec.model_validate(values)
     except ValidationError as error:
-        raise OptionError(
-            f"the options below {option.key}.{name} are invalid for a chat model",
-            expected="options such as model, base_url, max_concurrency or limits.requests",
-            found=problem(error),
-            fix="correct the option; docs/models.md lists the options of a chat model",
-        ) from None
+        raise _invalid(name, problem(error), _CORRECT_OPTION) from None
+
+
+def _invalid(name: str, found: str, fix: str) -> OptionError:
+    return OptionError(
+        f"the options below {AgentOptions.CHAT_MODELS.key}.{name} are invalid for a chat model",
+        expected="options such as model, base_url, max_concurrency or limits.requests",
+        found=found,
+        fix=fix,
+    )

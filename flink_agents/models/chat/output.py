@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
+from pydantic_core import PydanticCustomError
 
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.models.chat import OutputMode
@@ -40,7 +41,8 @@ class OutputType:
         foreign = described(kind)
         self._make: Callable[[Any], Any] | None = None if foreign is None else foreign.make
         if isinstance(kind, dict):
-            self._adapter, schema = TypeAdapter[Any](dict[str, Any]), kind
+            self._adapter = TypeAdapter[Any](dict[str, Any])
+            schema = kind
         else:
             self._adapter, schema = _adapter(kind if foreign is None else foreign.kind)
         self._wrapped = schema.get("type") != "object"
@@ -106,7 +108,7 @@ class OutputType:
             # Prompted models often put JSON into a Markdown code block.
             plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         if self._wrapped:
-            return self._unwrapped(_ANY_OBJECT.validate_json(plain))
+            return self._unwrapped(_ANY.validate_json(plain))
         return self._made(self._adapter.validate_json(plain))
 
     def of_json(self, value: Any) -> Any:
@@ -119,7 +121,10 @@ class OutputType:
 
     def _unwrapped(self, value: Any) -> Any:
         if self._wrapped:
-            value = _ANY_OBJECT.validate_python(value).get(_WRAPPED)
+            if not isinstance(value, dict) or _WRAPPED not in value:
+                # Without the key there is no output, also if the type allows None.
+                raise _without_wrapper(value)
+            value = cast("dict[str, Any]", value)[_WRAPPED]
         return self.of_json(value)
 
     def _made(self, value: Any) -> Any:
@@ -127,7 +132,15 @@ class OutputType:
         return as_data(value if self._make is None else self._make(value))
 
 
-_ANY_OBJECT = TypeAdapter(dict[str, Any])
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def _without_wrapper(value: Any) -> ValidationError:
+    """Return the error of an answer whose output is not where the schema asks for it."""
+    missing = PydanticCustomError("missing", f"Field required: the output belongs under the key {_WRAPPED!r}")
+    return ValidationError.from_exception_data(
+        OUTPUT_TOOL, [{"type": missing, "loc": (_WRAPPED,), "input": value}]
+    )
 
 
 def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint, problem, two_makers
-from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
-from flink_agents.api.settings.options import Configuration
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.classes import check_ready
+from flink_agents.models.setup.descriptions import checked_options
 from flink_agents.models.setup.extras import check_installed
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ class ChatModelProvider(ResourceProvider):
             raise ValueError("it has neither a model, as 'provider:name', nor a router")
         if spec.model is not None:
             check_installed(spec.model.partition(":")[0], f"the chat model {name!r}, {spec.model!r},")
+
+    @override
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
+        from flink_agents.models.chat.options import NESTED, overridden
+
+        overridden(declared.name, _read(declared.arguments, declared.clazz)[0], config)
+        fields = ChatModelSpec.model_fields
+        return checked_options(AgentOptions.CHAT_MODELS, declared.name, fields, config, NESTED)
 
     @override
     def load(self) -> None:
@@ -76,11 +85,11 @@ class ConnectionProvider(ResourceProvider):
 
 def _read(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
     """Split arguments into the description of a chat model and arguments of its class."""
-    known = ChatModelSpec.model_fields
-    others = {name: value for name, value in arguments.items() if clazz and name not in known}
+    spec_fields = ChatModelSpec.model_fields
+    class_arguments = {name: value for name, value in arguments.items() if clazz and name not in spec_fields}
     return _validated(
-        ChatModelSpec, {name: value for name, value in arguments.items() if name not in others}
-    ), others
+        ChatModelSpec, {name: value for name, value in arguments.items() if name not in class_arguments}
+    ), class_arguments
 
 
 def _validated(kind: Any, arguments: Mapping[str, Any]) -> Any:

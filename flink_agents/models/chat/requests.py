@@ -28,9 +28,10 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequestError
 from flink_agents.api.models.chat import ChatModelSpec, OnRefusal
+from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.chat.messages.converting import Transcript, from_json, to_json
-from flink_agents.models.setup.failures import failed_attempt
+from flink_agents.models.setup.failures import failed_attempt, was_not_sent
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.model_failures import (
     check_recordable,
@@ -38,6 +39,7 @@ from flink_agents.models.setup.model_failures import (
     may_be_repeated,
     refusal_in,
     refusal_of,
+    requested_wait,
     with_causes,
 )
 from flink_agents.models.setup.secrets import Secrets
@@ -136,8 +138,10 @@ class ModelRequests:
         # The runtime inspects the signature of each new function, which is slow.
         vars(request)["__signature__"] = _SIGNATURE
         call = DurableCallable(request, name=f"chat:{self.name}", retry=self._retry)
+        digest = transcript.digest
+        vars(call)["request"] = transcript.request
         try:
-            recorded = await ctx.durable_execute_async(call, transcript.digest, len(messages))
+            recorded = await ctx.durable_execute_async(call, digest, len(messages))
         except RetryableError as error:
             raise ModelRequestError(
                 f"the chat model {self.name!r} did not answer",
@@ -170,7 +174,7 @@ class ModelRequests:
         merged: dict[str, Any] = {**self._secrets.resolved(self._spec.settings), **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
-        return ModelSettings(**merged)
+        return ModelSettings(**sendable(merged))
 
     async def _attempt(
         self,
@@ -197,12 +201,15 @@ class ModelRequests:
             try:
                 async with deadline:
                     response = await self._response(
-                        opened.model, messages, self._settings(opened.headers, settings), parameters
+                        opened.model, messages, self._settings(opened.headers, settings), sendable(parameters)
                     )
                 recorded = self._recordable(response, priced)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
+                if was_not_sent(error):
+                    metrics.get_counter("requests").dec()
+                    raise self._unsent(error) from None
                 metrics.get_counter("failures").inc()
                 if is_of_a_test(error):
                     raise
@@ -272,7 +279,8 @@ class ModelRequests:
                 found=text,
                 fix="correct the request, the model's name or its key; it is not sent again",
             )
-        retry_after, limit = getattr(error, "retry_after", None), self._spec.retry_after_limit
+        retry_after = requested_wait(error)
+        limit = self._spec.retry_after_limit
         # None if the provider asks to wait for longer than the limit.
         retryable = failed_attempt(f"the chat model {self.name!r}", text, retry_after, limit)
         return retryable or ModelRequestError(
@@ -280,6 +288,15 @@ class ModelRequests:
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
             found=f"{retry_after:g} seconds; {text}",
             fix="raise retry_after_limit of the chat model, or set a fallback",
+        )
+
+    def _unsent(self, error: Exception) -> ModelRequestError:
+        """Return the error of a request that the provider's library could not write."""
+        return ModelRequestError(
+            f"the request to the chat model {self.name!r} could not be written",
+            expected="messages, tools and settings that JSON can hold",
+            found=self._hidden(f"{type(error).__name__}: {with_causes(error)}"),
+            fix="correct the settings, the tools' schemas or the messages; nothing was sent",
         )
 
     def _refused(self, reason: str) -> ModelRefusedError:
@@ -312,7 +329,7 @@ def bounded_usage(usage: RequestUsage) -> RequestUsage:
 
 @cache
 def _names_of(kind: type[RequestUsage]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if one.name.endswith("_tokens"))
+    return tuple(usage_field.name for usage_field in fields(kind) if usage_field.name.endswith("_tokens"))
 
 
 def _tokens(number: Any) -> int:

@@ -29,7 +29,7 @@ from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import Configuration
 from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
-from flink_agents.models.chat.messages.converting import Transcript, messages_of
+from flink_agents.models.chat.messages.converting import Transcript, asks_something, messages_of
 from flink_agents.models.chat.messages.history import RememberedChat, check_recordable
 from flink_agents.models.chat.options import checked, overridden
 from flink_agents.models.chat.output import OutputType
@@ -72,7 +72,8 @@ class ChatModelResource:
     def requests(self, ctx: RunnerContext) -> ModelRequests:
         """Return the object that sends its requests."""
         if self._requests is None:
-            spec, secrets = self.spec(ctx), Secrets(f"the chat model {self.name!r}")
+            spec = self.spec(ctx)
+            secrets = Secrets(f"the chat model {self.name!r}")
             self._requests = ModelRequests(self.name, spec, secrets, partial(self._make, spec, secrets))
         return self._requests
 
@@ -91,7 +92,8 @@ class ChatModelResource:
         Raises:
             AgentsError: A package, a module or a secret is missing.
         """
-        what, spec = f"the chat model {self.name!r}", overridden(self.name, self._said, config)
+        what = f"the chat model {self.name!r}"
+        spec = overridden(self.name, self._said, config)
         values = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
         check_ready(what, self._declared.clazz, {**values, "arguments": self._arguments})
         if not self._declared.clazz and spec.model is not None:
@@ -101,7 +103,8 @@ class ChatModelResource:
     async def aclose(self) -> None:
         """Close the connections of the model."""
         if self._requests is not None:
-            requests, self._requests = self._requests, None
+            requests = self._requests
+            self._requests = None
             await requests.aclose()
 
     async def chat(
@@ -119,8 +122,10 @@ class ChatModelResource:
             return await self._chat(ctx, messages, history, output_type, options)
         now = ctx.now()
         remembered = isinstance(history, ConversationHistory)
-        before = RememberedChat(ctx, history, now).messages() if remembered else messages_of(history, now)
-        choice = await choose(ctx, self.name, [*before, *messages_of(messages, now)])
+        previous_messages = (
+            RememberedChat(ctx, history, now).messages() if remembered else messages_of(history, now)
+        )
+        choice = await choose(ctx, self.name, [*previous_messages, *messages_of(messages, now)])
         chosen: ChatModelResource = ctx.get_resource(choice.model, ResourceType.CHAT_MODEL)
         return await chosen._chat(ctx, messages, history, output_type, options, choice.used)
 
@@ -134,20 +139,34 @@ class ChatModelResource:
         used: ChatUsage = _NOTHING,
     ) -> ChatResult[Any]:
         """Hold a conversation with this model itself; ``used`` is the usage of the router that chose it."""
-        spec, now = self.spec(ctx), ctx.now()
-        kept = RememberedChat(ctx, history, now) if isinstance(history, ConversationHistory) else None
-        before = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
+        spec = self.spec(ctx)
+        now = ctx.now()
+        remembered_chat = (
+            RememberedChat(ctx, history, now) if isinstance(history, ConversationHistory) else None
+        )
+        previous_messages = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
         added = messages_of(messages, now)
-        prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if previous_messages else await self._prompt(ctx, spec, options.get("variables", {}))
+        # A history that is kept ends with an answer.
+        if not asks_something([*previous_messages, *prompt], added):
+            raise self._nothing_to_answer()
         hold = partial(self._conversation, ctx, spec, output_type, options, used)
         with nested(f"the chat model {self.name!r}"):
-            if kept is None:
-                return await (await hold([*prompt, *before, *added])).run()
+            if remembered_chat is None:
+                return await (await hold([*prompt, *previous_messages, *added])).run()
             check_recordable(options.get("run_tools", True))
-            with kept.alone():
-                result = await (await hold(kept.begin([*prompt, *added]))).run()
-                await kept.end(result.new_messages)
+            with remembered_chat.alone():
+                result = await (await hold(remembered_chat.begin([*prompt, *added]))).run()
+                await remembered_chat.end(result.new_messages)
             return result
+
+    def _nothing_to_answer(self) -> ModelRequestError:
+        return ModelRequestError(
+            f"the chat model {self.name!r} was not asked, since its messages are empty",
+            expected="a text or another content of the user",
+            found="no message, or an empty one",
+            fix="check the input before the chat; or answer it without the model",
+        )
 
     async def _conversation(
         self,
@@ -159,14 +178,14 @@ class ChatModelResource:
         messages: Sequence[ModelMessage],
     ) -> Conversation:
         now = ctx.now()
-        given, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
+        tools, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
         policy = ToolPolicy(
             spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error, spec.on_unknown_outcome
         )
         return Conversation(
             ctx,
             self,
-            Toolbox(ctx, await tools_of(ctx, given), policy, spec.tool_retries, now),
+            Toolbox(ctx, await tools_of(ctx, tools), policy, spec.tool_retries, now),
             self._terms(spec, output_type, options, of_skills, now),
             UsageCounter(_limits(spec, options), used),
             messages,
@@ -242,7 +261,8 @@ class ChatModelResource:
 
 
 def _limits(spec: ChatModelSpec, options: ConversationOptions) -> UsageLimits:
-    limits, most = options.get("limits") or spec.limits, options.get("max_requests")
+    limits = options.get("limits") or spec.limits
+    most = options.get("max_requests")
     if most is None or (limits.requests is not None and limits.requests <= most):
         return limits
     return limits.model_copy(update={"requests": most})

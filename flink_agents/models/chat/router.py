@@ -14,7 +14,7 @@ from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.models.chat import ChatUsage, Router, RouteRule
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.chat.messages.converting import text_of_user, to_json
-from flink_agents.models.setup.classes import found
+from flink_agents.models.setup.classes import import_object
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ async def choose(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]
         AgentConfigurationError: A function returned a name that the router does not have, or a router leads
             back to itself.
     """
-    choice, passed = Choice(name), list[str]()
+    choice = Choice(name)
+    passed = list[str]()
     while (router := _router_of(ctx, choice.model)) is not None:
         if choice.model in passed:
             raise AgentConfigurationError(
@@ -88,7 +89,7 @@ def _length(messages: Sequence[ModelMessage]) -> int:
 
 
 def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelMessage]) -> str:
-    name = found(reference, "the function of a router")(list(messages))
+    name = import_object(reference, "the function of a router")(list(messages))
     if name in names:
         return name
     raise AgentConfigurationError(

@@ -41,13 +41,14 @@ class UsageCounter:
         Raises:
             UsageLimitExceededError: The answer exceeds a limit; the conversation does not act on it.
         """
-        used, known = answer.response.usage, self.usage.cost
+        used = answer.response.usage
+        previous_cost = self.usage.cost
         self.usage = self.usage.model_copy(
             update={
                 "requests": self.usage.requests + 1,
                 "input_tokens": self.usage.input_tokens + used.input_tokens,
                 "output_tokens": self.usage.output_tokens + used.output_tokens,
-                "cost": None if answer.cost is None or known is None else known + answer.cost,
+                "cost": None if answer.cost is None or previous_cost is None else previous_cost + answer.cost,
             }
         ).with_cached(used.cache_read_tokens, used.cache_write_tokens)
         for name in ("input_tokens", "output_tokens", "total_tokens"):
@@ -74,7 +75,8 @@ class UsageCounter:
             )
 
     def _check_cost(self, answer: RequestAnswer) -> None:
-        limit, cost = self._limits.cost, self.usage.cost
+        limit = self._limits.cost
+        cost = self.usage.cost
         if limit is not None and cost is None:
             raise UsageLimitExceededError(
                 "a conversation has a limit of cost, and uses a model whose price is unknown",

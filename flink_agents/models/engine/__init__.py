@@ -1,5 +1,7 @@
 """Pydantic AI agents inside actions, with each of their model and tool calls recorded."""
 
+# First: it checks the version of pydantic-ai, of which the other modules import names.
+from flink_agents.models import chat as chat
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
 from flink_agents.models.engine.messages import kept_messages

@@ -53,7 +53,8 @@ def action_of(
     Raises:
         AgentDefinitionError: The agent has no name, or lacks the capability.
     """
-    called, durability = name or agent.name, FlinkDurability.from_agent(agent)
+    called = name or agent.name
+    durability = FlinkDurability.from_agent(agent)
     if not called or durability is None:
         raise AgentDefinitionError(
             "an action runs an agent of pydantic-ai whose calls would not be recorded",
@@ -63,8 +64,8 @@ def action_of(
         )
 
     async def run(event: Any, ctx: RunnerContext) -> Any:
-        made = None if deps is None else deps(event, ctx)
-        return output(await agent.run(prompt(event), deps=made), event)
+        dependencies = None if deps is None else deps(event, ctx)
+        return output(await agent.run(prompt(event), deps=dependencies), event)
 
     if durability.asks_people:
         waits_durably(run)

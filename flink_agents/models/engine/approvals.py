@@ -99,7 +99,7 @@ async def ask_people(
 
     calls = requests.approvals
     outcomes = await context.gather(*map(ask, calls))
-    approvals = {call.tool_call_id: _said(one) for call, one in zip(calls, outcomes, strict=True)}
+    approvals = {call.tool_call_id: _said(outcome) for call, outcome in zip(calls, outcomes, strict=True)}
     return requests.build_results(approvals=approvals)
 
 

@@ -55,15 +55,17 @@ from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
 from flink_agents.api.resources.raised_notes import note_once
+from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.models.engine.approvals import HumanApproval, ask_people, asking, named, note_deferred
+from flink_agents.models.engine.effects import Effects
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
-from flink_agents.models.engine.messages import digest_of, own_messages
+from flink_agents.models.engine.messages import described, own_messages
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
-    asked,
     leave_retries_to_us,
     policy_of,
+    send_request,
 )
 from flink_agents.models.engine.model_loop import on_model_loop
 from flink_agents.models.engine.tool_calls import (
@@ -198,10 +200,10 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         if self.asks_people:
             waits_durably(agent)
         check_names(agent.toolsets, output_names(agent.output_type))
-        made = super().for_agent(agent)
+        capability = super().for_agent(agent)
         for toolset in agent.toolsets:
             toolset.apply(_watch)
-        return made
+        return capability
 
     def get_ordering(self) -> CapabilityOrdering:
         """Order it after policies that answer at once, and before capabilities that pass questions on."""
@@ -246,14 +248,16 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
         """Hide the parameter ``idempotency_key`` from the model."""
-        return [without_key(one) for one in tool_defs]
+        return [without_key(tool_def) for tool_def in tool_defs]
 
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Limit content that came with data to the kinds that the user may send."""
         if self.in_durable_context:
-            request_context.messages = own_messages(request_context.messages, self._allow_urls)
+            request_context.model_request_parameters = sendable(request_context.model_request_parameters)
+            request_context.model_settings = sendable(request_context.model_settings)
+            request_context.messages = sendable(own_messages(request_context.messages, self._allow_urls))
         return await super().before_model_request(ctx, request_context)
 
     async def before_tool_validate(
@@ -327,10 +331,10 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def _hands_on(self) -> bool:
         """Return True if the agent has its own capability for deferred tool calls."""
-        found: list[AbstractCapability[AgentDepsT]] = []
+        capabilities: list[AbstractCapability[AgentDepsT]] = []
         if self.agent is not None:
-            self.agent.root_capability.apply(found.append)
-        return any(isinstance(one, RequestInput) for one in found)
+            self.agent.root_capability.apply(capabilities.append)
+        return any(isinstance(capability, RequestInput) for capability in capabilities)
 
     async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
         """Replace the error of a run that waits for an approval or a result by a named one."""
@@ -404,15 +408,17 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
 
-        digest = digest_of(cache_key)
+        digest, text = described(cache_key)
         if isinstance(operation_id, ToolsetCallToolId):
-            result = await call_tool(context, name, execute, config, digest, self._on_unknown)
+            effects = Effects(cache_key)
+            result = await call_tool(context, name, execute, config, digest, text, self._on_unknown, effects)
         else:
 
             async def call(request: str) -> object:
                 return await execute()
 
             durable = DurableCallable(call, name=name, **_settings(operation_id, config))
+            vars(durable)["request"] = text
             try:
                 result = await context.durable_execute_async(durable, digest)
             except ServerFailedError as error:
@@ -425,7 +431,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             return await reaching_servers(body, isinstance(operation_id, _LISTS))
         leave_retries_to_us(self._models)
         read = self._read[operation_id]
-        return await asked(lambda: on_model_loop(body, self._models), self._agent, read)
+        return await send_request(lambda: on_model_loop(body, self._models), self._agent, read)
 
     def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(

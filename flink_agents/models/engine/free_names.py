@@ -56,7 +56,7 @@ def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str
     Raises:
         DuplicateNameError: A function has such a name.
     """
-    tools = {name for one in toolsets if isinstance(one, FunctionToolset) for name in one.tools}
+    tools = {name for toolset in toolsets if isinstance(toolset, FunctionToolset) for name in toolset.tools}
     if twice := sorted(tools & outputs):
         raise duplicate(twice)
 
@@ -72,7 +72,7 @@ def with_free_names(
         outputs: Names of output tools, besides ``final_result``.
     """
     if type(toolset) is CombinedToolset:
-        inner = [with_free_names(one, on_name_taken, outputs) for one in toolset.toolsets]
+        inner = [with_free_names(inner_toolset, on_name_taken, outputs) for inner_toolset in toolset.toolsets]
         return _FreeNames(inner, on_name_taken=on_name_taken, outputs=outputs)
     if isinstance(toolset, WrapperToolset):
         inside = with_free_names(toolset.wrapped, on_name_taken, outputs)
@@ -100,34 +100,36 @@ class _FreeNames(CombinedToolset[Any]):
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        keyed = CombinedToolset([_Keyed(one, number) for number, one in enumerate(self.toolsets)])
+        keyed = CombinedToolset([_Keyed(toolset, number) for number, toolset in enumerate(self.toolsets)])
         listed = [
             (key.partition("/")[2], tool, self._policy(tool))
             for key, tool in (await keyed.get_tools(ctx)).items()
         ]
-        own = [name for name, _, policy in listed if policy is None]
-        if len(set(own)) < len(own):
+        author_names = [name for name, _, policy in listed if policy is None]
+        if len(set(author_names)) < len(author_names):
             # Both toolsets are the author's: pydantic-ai names them in its error.
             return await super().get_tools(ctx)
-        if twice := sorted(self.outputs.intersection(own)):
+        if twice := sorted(self.outputs.intersection(author_names)):
             raise duplicate(twice)
-        taken, given = {*own, *self.outputs}, dict[str, ToolsetTool[Any]]()
+        reserved_names = {*author_names, *self.outputs}
+        tools = dict[str, ToolsetTool[Any]]()
         for name, tool, policy in listed:
-            free = name if policy is None else _free_name(name, tool, policy, taken)
+            free = name if policy is None else _free_name(name, tool, policy, reserved_names)
             if free is not None:
-                taken.add(free)
-                given[free] = tool if free == name else _named(tool, free)
-        return given
+                reserved_names.add(free)
+                tools[free] = tool if free == name else _named(tool, free)
+        return tools
 
     @override
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         source: ToolsetTool[Any] = vars(tool)["source_tool"]
-        if (own := source.tool_def.name) != name:
+        if (source_name := source.tool_def.name) != name:
             # Records use the name that the server knows.
-            ctx, tool = replace(ctx, tool_name=own), _named(tool, own)
-        return await super().call_tool(own, tool_args, ctx, tool)
+            ctx = replace(ctx, tool_name=source_name)
+            tool = _named(tool, source_name)
+        return await super().call_tool(source_name, tool_args, ctx, tool)
 
     def _policy(self, tool: ToolsetTool[Any]) -> str | None:
         """Return the policy for a tool whose name is taken; None if it is a tool of the author."""
@@ -143,16 +145,16 @@ def _named(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
     return replace(tool, tool_def=replace(tool.tool_def, name=name))
 
 
-def _free_name(name: str, tool: ToolsetTool[Any], policy: str, taken: set[str]) -> str | None:
+def _free_name(name: str, tool: ToolsetTool[Any], policy: str, reserved_names: set[str]) -> str | None:
     """Return the name under which the model gets a server's tool; None if the tool is omitted."""
-    if name not in taken and not _gives_output(name):
+    if name not in reserved_names and not _gives_output(name):
         return name
     if policy == "fail":
         raise duplicate([name])
     server = tool.tool_def.toolset_id or tool.toolset.id
-    if policy == "prefix" and server and (other := f"{server}_{name}") not in taken:
-        _log.warning("an agent has a tool %r already: the tool of an MCP server is %r", name, other)
-        return other
+    if policy == "prefix" and server and (prefixed_name := f"{server}_{name}") not in reserved_names:
+        _log.warning("an agent has a tool %r already: the tool of an MCP server is %r", name, prefixed_name)
+        return prefixed_name
     _log.warning("an agent has a tool %r already: the tool of an MCP server is omitted", name)
     return None
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.messages import FileUrl, ModelMessage, ModelMessagesTypeAdapter, ModelRequest
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.toolsets import ToolsetTool
 from pydantic_core import to_jsonable_python
 
@@ -21,6 +22,7 @@ from flink_agents.api.context.current import current_context
 from flink_agents.api.errors import UrlContentError
 from flink_agents.api.resources.provenance import is_data, messages_in
 from flink_agents.models.chat.messages.converting import own_request, own_response
+from flink_agents.models.chat.messages.request_text import request_text
 
 
 def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[ModelMessage]:
@@ -34,19 +36,22 @@ def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[Mod
         MessageOriginError: Data has a role other than the user's.
         UrlContentError: Data has a content that is a URL.
     """
-    own = [own_request(one) if isinstance(one, ModelRequest) else own_response(one) for one in messages]
+    clean_messages = [
+        own_request(message) if isinstance(message, ModelRequest) else own_response(message)
+        for message in messages
+    ]
     if not allow_urls:
-        for one in messages_in(own):
-            if isinstance(one, FileUrl) and is_data(one):
-                raise _not_allowed(one)
-    return own
+        for content in messages_in(clean_messages):
+            if isinstance(content, FileUrl) and is_data(content):
+                raise _not_allowed(content)
+    return clean_messages
 
 
-def _not_allowed(found: FileUrl) -> UrlContentError:
+def _not_allowed(file_url: FileUrl) -> UrlContentError:
     return UrlContentError(
         "an agent of pydantic-ai is given a content that is a URL, which came with data",
         expected="text, or content with its bytes: BinaryContent(data, media_type=...)",
-        found=f"{type(found).__name__} {found.url[:200]!r}",
+        found=f"{type(file_url).__name__} {file_url.url[:200]!r}",
         fix="download it in a durable step, or set FlinkDurability(allow_urls=True): then the provider or "
         "the worker downloads what the URL names",
     )
@@ -64,15 +69,71 @@ def digest_of(parts: Iterable[object]) -> str:
     Args:
         parts: Messages, settings, names and arguments, as pydantic-ai passes them to a durable engine.
     """
-    known = [_plain(part) for part in parts if not isinstance(part, RunContext | ToolsetTool)]
-    text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return described(parts)[0]
+
+
+def described(parts: Iterable[object]) -> tuple[str, str]:
+    """Return the digest of a request as :func:`digest_of`, and its text."""
+    request_parts = [part for part in parts if not isinstance(part, RunContext | ToolsetTool)]
+    plain_values = [_plain(part) for part in request_parts]
+    text = json.dumps(plain_values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    messages = list[Any]()
+    other_parts = dict[str, Any]()
+    for part, value in zip(request_parts, plain_values, strict=True):
+        if _is_messages(part):
+            messages = value
+        elif isinstance(part, ModelRequestParameters):
+            other_parts |= _parameters(value)
+        else:
+            name = "settings" if messages else "arguments"
+            other_parts[name if isinstance(part, dict) else f"part {len(other_parts) + 1}"] = value
+    return digest, request_text(messages, **other_parts)
+
+
+def _parameters(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a request besides its messages and settings: each tool for itself."""
+    tools = {
+        f"tool {tool.get('name')}": tool
+        for kind in ("function_tools", "output_tools")
+        for tool in value.get(kind) or ()
+    }
+    options = {
+        name: option for name, option in value.items() if name not in ("function_tools", "output_tools")
+    }
+    return tools | {"options": options}
+
+
+def _is_messages(part: object) -> TypeGuard[list[ModelMessage]]:
+    return isinstance(part, list) and bool(part) and isinstance(part[0], ModelMessage.__args__)  # type: ignore[attr-defined]
 
 
 def _plain(part: object) -> Any:
-    if isinstance(part, list) and part and isinstance(part[0], ModelMessage.__args__):  # type: ignore[attr-defined]
+    if _is_messages(part):
         return _without_varying(ModelMessagesTypeAdapter.dump_python(part, mode="json"))
-    return _without_varying(to_jsonable_python(part, fallback=_type_of))
+    return _without_varying(_with_sorted_sets(part, to_jsonable_python(part, fallback=_type_of)))
+
+
+def _with_sorted_sets(value: object, plain: Any) -> Any:
+    """Return ``plain``, the JSON value of ``value``, with its sets in one order.
+
+    The order of a set of strings is another one in each process, and a replay compares digests.
+    """
+    if isinstance(plain, dict):
+        named = cast("dict[str, Any]", plain)
+        if isinstance(value, dict):
+            parts = zip(cast("dict[Any, Any]", value).values(), named.items(), strict=False)
+            return {name: _with_sorted_sets(inner, one) for inner, (name, one) in parts}
+        return {name: _with_sorted_sets(getattr(value, name, None), one) for name, one in named.items()}
+    if not (isinstance(plain, list) and isinstance(value, list | tuple | set | frozenset)):
+        return plain
+    inner = zip(cast("Iterable[object]", value), cast("list[Any]", plain), strict=False)
+    ordered = [_with_sorted_sets(one, its) for one, its in inner]
+    return ordered if isinstance(value, list | tuple) else sorted(ordered, key=_json)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _type_of(value: object) -> str:
@@ -81,9 +142,13 @@ def _type_of(value: object) -> str:
 
 def _without_varying(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _without_varying(one) for key, one in value.items() if key not in VARYING}
+        return {
+            str(key): _without_varying(inner_value)
+            for key, inner_value in value.items()
+            if key not in VARYING
+        }
     if isinstance(value, list):
-        return [_without_varying(one) for one in value]
+        return [_without_varying(inner_value) for inner_value in value]
     return value
 
 
@@ -101,7 +166,7 @@ def kept_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     if context is not None:
         now = context.now().isoformat()
         for message in values:
-            for one in (message, *message["parts"]):
-                if "timestamp" in one:
-                    one["timestamp"] = now
+            for message_or_part in (message, *message["parts"]):
+                if "timestamp" in message_or_part:
+                    message_or_part["timestamp"] = now
     return values

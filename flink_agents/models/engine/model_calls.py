@@ -13,6 +13,7 @@ from pydantic_ai.exceptions import (
     AgentRunError,
     FallbackExceptionGroup,
     ModelAPIError,
+    ModelHTTPError,
     UnexpectedModelBehavior,
     UserError,
 )
@@ -21,10 +22,16 @@ from pydantic_ai.models import Model
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, ModelRequestError
 from flink_agents.api.models.chat import RESPONSE_LIMIT
+from flink_agents.api.resources.raised_notes import attribute_of
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.failures import failed_attempt, text_of
-from flink_agents.models.setup.model_failures import check_recordable, is_of_a_test, may_be_repeated
+from flink_agents.models.setup.failures import failed_attempt, text_of, was_not_sent
+from flink_agents.models.setup.model_failures import (
+    check_recordable,
+    is_of_a_test,
+    may_be_repeated,
+    requested_wait,
+)
 
 RETRY_AFTER_LIMIT = 300.0
 """Default of ``retry_after_limit``: the longest ``Retry-After`` to wait for, in seconds."""
@@ -49,8 +56,10 @@ class _TooLong(type):
     limit = RETRY_AFTER_LIMIT
 
     def __instancecheck__(cls, error: object) -> bool:
-        seconds = getattr(error, "retry_after", None)
-        if not isinstance(error, Exception) or not isinstance(seconds, int | float):
+        if not isinstance(error, Exception):
+            return False
+        seconds = attribute_of(error, "retry_after")
+        if not isinstance(seconds, int | float):
             return False
         return failed_attempt("an agent of pydantic-ai", text_of(error)[:500], seconds, cls.limit) is None
 
@@ -78,7 +87,7 @@ def _repeats(error: Exception) -> bool:
     return isinstance(error, ModelAPIError | UnexpectedModelBehavior) and may_be_repeated(error)
 
 
-async def asked(
+async def send_request(
     body: Callable[[], Awaitable[object]], agent: str, read: Callable[[object], object]
 ) -> object:
     """Await ``body``, which sends a request to a model, and return the record of the answer.
@@ -97,6 +106,10 @@ async def asked(
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
         check_recordable(recorded)
         read(recorded)
+    except ModelHTTPError as error:
+        # The policy reads the wait there.
+        error.retry_after = requested_wait(error)
+        raise
     except (AgentRunError, AgentsError, UserError):
         raise
     except FallbackExceptionGroup as group:
@@ -104,6 +117,13 @@ async def asked(
     except Exception as error:
         if is_of_a_test(error):
             raise
+        if was_not_sent(error):
+            raise ModelRequestError(
+                f"a request of the agent {agent!r} of pydantic-ai could not be written",
+                expected="messages, tools and settings that JSON can hold",
+                found=f"{type(error).__name__}: {text_of(error)}"[:2000],
+                fix="correct the settings, the tools' schemas or the messages; nothing was sent",
+            ) from error
         failed = ModelRequestError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
             found=f"{type(error).__name__}: {text_of(error)}"[:2000],
@@ -120,20 +140,20 @@ def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
     failed = ModelRequestError(
         f"no model of the agent {agent!r} of pydantic-ai answered",
         expected="an answer of one of its models",
-        found="; ".join(f"{type(one).__name__}: {text_of(one)}" for one in failures)[:2000],
+        found="; ".join(f"{type(failure).__name__}: {text_of(failure)}" for failure in failures)[:2000],
         fix="check the answers of each service",
     )
-    again = [one for one in failures if isinstance(one, Exception) and _repeats(one)]
+    again = [failure for failure in failures if isinstance(failure, Exception) and _repeats(failure)]
     # The next attempt asks all models, so it starts when the first of them may answer.
-    wait = min((getattr(one, "retry_after", None) or 0.0 for one in again), default=None)
+    wait = min((requested_wait(failure) or 0.0 for failure in again), default=None)
     vars(failed).update(repeatable=bool(again), retry_after=wait)
     return failed
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for one in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(one)
+        for exception in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(exception)
     else:
         yield error
 
@@ -153,4 +173,4 @@ def _flat(models: Iterable[Model]) -> Iterator[Model]:
         yield model
         wrapped = getattr(model, "wrapped", None)
         inner = [*getattr(model, "models", ()), *([wrapped] if isinstance(wrapped, Model) else [])]
-        yield from _flat([one for one in inner if isinstance(one, Model)])
+        yield from _flat([inner_model for inner_model in inner if isinstance(inner_model, Model)])

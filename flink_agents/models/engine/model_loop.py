@@ -68,7 +68,7 @@ class _Visits:
     def _look(self) -> None:
         """Leave the models of closed loops, and check again while other loops are open."""
         loop = asyncio.get_running_loop()
-        for visitor in [one for one in self._entered if one.is_closed()]:
+        for visitor in [visiting_loop for visiting_loop in self._entered if visiting_loop.is_closed()]:
             for model in self._entered.pop(visitor).values():
                 task = loop.create_task(_leave(model))
                 # The loop itself does not protect its tasks from garbage collection.

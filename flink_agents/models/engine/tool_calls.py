@@ -26,8 +26,10 @@ from flink_agents.api.context.current import current_context
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, RetryableError, UnknownOutcome
 from flink_agents.api.errors import ActionTimeoutError, MCPServerUnavailableError
 from flink_agents.api.models.chat import OnUnknownOutcome
+from flink_agents.models.engine.effects import Effects
 from flink_agents.models.mcp import failures as mcp_failures
 from flink_agents.models.mcp.failures import Failure, FailureKind, HTTPAnswers, failure_of
+from flink_agents.models.mcp.wire import NotSentError, json_arguments
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import (
     OutcomeUnknown,
@@ -121,7 +123,9 @@ async def call_tool(
     body: Callable[[], Awaitable[object]],
     config: Mapping[str, Any],
     digest: str,
+    text: str,
     on_unknown: OnUnknownOutcome,
+    effects: Effects,
 ) -> object:
     """Call a tool in a durable step, and return its result or the recorded one.
 
@@ -131,7 +135,9 @@ async def call_tool(
         body: Calls the tool.
         config: ``CallSettings`` of the call.
         digest: Digest of the request.
+        text: Its text in records.
         on_unknown: Policy if it is unknown whether the call took effect.
+        effects: The changes that the call makes in its run.
 
     Raises:
         ToolOutcomeUnknownError: It is unknown whether the call took effect.
@@ -141,16 +147,20 @@ async def call_tool(
     async def call(request: str, idempotency_key: str) -> object:
         token = being_made.set(CallBeingMade(idempotency_key, repeatable))
         try:
-            payload = await body()
+            with effects.watched():
+                payload = await body()
         except OutcomeUnknown as unknown:
             return _unknown(str(unknown), idempotency_key)
         finally:
             being_made.reset(token)
         text = _timeout_told(payload)
-        return payload if text is None or repeatable else _unknown(text, idempotency_key)
+        if text is None or repeatable:
+            return effects.record_of(payload)
+        return _unknown(text, idempotency_key)
 
     unknown = UnknownOutcome(_unknown, repeats=repeatable)
     durable = DurableCallable(call, name=name, unknown=unknown, **_step_settings(config))
+    vars(durable)["request"] = text
 
     async def attempt(key: str | None) -> object:
         again: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
@@ -159,10 +169,10 @@ async def call_tool(
         except ServerFailedError as error:
             raise unavailable(name, error) from None
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
-            return payload
-        reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]
+            return effects.applied(payload)
+        reason, call_key = cast("dict[str, Any]", payload)[_UNKNOWN]
         undecided = UnknownToolOutcome(
-            f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known)
+            f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, call_key)
         )
         outcome = await resolve_outcome(context, undecided, ToolPolicy(on_unknown=on_unknown))
         # A person decided: this is the result, or the call is not repeated and the model gets an error.
@@ -216,8 +226,8 @@ def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
     hints = metadata.get("annotations")
     if "idempotent" in config or not isinstance(hints, Mapping):
         return config
-    known = cast("Mapping[str, Any]", hints)
-    if known.get("readOnlyHint") or known.get("idempotentHint"):
+    server_hints = cast("Mapping[str, Any]", hints)
+    if server_hints.get("readOnlyHint") or server_hints.get("idempotentHint"):
         return {**config, "idempotent": True}
     return config
 
@@ -231,7 +241,7 @@ def without_key(tool: ToolDefinition) -> ToolDefinition:
     properties: Mapping[str, Any] = schema.get("properties") or {}
     if IDEMPOTENCY_KEY not in properties or _is_served(tool):
         return tool
-    shown = {name: one for name, one in properties.items() if name != IDEMPOTENCY_KEY}
+    shown = {name: property_schema for name, property_schema in properties.items() if name != IDEMPOTENCY_KEY}
     reduced = {**schema, "properties": shown}
     if "required" in schema:
         reduced["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
@@ -253,12 +263,12 @@ def takes_key(tool: ToolDefinition) -> bool:
 def with_placeholder(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
     """Return a model's arguments with a placeholder for the key, so that they pass validation."""
     try:
-        given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        parsed_arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return arguments
-    if not isinstance(given, dict):
+    if not isinstance(parsed_arguments, dict):
         return arguments
-    return {**cast("dict[str, Any]", given), IDEMPOTENCY_KEY: ""}
+    return {**cast("dict[str, Any]", parsed_arguments), IDEMPOTENCY_KEY: ""}
 
 
 def new_key() -> str:
@@ -282,19 +292,25 @@ def _through(author: Any) -> Any:
     """Wrap the author's function for tool calls, if there is one, around a call with a key."""
 
     async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:
-        made = being_made.get()
-        if made is None:
+        current_call = being_made.get()
+        if current_call is None:
             return await (call(name, arguments) if author is None else author(ctx, call, name, arguments))
 
-        async def keyed(name: str, args: dict[str, Any], metadata: Any = None, **others: Any) -> Any:
-            with_key = {mcp_failures.IDEMPOTENCY_KEY: made.key, **(metadata or {})}
+        async def keyed(
+            name: str, args: dict[str, Any], metadata: Any = None, **keyword_arguments: Any
+        ) -> Any:
+            with_key = {mcp_failures.IDEMPOTENCY_KEY: current_call.key, **(metadata or {})}
             try:
-                return await call(name, args, metadata=with_key, **others)
+                sent = json_arguments(args)
+            except NotSentError as error:
+                raise ModelRetry(f"The arguments are no JSON, so the tool was not called: {error}") from None
+            try:
+                return await call(name, sent, metadata=with_key, **keyword_arguments)
             except Exception as error:
                 failure = _failure(error)
                 if failure.kind is not FailureKind.UNKNOWN:
                     raise
-                if made.repeatable:
+                if current_call.repeatable:
                     # The model would make another call, with another key.
                     raise ServerFailedError(failure.text) from error
                 raise OutcomeUnknown(failure.text) from error

@@ -75,7 +75,7 @@ class _ServerToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        called: Any = next(one for one in await self._tools() if one.name == name)
+        called: Any = next(model_tool for model_tool in await self._tools() if model_tool.name == name)
         if called.needs_approval:
             if not ctx.tool_call_approved:
                 raise ApprovalRequired
@@ -122,10 +122,10 @@ def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") ->
         OptionError: The description is invalid.
     """
     arguments = skills.arguments if isinstance(skills, Skills) else skills
-    given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
-    made = FunctionToolset[Any](given.functions, id=id, instructions=given.instructions)
-    if not any(tool.settings.needs_approval for tool in given.tools):
-        return made
-    return made.approval_required(
-        lambda ctx, tool, arguments: tool.name == "run_script" and given.needs_approval(arguments)
+    skill_set = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
+    toolset = FunctionToolset[Any](skill_set.functions, id=id, instructions=skill_set.instructions)
+    if not any(tool.settings.needs_approval for tool in skill_set.tools):
+        return toolset
+    return toolset.approval_required(
+        lambda ctx, tool, arguments: tool.name == "run_script" and skill_set.needs_approval(arguments)
     )

@@ -1,1 +1,6 @@
 """MCP servers: their tools, prompts and resources, each request a durable step."""
+
+from flink_agents.api.common.installation import check_pydantic_ai
+
+# Here, since the modules below import names that an older version lacks.
+check_pydantic_ai()

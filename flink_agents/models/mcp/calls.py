@@ -28,6 +28,7 @@ from flink_agents.api.resources.tools import ask
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
 from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
+from flink_agents.models.mcp.wire import NotSentError, json_arguments
 from flink_agents.models.setup.failures import failed_attempt
 
 _UNKNOWN = "flink-agents/unknown-outcome"
@@ -84,7 +85,7 @@ class MCPServerCalls(MCPServerClient):
             # Further lists of the same execution need no record. The list has kilobytes, so the store shares
             # it between runs.
             recorded = await self.recorded(list_tools, "list_tools", shared=True)
-            self._listed[task] = [read_tool(one) for one in recorded]
+            self._listed[task] = [read_tool(record) for record in recorded]
         return self._listed[task]
 
     @override
@@ -96,17 +97,21 @@ class MCPServerCalls(MCPServerClient):
                 # The tool was called, as below.
                 return {_UNREADABLE: f"{type(error).__name__}: {error}"[:500]}
             except RequestFailedError as error:
+                if error.failure.kind is FailureKind.INVALID:
+                    return {_UNREADABLE: error.failure.text}
                 repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)
                 if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
                     # As a result: after an error, the next attempt of the action would make the call again.
                     return {_UNKNOWN: error.failure.text}
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
-        if not self._spec.is_approved(tool):
-            shown, timeout = named(self._spec, tool), self._spec.approval_timeout
-            outcome = await ask(self._ctx, shown, arguments, timeout, checked_later)
-            arguments = dict(outcome.arguments)
         what = f"call_tool:{tool}"
+        arguments = self.json_arguments(what, arguments)
+        if not self._spec.is_approved(tool):
+            shown = named(self._spec, tool)
+            timeout = self._spec.approval_timeout
+            outcome = await ask(self._ctx, shown, arguments, timeout, checked_later)
+            arguments = self.json_arguments(what, outcome.arguments)
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
         answer = await self.recorded(call_tool, what, arguments, unknown=cut_off)
         while (cut := _value_at(_CUT_OFF, answer)) is not None:
@@ -116,14 +121,16 @@ class MCPServerCalls(MCPServerClient):
             answer = await self.recorded(call_tool, what, arguments, key=key, unknown=cut_off)
         if (reason := _value_at(_UNKNOWN, answer)) is not None:
             raise self._unknown(what, reason)
-        if (found := _value_at(_UNREADABLE, answer)) is not None:
-            raise self._unreadable(what, found)
+        if (failure_text := _value_at(_UNREADABLE, answer)) is not None:
+            raise self._unreadable(what, failure_text)
         return answer
 
     async def _is_said_repeatable(self, tool: str) -> bool:
         """Return True if the server's hint, as recorded in this run, allows to repeat a call."""
         try:
-            return any(one.repeatable for one in await self.list_tools() if one.tool == tool)
+            return any(
+                listed_tool.repeatable for listed_tool in await self.list_tools() if listed_tool.tool == tool
+            )
         except MCPError:
             return False
 
@@ -162,16 +169,20 @@ class MCPServerCalls(MCPServerClient):
     async def list_resources(self) -> list[MCPResource]:
         async def list_resources() -> list[list[Any]]:
             listed = await self._ask("list_resources", lambda toolset: toolset.list_resources())
-            return [[one.uri, one.name, one.description or "", one.mime_type] for one in listed]
+            return [
+                [resource.uri, resource.name, resource.description or "", resource.mime_type]
+                for resource in listed
+            ]
 
-        return [MCPResource(*one) for one in await self.recorded(list_resources, "list_resources")]
+        return [MCPResource(*row) for row in await self.recorded(list_resources, "list_resources")]
 
     @override
     async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
         async def read_resource(uri: str) -> Any:
             return plain(await self._ask("read_resource", lambda toolset: toolset.read_resource(uri)))
 
-        return await self.recorded(read_resource, "read_resource", uri)
+        what = "read_resource"
+        return await self.recorded(read_resource, what, self.json_arguments(what, {"uri": uri})["uri"])
 
     @override
     async def list_prompts(self) -> list[MCPPrompt]:
@@ -179,12 +190,12 @@ class MCPServerCalls(MCPServerClient):
             listed = await self._ask("list_prompts", lambda toolset: toolset.list_prompts())
             return [
                 [
-                    one.name,
-                    one.description or "",
-                    [argument.name for argument in one.arguments or () if argument.required],
-                    [argument.name for argument in one.arguments or () if not argument.required],
+                    prompt.name,
+                    prompt.description or "",
+                    [argument.name for argument in prompt.arguments or () if argument.required],
+                    [argument.name for argument in prompt.arguments or () if not argument.required],
                 ]
-                for one in listed
+                for prompt in listed
             ]
 
         recorded = await self.recorded(list_prompts, "list_prompts")
@@ -198,7 +209,8 @@ class MCPServerCalls(MCPServerClient):
             )
             return messages_of(self.name, prompt, result)
 
-        recorded = await self.recorded(get_prompt, f"get_prompt:{prompt}", arguments)
+        what = f"get_prompt:{prompt}"
+        recorded = await self.recorded(get_prompt, what, self.json_arguments(what, arguments))
         return [ChatMessage(role=role, content=text) for role, text in recorded]
 
     async def _ask(self, what: str, request: Request[Any]) -> Any:
@@ -232,10 +244,10 @@ class MCPServerCalls(MCPServerClient):
         """
 
         @functools.wraps(function)
-        async def without_secrets(*given: Any, **named: Any) -> Any:
+        async def without_secrets(*step_arguments: Any, **named: Any) -> Any:
             # A server may repeat a secret from a request in its answer, which must not reach the model or the
             # records.
-            return redaction.hidden(await function(*given, **named), known_only=True)
+            return redaction.hidden(await function(*step_arguments, **named), known_only=True)
 
         name = f"mcp:{self.name}:{what}"
         call = DurableCallable(without_secrets, name=name, retry=self._retry, unknown=unknown, shared=shared)
@@ -250,6 +262,23 @@ class MCPServerCalls(MCPServerClient):
                 expected="a running server that answers in time",
                 found=str(error),
                 fix="check the server and its address or command; raise retry or timeout of the resource",
+            ) from None
+
+    def json_arguments(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as JSON, before a step is recorded.
+
+        Raises:
+            MCPRequestError: A name or a value has no form in JSON.
+        """
+        try:
+            json_arguments({"its name": what})
+            return json_arguments(arguments)
+        except NotSentError as error:
+            raise MCPRequestError(
+                f"{ascii(what)[1:-1]} was not sent to the MCP server {self.name!r}",
+                expected="arguments that JSON can hold",
+                found=str(error),
+                fix="correct the argument; the server did not get the request",
             ) from None
 
     def error_of(self, what: str, error: RequestFailedError, repeatable: bool) -> Exception:
@@ -268,7 +297,8 @@ class MCPServerCalls(MCPServerClient):
                 fix="correct the request; it is not sent again",
             )
         if failure.kind is FailureKind.NOT_DONE or repeatable:
-            limit, who = self._spec.retry_after_limit, f"the MCP server {self.name!r}"
+            limit = self._spec.retry_after_limit
+            who = f"the MCP server {self.name!r}"
             again = failed_attempt(who, failure.text, failure.retry_after, limit)
             return again or MCPServerUnavailableError(
                 f"{who} asks to wait too long before {what} is sent again",

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 import mcp_types
-from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
-from mcp.shared._httpx_utils import create_mcp_http_client
+from fastmcp.client.transports import ClientTransport
 from pydantic_ai.mcp import MCPToolset
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import Failure, FailureKind, HTTPAnswers, failure_of
+from flink_agents.models.mcp.http import http_transport
 from flink_agents.models.mcp.process_guardian import ProcessGuardian
+from flink_agents.models.mcp.session import SharedTransport
 from flink_agents.models.mcp.stdio import BoundedStdio
-from flink_agents.models.setup.bodies import BodyLimit
 from flink_agents.models.setup.secrets import Secrets
 
 
@@ -34,7 +33,7 @@ def transport_of(
         spec: The description.
         secrets: Resolves its secrets.
         lifeline: Belongs to the process, if the server is one.
-        http: Receives HTTP errors, and answers that are too large.
+        http: Receives HTTP errors, answers that are too large, and the calls that leave.
 
     Raises:
         ResourceUnavailableError: A secret is missing.
@@ -42,7 +41,7 @@ def transport_of(
     if lifeline is not None:
         assert spec.command is not None
         command, arguments = lifeline.guarded(
-            spec.command, [secrets.text(one, "an argument") for one in spec.args]
+            spec.command, [secrets.text(argument, "an argument") for argument in spec.args]
         )
         return BoundedStdio(
             command,
@@ -52,43 +51,12 @@ def transport_of(
             errors=lifeline.errors,
             limit=spec.response_limit,
             too_large=http.note_too_large,
+            leaving=http.note_left,
         )
-    assert spec.url is not None
     headers = secrets.headers(spec.headers)
     if spec.auth is not None:
         headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
-    client = _http_client(spec, http)
-    if spec.way == "sse":
-        # Events are rare: silence between them must not end the connection.
-        return SSETransport(spec.url, headers, sse_read_timeout=24 * 3600, httpx_client_factory=client)
-    return StreamableHttpTransport(
-        spec.url,
-        headers,
-        httpx_client_factory=client,
-        # The library's own limit, 1 MiB, ends the connection.
-        max_sse_event_size=spec.response_limit,
-    )
-
-
-def _http_client(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., httpx2.AsyncClient]:
-    """Return a function that makes clients which report their answers to ``http``."""
-
-    async def note(response: httpx2.Response) -> None:
-        http.note(response.request.content, response.status_code, response.headers.get("retry-after"))
-
-    def client(
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-        **_: Any,
-    ) -> httpx2.AsyncClient:
-        made = create_mcp_http_client(headers=headers, timeout=timeout, auth=auth)
-        made.event_hooks.setdefault("response", []).extend(
-            (note, BodyLimit(spec.response_limit, events=True))
-        )
-        return made
-
-    return client
+    return http_transport(spec, headers, http)
 
 
 _log = bounded_logger("flink_agents.mcp")
@@ -217,7 +185,7 @@ class Connection:
         """
         transport = transport_of(self._spec, self._secrets, self._lifeline, self.http)
         toolset: MCPToolset[Any] = MCPToolset(
-            transport,
+            SharedTransport(transport, self._spec.on_invalid_result),
             id=self._name,
             tool_error_behavior="error",
             cache_tools=False,

@@ -23,12 +23,12 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
         spec: The description.
         listed: The tools of the server.
     """
-    found: list[dict[str, Any]] = []
+    selected_tools: list[dict[str, Any]] = []
     for tool in listed:
         wanted = spec.tools is None or _matches(tool.name, spec.tools)
         if not wanted or _matches(tool.name, spec.exclude):
             continue
-        found.append(
+        selected_tools.append(
             {
                 "name": named(spec, tool.name),
                 "tool": tool.name,
@@ -37,7 +37,7 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
                 "repeatable": repeatable(tool),
             }
         )
-    return found
+    return selected_tools
 
 
 def named(spec: MCPServerSpec, tool: str) -> str:
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, BinaryContent):
         return value.data
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(part) for part in value]
     return to_jsonable_python(value)
 
 
@@ -80,7 +80,7 @@ def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str
     Raises:
         MCPResultError: A message is not text.
     """
-    found: list[list[str]] = []
+    messages: list[list[str]] = []
     for message in result.messages:
         content: Any = message.content
         text = content.content if isinstance(content, TextContent | EmbeddedResource) else content
@@ -91,5 +91,5 @@ def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str
                 found=type(content).__name__,
                 fix="read pictures and sounds as resources, and pass them to the model as separate messages",
             )
-        found.append([message.role, text])
-    return found
+        messages.append([message.role, text])
+    return messages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any, cast
 
 from fastmcp.exceptions import (
     McpError,  # pyright: ignore[reportPrivateImportUsage]
@@ -12,7 +13,8 @@ from fastmcp.exceptions import (
 )
 from pydantic_ai.mcp import MCPError as PydanticMCPError
 
-from flink_agents.models.setup.failures import may_succeed_again, seconds_of, text_of
+from flink_agents.api.common.durations import requested_pause
+from flink_agents.models.setup.failures import may_succeed_again, text_of
 from flink_agents.redaction import hide_beyond
 
 
@@ -24,11 +26,13 @@ class FailureKind(Enum):
         NOT_DONE: The request did not reach the server, or the server did not start it; another attempt may
             succeed.
         UNKNOWN: The connection ended or the request timed out; the server may have executed it.
+        INVALID: The server executed it, and its answer is not what it declares.
     """
 
     REFUSED = auto()
     NOT_DONE = auto()
     UNKNOWN = auto()
+    INVALID = auto()
 
 
 IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
@@ -59,7 +63,7 @@ _NOT_BEGUN = frozenset({425, 429})
 _BUSY = 503
 """Means that nothing was started, if it has ``Retry-After``. Proxies also send it for interrupted calls."""
 
-_NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
+NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 """Exceptions of HTTP clients before anything was sent."""
 
 _MOST_CHARACTERS = 1000
@@ -83,8 +87,12 @@ class Failure:
     retry_after: float | None = None
 
 
+class InvalidAnswerError(Exception):
+    """A server's answer is not what the protocol or the tool's own schema declares."""
+
+
 class HTTPAnswers:
-    """Answers of HTTP that were errors; the library of MCP tells no more than that there was one.
+    """Errors of HTTP, and calls that did not leave yet; the library of MCP reports neither.
 
     Requests share a connection. A call of a tool is judged by the answer to itself: that to another request
     would say of a payment that it was rejected.
@@ -96,6 +104,22 @@ class HTTPAnswers:
     def __init__(self) -> None:
         self.too_large: Exception | None = None
         self._errors: dict[str | None, tuple[int, float | None]] = {}
+        self._has_left: dict[str, bool] = {}
+
+    def begin(self, key: str | None) -> None:
+        """Note that a call begins, by its idempotency key. Nothing of it left yet."""
+        if key is not None:
+            self._has_left[key] = False
+
+    def note_left(self, message: object, has_left: bool = True) -> None:
+        """Note whether a message can reach the server; :meth:`end` forgets it."""
+        key = key_of(message)
+        if key in self._has_left:
+            self._has_left[key] = has_left
+
+    def end(self, key: str | None) -> bool:
+        """Forget a call that ended; return True if it has a key and nothing of it left."""
+        return key is not None and not self._has_left.pop(key, True)
 
     def note_too_large(self, error: Exception) -> None:
         """Keep the reason why the connection to a process ended: it wrote too long a line."""
@@ -112,7 +136,7 @@ class HTTPAnswers:
         if status >= 400 and sent:
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors.clear()
-            self._errors[_key_in(sent)] = status, seconds_of(retry_after)
+            self._errors[key_of(_message(sent))] = status, requested_pause(retry_after)
 
     def take(self, key: str | None) -> tuple[int, float | None] | None:
         """Return the latest error, once: its status, and the seconds to wait.
@@ -123,13 +147,20 @@ class HTTPAnswers:
         return self._errors.pop(key, None)
 
 
-def _key_in(sent: bytes) -> str | None:
-    """Return the idempotency key in the body of a request; None if it calls no tool."""
+def key_of(message: object) -> str | None:
+    """Return the idempotency key in a message, read from JSON; None if it calls no tool."""
     try:
-        key = json.loads(sent)["params"]["_meta"][IDEMPOTENCY_KEY]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        key = cast("Any", message)["params"]["_meta"][IDEMPOTENCY_KEY]
+    except (TypeError, LookupError):
         return None
     return key if isinstance(key, str) else None
+
+
+def _message(sent: bytes) -> object:
+    try:
+        return json.loads(sent)
+    except (ValueError, RecursionError):
+        return None
 
 
 def failure_of(
@@ -149,6 +180,8 @@ def failure_of(
     # It ended the connection, so whatever the library raises is only a consequence.
     if http.too_large is not None:
         return Failure(FailureKind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
+    if isinstance(leaf, InvalidAnswerError):
+        return Failure(FailureKind.INVALID, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
     if isinstance(leaf, ToolError):
         return Failure(FailureKind.REFUSED, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
     if isinstance(leaf, McpError):
@@ -158,8 +191,8 @@ def failure_of(
     # Errors of HTTP clients are recognised by attributes and names, without an import of their packages.
     response = getattr(leaf, "response", None)
     if response is not None:
-        return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))
-    if type(leaf).__name__ in _NOT_CONNECTED or isinstance(leaf, FileNotFoundError | PermissionError):
+        return _of_status(response.status_code, text, requested_pause(response.headers.get("retry-after")))
+    if type(leaf).__name__ in NOT_CONNECTED or isinstance(leaf, FileNotFoundError | PermissionError):
         return Failure(FailureKind.NOT_DONE, text)
     return Failure(FailureKind.UNKNOWN, text)
 

@@ -32,6 +32,9 @@ exec "$@"
 _LINES = 20
 """Number of lines of error output that are kept."""
 
+_READS = 4
+"""Number of reads of error output before the loop gets its turn."""
+
 _CHARACTERS = 500
 """Number of characters of a line that are logged and kept."""
 
@@ -68,7 +71,8 @@ class ProcessGuardian:
     def cut(self) -> None:
         """Kill the server and all its descendants, if they still run."""
         if self._held is not None:
-            held, self._held = self._held, None
+            held = self._held
+            self._held = None
             os.close(held)
 
     def last_lines(self) -> str:
@@ -94,10 +98,13 @@ class ProcessGuardian:
         if not self._open:
             return
         with contextlib.suppress(BlockingIOError):
-            while got := os.read(self._errors, 65536):
-                *lines, rest = (self._rest + got).split(b"\n")
+            # Not to the end: a server that writes without a pause must not stop the loop of all keys.
+            for _ in range(_READS):
+                if not (got := os.read(self._errors, 65536)):
+                    return
+                *lines, incomplete_line = (self._rest + got).split(b"\n")
                 # A line without an end must not fill the memory.
-                self._rest = rest[-_CHARACTERS:]
+                self._rest = incomplete_line[-_CHARACTERS:]
                 for line in map(self._text, lines):
                     if line:
                         self._lines.append(line)

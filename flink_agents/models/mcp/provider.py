@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from flink_agents.api.models.mcp import MCPServerSpec
-from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
-from flink_agents.api.settings.options import Configuration
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.classes import check_ready
-from flink_agents.models.setup.descriptions import read_description
+from flink_agents.models.setup.descriptions import checked_options, read_description
 from flink_agents.models.setup.extras import check_modules
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ class MCPServerProvider(ResourceProvider):
             raise ValueError("an MCP server has no class; describe it by a command or a url")
         read_description(MCPServerSpec, arguments)
         _check_installed(name)
+
+    @override
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
+        from flink_agents.models.mcp.resource import configured
+
+        configured(declared.name, declared.arguments, config)
+        fields = MCPServerSpec.model_fields
+        return checked_options(AgentOptions.MCP_SERVERS, declared.name, fields, config)
 
     @override
     def load(self) -> None:

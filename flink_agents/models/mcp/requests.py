@@ -47,6 +47,9 @@ _log = bounded_logger("flink_agents.mcp")
 
 _MOST_NAMED = 10
 
+_ANSWERED = frozenset({FailureKind.REFUSED, FailureKind.INVALID})
+"""Failures after which the connection can be used."""
+
 
 def digest_of(listed: Sequence[Any]) -> str:
     """Return a digest of a list of tools: 32 hexadecimal digits."""
@@ -70,16 +73,21 @@ class SeenTools:
 
     def look(self, listed: Iterable[mcp_types.Tool]) -> None:
         """Compare tools with the previous ones."""
-        tools = {one.name: digest_of([one.description, dict(one.input_schema)]) for one in listed}
-        digest, before, self._tools = digest_of(sorted(tools.items())), self._tools, tools
-        former, self._digest = self._digest, digest
-        if before is None:
+        tools = {tool.name: digest_of([tool.description, dict(tool.input_schema)]) for tool in listed}
+        digest = digest_of(sorted(tools.items()))
+        previous_tools = self._tools
+        self._tools = tools
+        former = self._digest
+        self._digest = digest
+        if previous_tools is None:
             _log.info("the MCP server %s has %d tools, digest %s", self._server, len(tools), digest)
         elif former != digest:
-            changed = [name for name in tools if name in before and tools[name] != before[name]]
+            changed = [
+                name for name in tools if name in previous_tools and tools[name] != previous_tools[name]
+            ]
             kinds = {
-                "new": [name for name in tools if name not in before],
-                "gone": [name for name in before if name not in tools],
+                "new": [name for name in tools if name not in previous_tools],
+                "gone": [name for name in previous_tools if name not in tools],
                 "described differently": changed,
             }
             changes = "; ".join(
@@ -130,29 +138,28 @@ class MCPRequests:
             connection = self._connection()
             with connection.in_use():
                 toolset = await self._opened(connection)
+                connection.http.begin(idempotency_key)
                 deadline = asyncio.timeout(timeout or self._spec.timeout)
                 try:
                     async with deadline:
                         return await request(toolset)
-                except TimeoutError as error:
-                    connection.retire()
-                    self._forget(connection)
-                    if not deadline.expired():
-                        raise self._failed(
-                            connection, failure_of(error, connection.http, idempotency_key)
-                        ) from None
-                    text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
-                    raise self._failed(
-                        connection, Failure(FailureKind.UNKNOWN, text), timed_out=True
-                    ) from None
                 except Exception as error:
-                    failure = failure_of(error, connection.http, idempotency_key)
-                    if failure.kind is not FailureKind.REFUSED:
+                    has_expired = isinstance(error, TimeoutError) and deadline.expired()
+                    if has_expired:
+                        text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
+                        failure = Failure(FailureKind.UNKNOWN, text)
+                    else:
+                        failure = failure_of(error, connection.http, idempotency_key)
+                    if connection.http.end(idempotency_key):
+                        failure = Failure(FailureKind.NOT_DONE, f"it was not sent: {failure.text}")
+                    if failure.kind not in _ANSWERED:
                         connection.retire()
                         self._forget(connection)
                         # Its error output comes through another pipe, a moment later.
                         await asyncio.sleep(0)
-                    raise self._failed(connection, failure) from None
+                    raise self._failed(connection, failure, has_expired) from None
+                finally:
+                    connection.http.end(idempotency_key)
 
     async def list_tools(self) -> Any:
         """Return the tools of the server; list them again after a time, or if the server reports a change."""
@@ -175,7 +182,7 @@ class MCPRequests:
             listed = await self.list_tools()
         except (RequestFailedError, AgentsError):
             return False
-        return any(repeatable(one) for one in listed if one.name == tool)
+        return any(repeatable(listed_tool) for listed_tool in listed if listed_tool.name == tool)
 
     async def aclose(self) -> None:
         """Close all connections, in bounded time."""
@@ -186,7 +193,7 @@ class MCPRequests:
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=2 * GRACE_SECONDS)
-        for connection in [one for one in self._all if one.task in late]:
+        for connection in [candidate for candidate in self._all if candidate.task in late]:
             connection.kill()
         if late:
             await asyncio.wait(late, timeout=GRACE_SECONDS / 2)
@@ -220,7 +227,7 @@ class MCPRequests:
         self, connection: Connection, failure: Failure, timed_out: bool = False
     ) -> RequestFailedError:
         text = failure.text
-        if failure.kind is not FailureKind.REFUSED and not timed_out and (lines := connection.last_lines()):
+        if failure.kind not in _ANSWERED and not timed_out and (lines := connection.last_lines()):
             text = f"{text}; it wrote: {lines[-1000:]}"
         hidden = Failure(failure.kind, self._secrets.hide(text), failure.retry_after)
         return RequestFailedError(hidden, timed_out)

@@ -20,6 +20,7 @@ from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.content import for_model
 from flink_agents.models.mcp.failures import FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, RequestFailedError
+from flink_agents.models.mcp.wire import NotSentError, json_arguments
 from flink_agents.models.setup.descriptions import overridden, read_configured
 from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, UnknownToolOutcome
 
@@ -81,16 +82,19 @@ class MCPModelTool:
         Raises:
             MCPError: The server is unavailable.
         """
-        given = dict(arguments)
-        if self.needs_approval:
-            approval = await self._server.approval(self._tool, arguments)
-            if not approval.approved:
-                return ToolOutcome("denied", approval.text)
-            given = dict(approval.arguments)
-        return await self._call(given, policy, None)
+        try:
+            sent = json_arguments(arguments)
+            if self.needs_approval:
+                approval = await self._server.approval(self._tool, sent)
+                if not approval.approved:
+                    return ToolOutcome("denied", approval.text)
+                sent = json_arguments(approval.arguments)
+        except NotSentError as error:
+            return ToolOutcome("retry", f"The arguments are no JSON, so the tool was not called: {error}")
+        return await self._call(sent, policy, None)
 
     async def _call(
-        self, given: dict[str, Any], policy: ToolPolicy, key: str | None
+        self, tool_arguments: dict[str, Any], policy: ToolPolicy, key: str | None
     ) -> ToolOutcome | UnknownToolOutcome:
         """Call the tool; ``key`` is the idempotency key of the call that this one repeats."""
         what, repeatable = f"call_tool:{self._tool.tool}", self._server.is_repeatable(self._tool)
@@ -102,6 +106,8 @@ class MCPModelTool:
             except RequestFailedError as error:
                 if error.failure.kind is FailureKind.REFUSED:
                     return ["retry", error.failure.text or "The tool failed."]
+                if error.failure.kind is FailureKind.INVALID:
+                    return ["failed", f"The tool's result is invalid: {error.failure.text}"]
                 if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
                     return ["unknown", [error.failure.text, idempotency_key]]
                 raise self._server.error_of(what, error, repeatable) from None
@@ -113,17 +119,19 @@ class MCPModelTool:
 
         unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
         try:
-            kind, content = await self._server.recorded(call_tool, what, given, key=key, unknown=unknown)
+            kind, content = await self._server.recorded(
+                call_tool, what, tool_arguments, key=key, unknown=unknown
+            )
         except MCPError as error:
             if policy.on_error is OnToolError.FAIL:
                 raise
             return ToolOutcome("failed", f"{error.message}: {error.found}")
         if kind != "unknown":
             return ToolOutcome(kind, content)
-        reason, known = content
-        again = partial(self._call, given, policy, known)
+        reason, call_key = content
+        again = partial(self._call, tool_arguments, policy, call_key)
         named = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
-        return UnknownToolOutcome(named, self.name, reason, given, again, MCPOutcomeUnknownError)
+        return UnknownToolOutcome(named, self.name, reason, tool_arguments, again, MCPOutcomeUnknownError)
 
 
 _OF_PROCESS = frozenset({"command", "args", "env", "cwd"})
@@ -176,11 +184,11 @@ def configured(name: str, arguments: Mapping[str, Any], config: Configuration) -
     values = overridden(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
     new = {field for field in ("command", "url") if values.get(field) != arguments.get(field)}
     if new == {"url"}:
-        gone = _OF_PROCESS
+        replaced_fields = _OF_PROCESS
     elif new == {"command"}:
-        gone = _OF_ADDRESS
+        replaced_fields = _OF_ADDRESS
     else:
-        gone = frozenset[str]()
-    if gone and "transport" in arguments and values["transport"] == arguments["transport"]:
-        gone |= {"transport"}
-    return read_configured(MCPServerSpec, {k: v for k, v in values.items() if k not in gone}, name)
+        replaced_fields = frozenset[str]()
+    if replaced_fields and "transport" in arguments and values["transport"] == arguments["transport"]:
+        replaced_fields |= {"transport"}
+    return read_configured(MCPServerSpec, {k: v for k, v in values.items() if k not in replaced_fields}, name)

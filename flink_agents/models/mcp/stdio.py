@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
+from flink_agents.models.mcp.wire import answered_by, unreadable
 from flink_agents.models.setup.bodies import (
     ResponseTooLargeError,
     TooManyObjectsError,
@@ -51,7 +52,9 @@ class BoundedStdio(ClientTransport):
         cwd: Its directory.
         errors: Its standard error.
         limit: Maximum length of a line, in bytes.
-        too_large: Called with the error if a line is longer; then the connection ends.
+        too_large: Called with the error if a line is so long that its rest is not read; then the connection
+            ends.
+        leaving: Called with each message of the session before the process gets it.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class BoundedStdio(ClientTransport):
         errors: TextIO,
         limit: int,
         too_large: Callable[[ResponseTooLargeError], None],
+        leaving: Callable[[object], None] | None = None,
     ) -> None:
         self._command = [command, *arguments]
         self._env = get_default_environment() | env
@@ -71,6 +75,7 @@ class BoundedStdio(ClientTransport):
         self._errors = errors
         self._limit = limit
         self._too_large = too_large
+        self._leaving = leaving
 
     @override
     @contextlib.asynccontextmanager
@@ -92,7 +97,7 @@ class BoundedStdio(ClientTransport):
         read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, written = anyio.create_memory_object_stream[SessionMessage](0)
         reader = asyncio.create_task(self._read(process, read_into))
-        writer = asyncio.create_task(_write(process, written, read_into))
+        writer = asyncio.create_task(self._write(process, written, read_into))
         try:
             async with options.session_class(read, write, **session_kwargs) as session:
                 yield session
@@ -107,59 +112,113 @@ class BoundedStdio(ClientTransport):
                 stream.close()
 
     async def _read(self, process: asyncio.subprocess.Process, out: _Out) -> None:
-        """Pass on the lines of the process until it ends or writes too long a line."""
+        """Pass on the lines of the process until it ends or writes a line without an end."""
         assert process.stdout is not None
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError), out:
             try:
                 async for line in _lines(process.stdout, self._limit):
-                    await out.send(_message(line))
+                    for message in _messages(line):
+                        await out.send(message)
             except ResponseTooLargeError as error:
-                # The rest cannot be assigned to a request. The session sees that the connection ended.
+                # It may never end. The session sees that the connection ended.
                 self._too_large(error)
                 _kill(process, signal.SIGKILL)
 
+    async def _write(self, process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
+        """Send the session's messages to the process, and end the connection if it accepts no more."""
+        assert process.stdin is not None
+        try:
+            async with messages:
+                async for item in messages:
+                    try:
+                        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    except ValueError as error:
+                        # Only this message fails: other keys wait for theirs.
+                        if isinstance(item.message, mcp_types.JSONRPCRequest):
+                            await out.send(SessionMessage(unreadable(item.message.id, error)))
+                        continue
+                    if self._leaving is not None:
+                        self._leaving(item.message.model_dump())
+                    process.stdin.write(f"{text}\n".encode())
+                    await process.stdin.drain()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            out.close()
 
-async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[bytes]:
-    """Yield lines; each byte is inspected once, even in long lines.
+
+_EDGE = 1000
+"""Bytes that are kept from the begin and the end of a line that is too long: they have the id."""
+
+_MOST_READ = 8
+"""Factor of the limit that is read of a line before the connection ends: it may have no end."""
+
+
+class _Line:
+    """A line that is being read; it holds at most the limit, and of a longer line its edges."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._data = bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Add a part of the line.
+
+        Raises:
+            ResponseTooLargeError: The line is so long that its rest is not read.
+        """
+        self._size += len(part)
+        self._data += part
+        if self._size > self._limit:
+            if self._size > _MOST_READ * self._limit:
+                raise ResponseTooLargeError(self._limit)
+            del self._data[_EDGE:-_EDGE]
+
+    def take(self) -> tuple[bytes, ResponseTooLargeError | None]:
+        """Return the line and why it is not read, if it is too large; begin the next one."""
+        line = bytes(self._data)
+        size = self._size
+        self._data.clear()
+        self._size = 0
+        if size > self._limit:
+            return line, ResponseTooLargeError(self._limit)
+        if objects_in(line) > most_objects(self._limit):
+            return line, TooManyObjectsError(self._limit)
+        return line, None
+
+
+_Read = tuple[bytes, ResponseTooLargeError | None]
+
+
+async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[_Read]:
+    """Yield lines, each with the reason if it is too large; each byte is inspected once, even in long lines.
 
     Raises:
-        ResponseTooLargeError: A line has more bytes than ``limit``, or too many objects of JSON.
+        ResponseTooLargeError: The rest of a line that is too long is not read.
     """
-    unfinished = bytearray()
+    line = _Line(limit)
     while chunk := await stream.read(_CHUNK):
-        *ended, rest = chunk.split(b"\n")
-        for line in ended:
-            if len(unfinished) + len(line) > limit:
-                raise ResponseTooLargeError(limit)
-            unfinished += line
-            if objects_in(unfinished) > most_objects(limit):
-                raise TooManyObjectsError(limit)
-            yield bytes(unfinished)
-            unfinished.clear()
-        if len(unfinished) + len(rest) > limit:
-            raise ResponseTooLargeError(limit)
-        unfinished += rest
+        *ended, unfinished_part = chunk.split(b"\n")
+        for part in ended:
+            line.add(part)
+            yield line.take()
+        line.add(unfinished_part)
+    yield line.take()
 
 
-def _message(line: bytes) -> SessionMessage | Exception:
+def _messages(line: _Read) -> list[SessionMessage | Exception]:
+    """Return the message in a line. An unreadable one fails the request that it answers, at once."""
+    data, error = line
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        _log.info("the MCP server wrote a line of %d bytes that is not a message", len(line))
-        return error
-
-
-async def _write(process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
-    """Send the session's messages to the process, and end the connection if the process accepts no more."""
-    assert process.stdin is not None
-    try:
-        async with messages:
-            async for one in messages:
-                text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
-                process.stdin.write(f"{text}\n".encode())
-                await process.stdin.drain()
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        out.close()
+        if error is None:
+            return [SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(data, by_name=False))]
+        reason: Exception = error
+    except ValueError as invalid:
+        reason = invalid
+    if data.strip():
+        _log.info("the MCP server wrote a line of %d bytes that is not a message", len(data))
+    text = str(error) if error else f"the answer cannot be read: {reason}"
+    answered = [SessionMessage(unreadable(number, text)) for number in answered_by(data)]
+    return [*answered] if answered else [reason]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

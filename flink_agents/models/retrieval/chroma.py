@@ -34,6 +34,9 @@ from flink_agents.api.vector_store import (
     ScoredDocument,
     VectorSpace,
     VectorStore,
+    check_embeddings,
+    check_page,
+    check_query,
     check_space,
 )
 from flink_agents.models.retrieval.process_lock import ProcessLock
@@ -41,7 +44,9 @@ from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.extras import import_extra
 from flink_agents.models.setup.secrets import Secrets
 
-_NAME, _MODEL, _DIMENSION = "flink_agents_name", "flink_agents_model", "flink_agents_dimension"
+_NAME = "flink_agents_name"
+_MODEL = "flink_agents_model"
+_DIMENSION = "flink_agents_dimension"
 _PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
 
 _RESPONSE_LIMIT = 4 * RESPONSE_LIMIT
@@ -143,7 +148,8 @@ class ChromaVectorStore(VectorStore):
     def close(self) -> None:
         with self._lock:
             if self._opened is not None:
-                opened, self._opened = self._opened, None
+                opened = self._opened
+                self._opened = None
                 opened.close()
                 # Chroma leaves the connections to its server to garbage collection.
                 for client in (opened, getattr(opened, "_admin_client", None)):
@@ -168,7 +174,8 @@ class ChromaVectorStore(VectorStore):
             raise self._translated(error) from (None if self._secrets.shown_in(error) else error)
 
     def _translated(self, error: Exception) -> RetrievalError:
-        text, kind = f"{type(error).__name__}: {self._secrets.hide(error)}"[:500], type(error).__name__
+        text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:500]
+        kind = type(error).__name__
         if "dimension" in text:
             return EmbeddingMismatchError(
                 "a collection has embeddings of another dimension",
@@ -199,26 +206,26 @@ class ChromaVectorStore(VectorStore):
             EmbeddingMismatchError: It has another space.
         """
         try:
-            found = self._client.get_collection(_own_name(collection), embedding_function=None)
+            chroma_collection = self._client.get_collection(_own_name(collection), embedding_function=None)
         except self._chroma.errors.NotFoundError:
             return None
-        known = self._space(found)
-        if space is not None and known is not None:
-            check_space(collection, known, space)
-        return found
+        stored_space = self._space(chroma_collection)
+        if space is not None and stored_space is not None:
+            check_space(collection, stored_space, space)
+        return chroma_collection
 
-    def _space(self, found: Any) -> VectorSpace | None:
-        metadata = found.metadata or {}
+    def _space(self, chroma_collection: Any) -> VectorSpace | None:
+        metadata = chroma_collection.metadata or {}
         if _DIMENSION in metadata:
             return VectorSpace(metadata[_DIMENSION], metadata.get(_MODEL, ""))
         # Another process created it.
-        peeked = found.get(limit=1, include=["embeddings"])["embeddings"]
+        peeked = chroma_collection.get(limit=1, include=["embeddings"])["embeddings"]
         return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
 
     def _made(self, collection: str, space: VectorSpace) -> Any:
-        found = self._find(collection, space)
-        if found is not None:
-            return found
+        chroma_collection = self._find(collection, space)
+        if chroma_collection is not None:
+            return chroma_collection
         metadata = {_NAME: collection, _MODEL: space.model, _DIMENSION: space.dimension}
         self._client.get_or_create_collection(
             _own_name(collection),
@@ -232,76 +239,92 @@ class ChromaVectorStore(VectorStore):
     @override
     def space(self, collection: str) -> VectorSpace | None:
         with self._errors():
-            found = self._find(collection)
-            return None if found is None else self._space(found)
+            chroma_collection = self._find(collection)
+            return None if chroma_collection is None else self._space(chroma_collection)
 
     @override
     def collections(self) -> list[str]:
         with self._errors():
-            found = self._client.list_collections()
-            return sorted((one.metadata or {}).get(_NAME, one.name) for one in found)
+            chroma_collections = self._client.list_collections()
+            return sorted(
+                (collection.metadata or {}).get(_NAME, collection.name) for collection in chroma_collections
+            )
 
     # -- writing ----------------------------------------------------------------------
 
     @override
     def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
+        check_embeddings(space, documents)
         with self._errors():
-            found = self._made(collection, space)
-            last = {one.id: one for one in documents}
-            for some in self._portions(list(last.values())):
-                before = self._metadata(found, [one.id for one in some])
-                found.upsert(
-                    ids=[one.id for one in some],
-                    embeddings=[list(map(float, one.embedding or ())) for one in some],
-                    documents=[one.text for one in some],
-                    metadatas=[_instead(before.get(one.id), one.metadata) for one in some],
+            chroma_collection = self._made(collection, space)
+            last = {document.id: document for document in documents}
+            for portion in self._portions(list(last.values())):
+                previous_metadata = self._metadata(chroma_collection, [document.id for document in portion])
+                chroma_collection.upsert(
+                    ids=[document.id for document in portion],
+                    embeddings=[list(map(float, document.embedding or ())) for document in portion],
+                    documents=[document.text for document in portion],
+                    metadatas=[
+                        _instead(previous_metadata.get(document.id), document.metadata)
+                        for document in portion
+                    ],
                 )
 
     @override
     def update(
         self, collection: str, space: VectorSpace | None, updates: Sequence[DocumentUpdate]
     ) -> list[str]:
+        if space is not None:
+            check_embeddings(space, updates)
         with self._errors():
-            found = self._find(collection, space)
-            if found is None:
+            chroma_collection = self._find(collection, space)
+            if chroma_collection is None:
                 return []
             changed: list[str] = []
-            for one in updates:
-                before = self._metadata(found, [one.id])
-                if one.id not in before:
+            for update in updates:
+                previous_metadata = self._metadata(chroma_collection, [update.id])
+                if update.id not in previous_metadata:
                     continue
-                metadata = None if one.metadata is None else _instead(before[one.id], one.metadata)
-                found.update(
-                    ids=[one.id],
-                    embeddings=self._vector_for(found, one),
-                    documents=None if one.text is None else [one.text],
+                metadata = (
+                    None
+                    if update.metadata is None
+                    else _instead(previous_metadata[update.id], update.metadata)
+                )
+                chroma_collection.update(
+                    ids=[update.id],
+                    embeddings=self._vector_for(chroma_collection, update),
+                    documents=None if update.text is None else [update.text],
                     metadatas=None if metadata is None else [metadata],
                 )
-                changed.append(one.id)
+                changed.append(update.id)
             return changed
 
-    def _vector_for(self, found: Any, one: DocumentUpdate) -> Any:
+    def _vector_for(self, chroma_collection: Any, update: DocumentUpdate) -> Any:
         """Return the vector of an update: Chroma requires one with each text."""
-        if one.embedding is not None:
-            return [list(map(float, one.embedding))]
-        return None if one.text is None else found.get(ids=[one.id], include=["embeddings"])["embeddings"]
+        if update.embedding is not None:
+            return [list(map(float, update.embedding))]
+        return (
+            None
+            if update.text is None
+            else chroma_collection.get(ids=[update.id], include=["embeddings"])["embeddings"]
+        )
 
-    def _metadata(self, found: Any, ids: list[str]) -> dict[str, Mapping[str, Any]]:
-        there = found.get(ids=ids, include=["metadatas"])
+    def _metadata(self, chroma_collection: Any, ids: list[str]) -> dict[str, Mapping[str, Any]]:
+        there = chroma_collection.get(ids=ids, include=["metadatas"])
         return {id: metadata or {} for id, metadata in zip(there["ids"], there["metadatas"], strict=True)}
 
     @override
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         parsed = parse_filter(filter)
         with self._errors():
-            found = self._find(collection)
-            if found is None:
+            chroma_collection = self._find(collection)
+            if chroma_collection is None:
                 return
             if ids is None and filter is None:
-                self._client.delete_collection(found.name)
+                self._client.delete_collection(chroma_collection.name)
                 return
-            for some in self._portions(self._ids(found, ids, parsed)):
-                found.delete(ids=some)
+            for portion in self._portions(self._ids(chroma_collection, ids, parsed)):
+                chroma_collection.delete(ids=portion)
 
     # -- reading ----------------------------------------------------------------------
 
@@ -309,10 +332,14 @@ class ChromaVectorStore(VectorStore):
     def count(self, collection: str, filter: Filter | None = None) -> int:
         parsed = parse_filter(filter)
         with self._errors():
-            found = self._find(collection)
-            if found is None:
+            chroma_collection = self._find(collection)
+            if chroma_collection is None:
                 return 0
-            return found.count() if filter is None else len(self._ids(found, None, parsed))
+            return (
+                chroma_collection.count()
+                if filter is None
+                else len(self._ids(chroma_collection, None, parsed))
+            )
 
     @override
     def get(
@@ -324,21 +351,22 @@ class ChromaVectorStore(VectorStore):
         offset: int = 0,
         embeddings: bool = False,
     ) -> list[Document]:
+        check_page(limit, offset)
         parsed = parse_filter(filter)
         with self._errors():
-            found = self._find(collection)
-            if found is None:
+            chroma_collection = self._find(collection)
+            if chroma_collection is None:
                 return []
-            wanted = sorted(self._ids(found, ids, parsed))
+            wanted = sorted(self._ids(chroma_collection, ids, parsed))
             wanted = wanted[offset : None if limit is None else offset + limit]
             documents: list[Document] = []
             include = ["documents", "metadatas", *(["embeddings"] if embeddings else [])]
-            for some in self._portions(wanted):
-                there = found.get(ids=some, include=include)
+            for portion in self._portions(wanted):
+                there = chroma_collection.get(ids=portion, include=include)
                 vectors = there["embeddings"] if embeddings else [None] * len(there["ids"])
                 rows = zip(there["documents"], there["ids"], there["metadatas"], vectors, strict=True)
                 documents += [_document(*row) for row in rows]
-        return sorted(documents, key=lambda one: one.id)
+        return sorted(documents, key=lambda document: document.id)
 
     @override
     def query(
@@ -349,13 +377,14 @@ class ChromaVectorStore(VectorStore):
         k: int,
         filter: Filter | None = None,
     ) -> list[ScoredDocument]:
+        check_query(space, embedding, k)
         parsed = parse_filter(filter)
         with self._errors():
-            found = self._find(collection, space)
+            chroma_collection = self._find(collection, space)
             where = _where(parsed)
-            if found is None or where is _NOTHING:
+            if chroma_collection is None or where is _NOTHING:
                 return []
-            there = found.query(
+            there = chroma_collection.query(
                 query_embeddings=[list(map(float, embedding))],
                 n_results=k + MORE,
                 where=where,
@@ -366,18 +395,19 @@ class ChromaVectorStore(VectorStore):
             ScoredDocument(text or "", id, metadata or {}, None, 1.0 - distance)
             for text, id, metadata, distance in rows
         ]
-        return sorted(scored, key=lambda one: (-round(one.score, _DIGITS), one.id))[:k]
+        return sorted(scored, key=lambda document: (-round(document.score, _DIGITS), document.id))[:k]
 
-    def _ids(self, found: Any, ids: Sequence[str] | None, parsed: Parsed) -> list[str]:
+    def _ids(self, chroma_collection: Any, ids: Sequence[str] | None, parsed: Parsed) -> list[str]:
         where = _where(parsed)
         if where is _NOTHING:
             return []
         if ids is None:
-            return found.get(where=where, include=[])["ids"]
-        some = (
-            found.get(ids=each, where=where, include=[]) for each in self._portions(list(dict.fromkeys(ids)))
+            return chroma_collection.get(where=where, include=[])["ids"]
+        results = (
+            chroma_collection.get(ids=portion, where=where, include=[])
+            for portion in self._portions(list(dict.fromkeys(ids)))
         )
-        return [id for each in some for id in each["ids"]]
+        return [id for result in results for id in result["ids"]]
 
     def _portions(self, values: list[Any]) -> Iterator[list[Any]]:
         size = self._client.get_max_batch_size()
@@ -396,9 +426,11 @@ def _own_name(collection: str) -> str:
     return "fa-" + hashlib.blake2b(collection.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _instead(before: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+def _instead(
+    previous_metadata: Mapping[str, Any] | None, metadata: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the metadata that replaces the present one: Chroma keeps entries that are not set to None."""
-    return {**dict.fromkeys(before or {}), **metadata} or None
+    return {**dict.fromkeys(previous_metadata or {}), **metadata} or None
 
 
 _NOTHING: dict[str, Any] = {"nothing": True}

@@ -6,7 +6,7 @@ repeated write uses the same ids, so that it writes the same documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -30,7 +30,9 @@ from flink_agents.api.vector_store import (
     ScoredDocument,
     VectorSpace,
     check_document,
-    is_vector,
+    check_number,
+    check_page,
+    check_query,
 )
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.store_calls import StoreCalls
@@ -81,64 +83,75 @@ class StoreCollection(Collection):
     @override
     async def add(self, documents: Sequence[Document]) -> list[str]:
         documents = _all_of(Document, documents)
-        for one in documents:
-            check_document(one if one.id else replace(one, id="(derived)"))
+        for candidate in documents:
+            check_document(candidate if candidate.id else replace(candidate, id="(derived)"))
         if not documents:
             return []
         space, vectors = await self._embedded(
-            [(one.text, one.embedding) for one in documents], [one.id for one in documents]
+            [(document.text, document.embedding) for document in documents],
+            [document.id for document in documents],
         )
         rows = [
-            [one.id, one.text, dict(one.metadata), vector]
-            for one, vector in zip(documents, vectors, strict=True)
+            [document.id, document.text, dict(document.metadata), vector]
+            for document, vector in zip(documents, vectors, strict=True)
         ]
         return await self._call(self._calls.add, [space.dimension, space.model], rows)
 
     @override
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
         updates = _all_of(DocumentUpdate, updates)
-        for one in updates:
-            check_document(one)
-        changed = [one for one in updates if one.text is not None or one.embedding is not None]
-        space, vectors = None, dict[str, bytes]()
+        for candidate in updates:
+            check_document(candidate)
+        changed = [update for update in updates if update.text is not None or update.embedding is not None]
+        space = None
+        vectors = dict[str, bytes]()
         if changed:
-            found, blobs = await self._embedded(
-                [(one.text or "", one.embedding) for one in changed], [one.id for one in changed]
+            vector_space, blobs = await self._embedded(
+                [(update.text or "", update.embedding) for update in changed],
+                [update.id for update in changed],
             )
-            space = [found.dimension, found.model]
-            vectors = dict(zip((one.id for one in changed), blobs, strict=True))
+            space = [vector_space.dimension, vector_space.model]
+            vectors = dict(zip((update.id for update in changed), blobs, strict=True))
         rows = [
-            [one.id, one.text, None if one.metadata is None else dict(one.metadata), vectors.get(one.id)]
-            for one in updates
+            [
+                update.id,
+                update.text,
+                None if update.metadata is None else dict(update.metadata),
+                vectors.get(update.id),
+            ]
+            for update in updates
         ]
         return await self._call(self._calls.update, space, rows) if rows else []
 
     async def _embedded(
-        self, given: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
+        self, text_vector_pairs: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
     ) -> tuple[VectorSpace, list[bytes]]:
         """Return the vectors of texts; vectors that the author passed are kept."""
-        own = [np.asarray(vector, "<f4").tobytes() for _, vector in given if vector is not None]
-        texts = [text for text, vector in given if vector is None]
+        passed_blobs = [
+            np.asarray(vector, "<f4").tobytes() for _, vector in text_vector_pairs if vector is not None
+        ]
+        texts = [text for text, vector in text_vector_pairs if vector is None]
         spaces: list[VectorSpace] = []
-        if own:
+        if passed_blobs:
             model = self._model()
             name = model.begin(self._ctx).model if model is not None else ""
-            spaces = [VectorSpace(len(blob) // 4, name) for blob in own]
-        made: Sequence[bytes] = ()
+            spaces = [VectorSpace(len(blob) // 4, name) for blob in passed_blobs]
+        computed_blobs: Sequence[bytes] = ()
         if texts:
             embeddings = await self._embedding_model.embed(self._ctx, texts)
             spaces.append(embeddings.space)
-            made = embeddings.blobs
+            computed_blobs = embeddings.blobs
         if len(set(spaces)) != 1:
             raise EmbeddingMismatchError(
                 f"documents for {self._name!r} have embeddings that cannot be compared",
                 expected="embeddings of one length",
-                found=", ".join(sorted({f"{one.dimension} dimensions" for one in spaces})),
+                found=", ".join(sorted({f"{space.dimension} dimensions" for space in spaces})),
                 fix="omit embeddings, so that the store's model computes them, or pass them for all "
                 "documents",
             )
-        givens, makes = iter(own), iter(made)
-        return spaces[0], [next(makes) if vector is None else next(givens) for _, vector in given]
+        givens = iter(passed_blobs)
+        makes = iter(computed_blobs)
+        return spaces[0], [next(makes) if vector is None else next(givens) for _, vector in text_vector_pairs]
 
     @override
     async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
@@ -162,53 +175,48 @@ class StoreCollection(Collection):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Document]:
-        found = await self._call(self._calls.get, _ids(ids), _checked(filter), limit, offset)
-        return [Document(text, id, metadata) for id, text, metadata in found]
+        check_page(limit, offset)
+        rows = await self._call(
+            self._calls.get, _ids(ids), _checked(filter), None if limit is None else int(limit), int(offset)
+        )
+        return [Document(text, id, metadata) for id, text, metadata in rows]
 
     @override
     async def query(
         self, query: str | Sequence[float], k: int = DEFAULT_K, filter: Filter | None = None
     ) -> list[ScoredDocument]:
         filter = _checked(filter)
-        if k < 1:
-            raise VectorFilterError(
-                "a query asks for fewer than one document", expected="k of at least 1", found=str(k)
-            )
         if isinstance(query, str):
+            check_number("k", k, 1)
             embeddings = await self._embedding_model.embed(self._ctx, [query], "query")
-            space, (vector,) = embeddings.space, embeddings.blobs
+            space = embeddings.space
+            (vector,) = embeddings.blobs
         else:
-            if not is_vector(query):
-                raise VectorFilterError(
-                    "a query vector has invalid numbers",
-                    expected="numbers that are finite as float32, below 3.4e38",
-                    found=str(list(query))[:200],
-                    fix="check the model that created it, or query with a text",
-                )
+            space = VectorSpace(len(query) if isinstance(query, Sized) else 0)
+            check_query(space, query, k)
             vector = np.asarray(query, "<f4").tobytes()
-            space = VectorSpace(len(query))
-        found = await self._call(self._calls.query, [space.dimension, space.model], vector, k, filter)
-        return [ScoredDocument(text, id, metadata, None, score) for id, text, metadata, score in found]
+        rows = await self._call(self._calls.query, [space.dimension, space.model], vector, k, filter)
+        return [ScoredDocument(text, id, metadata, None, score) for id, text, metadata, score in rows]
 
     @override
     async def count(self, filter: Filter | None = None) -> int:
         return await self._call(self._calls.count, _checked(filter))
 
 
-def _all_of(kind: type[T], given: Any) -> list[T]:
+def _all_of(kind: type[T], values: Any) -> list[T]:
     """Return one value, or several, as a list.
 
     Raises:
         DocumentError: One of them has another type.
     """
-    many = isinstance(given, Iterable) and not isinstance(given, str)
-    several: list[Any] = list(given) if many else [given]
-    for one in several:
-        if not isinstance(one, kind):
+    many = isinstance(values, Iterable) and not isinstance(values, str)
+    several: list[Any] = list(values) if many else [values]
+    for value in several:
+        if not isinstance(value, kind):
             raise DocumentError(
                 f"a vector store got a value that is not a {kind.__name__}",
                 expected=f"a list of {kind.__name__} objects",
-                found=f"{type(one).__name__} {one!r}"[:200],
+                found=f"{type(value).__name__} {value!r}"[:200],
                 fix=f"pass [{kind.__name__}(...)]",
             )
     return several
@@ -230,5 +238,5 @@ def _checked(filter: Filter | None) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _plain(member) for name, member in value.items()}
+    return [_plain(member) for member in value] if isinstance(value, list | tuple) else value

@@ -13,7 +13,7 @@ import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from typing_extensions import override
@@ -26,14 +26,16 @@ from flink_agents.api.errors import AgentsError, EmbeddingMismatchError, Retriev
 from flink_agents.api.models.chat import Endpoint
 from flink_agents.api.models.retrieval_specs import EmbeddingModelSpec
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
+from flink_agents.api.resources.raised_notes import attribute_of
+from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import check_ready, made_by
-from flink_agents.models.setup.descriptions import configured, read_description
+from flink_agents.models.setup.descriptions import checked_options, configured, read_description
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
-from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, retry_after_of
+from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, was_not_sent
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
 
@@ -124,7 +126,12 @@ class EmbeddingModelResource:
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} returned vectors that cannot be compared",
                 expected="vectors of one model and one length",
-                found="; ".join(sorted(f"{one.dimension} dimensions of {one.model}" for one in spaces)),
+                found="; ".join(
+                    sorted(
+                        f"{vector_space.dimension} dimensions of {vector_space.model}"
+                        for vector_space in spaces
+                    )
+                ),
                 fix="the model changed while a run was in flight: restart the run with "
                 "action-state.on-mismatch: rerun, or finish it with the previous model",
             )
@@ -150,8 +157,8 @@ class EmbeddingModelResource:
             deadline = asyncio.timeout(self.description.timeout)
             try:
                 async with deadline:
-                    found = await model.embed(texts, input_type=input_type, settings=settings)
-                return self._checked(texts, found.embeddings, found.usage.input_tokens)
+                    result = await model.embed(sendable(texts), input_type=input_type, settings=settings)
+                return self._checked(texts, result.embeddings, result.usage.input_tokens)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
@@ -163,18 +170,17 @@ class EmbeddingModelResource:
                 ) from None
 
     def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
-        lengths, model = {len(vector) for vector in vectors}, self.description.model
+        model = self.description.model
         wanted = self.description.dimensions
-        if len(vectors) != len(texts) or len(lengths) != 1 or (wanted is not None and lengths != {wanted}):
+        packed = _packed(vectors)
+        if packed is None or len(packed) != len(texts) or (wanted is not None and packed.shape[1] != wanted):
             expected = f"{len(texts)} vectors" + (f" of {wanted} dimensions" if wanted else " of one length")
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} ({model}) returned other vectors than requested",
                 expected=expected,
-                found=f"{len(vectors)} vectors of {', '.join(map(str, sorted(lengths)))} dimensions",
+                found=_shape_of(vectors),
                 fix="correct 'dimensions' in its description, or leave it out",
             )
-        with np.errstate(over="ignore"):
-            packed = np.asarray(vectors, "<f4")
         if not np.isfinite(packed).all():
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} ({model}) returned invalid numbers",
@@ -192,21 +198,22 @@ class EmbeddingModelResource:
         """Return the error of a failed attempt for the record: without secrets."""
         from pydantic_ai.exceptions import UserError
 
-        from flink_agents.models.setup.model_failures import is_of_a_test, with_causes
+        from flink_agents.models.setup.model_failures import is_of_a_test, requested_wait, with_causes
 
         if is_of_a_test(error):
             return error
         text = f"{type(error).__name__}: {self._secrets.hide(with_causes(error))}"[:_MOST_CHARACTERS]
-        status: int | None = getattr(error, "status_code", None)
+        status: int | None = attribute_of(error, "status_code")
         # Without a status, the provider was not reached, or its answer is unreadable.
-        again = not isinstance(error, UserError) if status is None else may_succeed_again(status)
+        unsent = isinstance(error, UserError) or was_not_sent(error)
+        again = not unsent if status is None else may_succeed_again(status)
         if not again:
             return RetrievalError(
                 f"the embedding model {self.name!r} rejected the request",
                 found=text,
                 fix="correct the model's name, its key or the texts; the request is not sent again",
             )
-        retry_after = retry_after_of(getattr(error, "headers", None))
+        retry_after = requested_wait(error)
         limit = self.description.retry_after_limit
         failed = failed_attempt(f"the embedding model {self.name!r}", text, retry_after, limit)
         return failed or RetrievalError(
@@ -220,7 +227,8 @@ class EmbeddingModelResource:
         """Return the model of pydantic-ai, with a client for this subtask."""
         with self._making:
             if self._model is None:
-                name, connection = self.description.connection, None
+                name = self.description.connection
+                connection = None
                 if name is not None:
                     connection = self._declared.get(name, ResourceType.CHAT_MODEL_CONNECTION)
                 shared = connection.headers if isinstance(connection, Endpoint) else {}
@@ -239,13 +247,42 @@ class EmbeddingModelResource:
 
     async def aclose(self) -> None:
         """Close the connections of the model."""
-        model, self._model = self._model, None
+        model = self._model
+        self._model = None
         client = getattr(getattr(model, "_provider", None), "client", None)
         close = getattr(client, "close", None)
         if close is not None:
             closing = close()
             if inspect.isawaitable(closing):
                 await closing
+
+
+def _packed(vectors: Any) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+    """Return vectors as rows of float32 numbers; None if they are empty, or of several lengths."""
+    try:
+        numbers = np.asarray(vectors)
+        if numbers.ndim != 2 or numbers.shape[1] == 0 or numbers.dtype.kind not in "fiu":
+            return None
+        with np.errstate(over="ignore"):
+            return np.asarray(numbers, "<f4")
+    except ValueError:
+        return None
+
+
+def _shape_of(vectors: Any) -> str:
+    """Describe an answer that is not a list of vectors of one length."""
+    if not isinstance(vectors, Sequence):
+        return type(vectors).__name__
+    shapes = {_shape_of_vector(vector) for vector in cast("Sequence[Any]", vectors)}
+    return f"{len(cast('Sequence[Any]', vectors))} vectors of {', '.join(sorted(shapes)) or 'no dimensions'}"
+
+
+def _shape_of_vector(vector: Any) -> str:
+    if not isinstance(vector, Sequence | np.ndarray) or isinstance(vector, str):
+        return f"the type {type(vector).__name__}"
+    numbers = cast("Sequence[Any]", vector)
+    kinds = {type(number).__name__ for number in numbers if not isinstance(number, int | float | np.number)}
+    return f"{len(numbers)} dimensions" + (f" with {', '.join(sorted(kinds))}" if kinds else "")
 
 
 def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: Any = None) -> Any:
@@ -274,12 +311,14 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     if provider == "test":
         return TestEmbeddingModel(name)
     endpoint = connection if isinstance(connection, Endpoint) else None
-    own = secrets.arguments(endpoint, description)
+    provider_arguments = secrets.arguments(endpoint, description)
 
     def make(kind: str) -> Any:
         if isinstance(connection, Provider):
             return connection
-        return infer_provider_class(kind)(**own) if own else infer_provider(kind)
+        return (
+            infer_provider_class(kind)(**provider_arguments) if provider_arguments else infer_provider(kind)
+        )
 
     try:
         model = infer_embedding_model(description.model, provider_factory=make)
@@ -315,6 +354,13 @@ class EmbeddingModelProvider(ResourceProvider):
         provider = model.partition(":")[0]
         if not clazz and provider not in _CHAT_ONLY:
             check_installed(provider, f"the embedding model {name!r}, {model!r},")
+
+    @override
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
+        option = AgentOptions.EMBEDDING_MODELS
+        fields = EmbeddingModelSpec.model_fields
+        configured(EmbeddingModelSpec, option, declared, config)
+        return checked_options(option, declared.name, fields, config)
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:

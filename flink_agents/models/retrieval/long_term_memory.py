@@ -27,8 +27,10 @@ from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scal
 _OWN = "memory."
 """Prefix of metadata entries that belong to long-term memory itself."""
 
-_SUBJECT, _CREATED = f"{_OWN}subject", f"{_OWN}created"
-_RUN, _ORDER = f"{_OWN}run", f"{_OWN}order"
+_SUBJECT = f"{_OWN}subject"
+_CREATED = f"{_OWN}created"
+_RUN = f"{_OWN}run"
+_ORDER = f"{_OWN}order"
 _AGE = (_CREATED, _RUN, _ORDER)
 """Metadata that orders items by age: time, number of the run, and position among the action's writes."""
 
@@ -102,8 +104,8 @@ class StoredMemory(LongTermMemory):
                 fix="omit ids, or pass one for each text",
             )
         documents = [
-            Document(one, self._prefix + id, self._marked(metadata))
-            for one, id in zip(texts, names, strict=True)
+            Document(item_text, self._prefix + id, self._marked(metadata))
+            for item_text, id in zip(texts, names, strict=True)
         ]
         await self._items.add(documents)
         return names
@@ -113,8 +115,8 @@ class StoredMemory(LongTermMemory):
         self, id: str, text: str | None = None, metadata: Mapping[str, Scalar] | None = None
     ) -> bool:
         if metadata is None:
-            before = await self._items.get([self._prefix + id])
-            metadata = _authors(before[0].metadata) if before else None
+            previous_documents = await self._items.get([self._prefix + id])
+            metadata = _authors(previous_documents[0].metadata) if previous_documents else None
         return bool(
             await self._items.update([DocumentUpdate(self._prefix + id, text, self._marked(metadata))])
         )
@@ -141,21 +143,23 @@ class StoredMemory(LongTermMemory):
 
     @override
     async def search(self, query: str, k: int = DEFAULT_K, filter: Filter | None = None) -> list[MemoryItem]:
-        found = await self._items.query(query, k, self._own(filter))
-        return [self._item(one, one.score) for one in found]
+        documents = await self._items.query(query, k, self._own(filter))
+        return [self._item(document, document.score) for document in documents]
 
     @override
     async def get(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[MemoryItem]:
-        return [self._item(one) for one in await self._found(ids, filter)]
+        return [self._item(document) for document in await self._found(ids, filter)]
 
     async def _found(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[Document]:
         """Return documents, the oldest first."""
-        found = await self._items.get(self._ids(ids), self._own(filter))
-        return sorted(found, key=lambda one: ([one.metadata[name] for name in _AGE], one.id))
+        documents = await self._items.get(self._ids(ids), self._own(filter))
+        return sorted(
+            documents, key=lambda document: ([document.metadata[name] for name in _AGE], document.id)
+        )
 
     def _ids(self, ids: str | Sequence[str] | None) -> list[str] | None:
         return None if ids is None else [self._prefix + id for id in _several(ids)]
@@ -174,17 +178,17 @@ class StoredMemory(LongTermMemory):
     async def compact(
         self, summarise: Summarise | str | None = None, *, above: int = 20, keep: int = 10
     ) -> bool:
-        found = await self._found()
-        if len(found) <= above or len(found) - keep < 2:
+        documents = await self._found()
+        if len(documents) <= above or len(documents) - keep < 2:
             return False
-        old = found[: len(found) - keep]
-        summary = await self._summary(summarise, [one.text for one in old])
+        old = documents[: len(documents) - keep]
+        summary = await self._summary(summarise, [old_document.text for old_document in old])
         # It is as old as the newest item that it replaces. Until the others are removed, nothing is missing.
         age = {name: old[-1].metadata[name] for name in _AGE}
         metadata = {_SUBJECT: self._subject, **age, "summary": True}
         document = Document(summary, self._prefix + self._ctx.uuid4().hex, metadata)
         await self._items.add([document])
-        await self._items.delete([one.id for one in old])
+        await self._items.delete([old_document.id for old_document in old])
         return True
 
     async def _summary(self, summarise: Summarise | str | None, texts: list[str]) -> str:
@@ -212,7 +216,9 @@ def subject_text(subject: object) -> str:
     if isinstance(subject, str):
         return f"str:{subject}"
     if isinstance(subject, tuple):
-        return "tuple:" + "".join(f"{len(one)}:{one}" for one in map(subject_text, subject))
+        return "tuple:" + "".join(
+            f"{len(member_text)}:{member_text}" for member_text in map(subject_text, subject)
+        )
     if subject is None or isinstance(subject, bool | int | float | Decimal | uuid.UUID | date | bytes):
         return f"{type(subject).__name__}:{subject}"
     raise DocumentError(
@@ -233,23 +239,23 @@ def check_text(value: object, what: str) -> None:
     Raises:
         DocumentError: It is not a string, or has half of a surrogate pair.
     """
-    found = f"{type(value).__name__} {value!r}"[:200]
+    problem = f"{type(value).__name__} {value!r}"[:200]
     if isinstance(value, str):
         try:
             value.encode()
             return
         except UnicodeEncodeError as error:
-            found = str(error)
+            problem = str(error)
     raise DocumentError(
         f"{what} is not a valid string",
         expected="a string that UTF-8 can encode",
-        found=found,
+        found=problem,
         fix="convert it",
     )
 
 
 def _several(values: str | Sequence[str]) -> list[str]:
     several: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
-    for one in several:
-        check_text(one, "a text or an id for a long-term memory")
+    for value in several:
+        check_text(value, "a text or an id for a long-term memory")
     return several

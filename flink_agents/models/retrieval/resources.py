@@ -15,14 +15,19 @@ from typing_extensions import override
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.models.retrieval_specs import LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.retrieval.collection import StoreCollection
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.long_term_memory import StoredMemory
 from flink_agents.models.retrieval.store_calls import VECTOR_STORES, StoreCalls
 from flink_agents.models.setup.classes import check_ready
-from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
+from flink_agents.models.setup.descriptions import (
+    checked_options,
+    overridden,
+    read_configured,
+    read_description,
+)
 
 
 class VectorStoreResource:
@@ -83,8 +88,18 @@ class VectorStoreProvider(ResourceProvider):
             check(name, described.options)
 
     @override
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
+        name = declared.name
+        arguments = declared.arguments
+        has_class = bool(declared.clazz)
+        configured(name, arguments, config, has_class)
+        fields = _fields_of(name, arguments, config, has_class)[1]
+        return checked_options(AgentOptions.VECTOR_STORES, name, fields, config)
+
+    @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        name, clazz = declared.name, declared.clazz
+        name = declared.name
+        clazz = declared.clazz
         spec = configured(name, declared.arguments, config, bool(clazz))
         check_ready(f"the vector store {name!r}", clazz, spec.model_dump(mode="json", exclude_unset=True))
 
@@ -107,22 +122,23 @@ def configured(
     Raises:
         OptionError: An option is invalid.
     """
-    store = config.below(AgentOptions.VECTOR_STORES.key).get(
-        f"{name}.store", arguments.get("store", "sqlite")
-    )
-    options = None if has_class else _options_model(store)
-    own = set(VectorStoreSpec.model_fields)
-    values = overridden(
-        AgentOptions.VECTOR_STORES,
-        name,
-        arguments,
-        own.union(options.model_fields if options is not None else arguments),
-        config,
-    )
+    options, fields = _fields_of(name, arguments, config, has_class)
+    values = overridden(AgentOptions.VECTOR_STORES, name, arguments, fields, config)
     described = read_configured(VectorStoreSpec, values, name)
     if options is not None:
         read_configured(options, described.options, name)
     return described
+
+
+def _fields_of(
+    name: str, arguments: Mapping[str, Any], config: Configuration, has_class: bool
+) -> tuple[type[BaseModel] | None, set[str]]:
+    """Return the model of the store's own options, if it has one, and all fields that options can set."""
+    entries = config.below(AgentOptions.VECTOR_STORES.key)
+    store = entries.get(f"{name}.store", arguments.get("store", "sqlite"))
+    options = None if has_class else _options_model(store)
+    spec_fields = set(VectorStoreSpec.model_fields)
+    return options, spec_fields.union(options.model_fields if options is not None else arguments)
 
 
 def _options_model(store: str) -> type[BaseModel] | None:

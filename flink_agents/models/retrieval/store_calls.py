@@ -74,7 +74,7 @@ class StoreCalls:
             for number, (id, text, metadata, vector) in enumerate(rows)
         ]
         self.store.add(collection, VectorSpace(*space), documents)
-        return [one.id for one in documents]
+        return [document.id for document in documents]
 
     def update(self, collection: str, space: list[Any] | None, rows: list[list[Any]]) -> list[str]:
         """Change documents."""
@@ -101,15 +101,17 @@ class StoreCalls:
         offset: int,
     ) -> list[list[Any]]:
         """Find documents by id or metadata."""
-        found = self.store.get(collection, ids, filter, limit, offset)
-        return [[one.id, one.text, dict(one.metadata)] for one in found]
+        documents = self.store.get(collection, ids, filter, limit, offset)
+        return [[document.id, document.text, dict(document.metadata)] for document in documents]
 
     def query(
         self, collection: str, space: list[Any], vector: bytes, k: int, filter: dict[str, Any] | None
     ) -> list[list[Any]]:
         """Find the documents that are nearest to a vector."""
-        found = self.store.query(collection, VectorSpace(*space), _numbers(vector), k, filter)
-        return [[one.id, one.text, dict(one.metadata), one.score] for one in found]
+        documents = self.store.query(collection, VectorSpace(*space), _numbers(vector), k, filter)
+        return [
+            [document.id, document.text, dict(document.metadata), document.score] for document in documents
+        ]
 
     def count(self, collection: str, filter: dict[str, Any] | None) -> int:
         """Count documents."""

@@ -34,8 +34,13 @@ def retrieval_tool(
     """
 
     async def search(query: str, ctx: RunnerContext) -> list[dict[str, Any]]:
-        found = await ctx.retrieve(store, query, k, filter, collection)
-        return [{"id": one.id, "text": one.text, "metadata": dict(one.metadata)} for one in found]
+        documents = await ctx.retrieve(store, query, k, filter, collection)
+        return [
+            {"id": document.id, "text": document.text, "metadata": dict(document.metadata)}
+            for document in documents
+        ]
 
-    told = description or f"Find texts in {store} that are near in meaning to a query, the nearest first."
-    return Tool(search, name or f"search_{store}", told)
+    tool_description = (
+        description or f"Find texts in {store} that are near in meaning to a query, the nearest first."
+    )
+    return Tool(search, name or f"search_{store}", tool_description)

@@ -40,10 +40,10 @@ class _Weights(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _load() -> _Weights:
-    found = importlib.util.find_spec("wordllama")
-    if found is None or found.origin is None:
+    module_spec = importlib.util.find_spec("wordllama")
+    if module_spec is None or module_spec.origin is None:
         raise missing("wordllama", "the embedding model 'wordllama'", "no module 'wordllama'")
-    home = Path(found.origin).parent
+    home = Path(module_spec.origin).parent
     tokenizers = import_extra("tokenizers", "wordllama", "the embedding model 'wordllama'")
     safetensors = import_extra("safetensors.numpy", "wordllama", "the embedding model 'wordllama'")
     tokenizer = tokenizers.Tokenizer.from_file(str(home / "tokenizers" / "l2_supercat_tokenizer_config.json"))
@@ -124,12 +124,12 @@ def _weights() -> _Weights:
 def _vectors(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:
     """Return a vector of length 1 for each text, zeros for one without tokens; and the number of tokens."""
     tokenizer, weights = _weights()
-    found = np.zeros((len(texts), dimensions), np.float32)
+    vectors = np.zeros((len(texts), dimensions), np.float32)
     tokens = 0
     for row, encoded in enumerate(tokenizer.encode_batch(texts, add_special_tokens=False)):
         ids = [token for token in encoded.ids if token < len(weights)]
         tokens += len(ids)
         if ids:
             mean = weights[ids, :dimensions].astype(np.float32).mean(axis=0)
-            found[row] = mean / (np.linalg.norm(mean) or 1.0)
-    return found, tokens
+            vectors[row] = mean / (np.linalg.norm(mean) or 1.0)
+    return vectors, tokens

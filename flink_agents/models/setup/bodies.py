@@ -76,8 +76,8 @@ def _check_codings(response: Any) -> None:
         NestedEncodingError: A chunk could expand to any number of bytes before they are counted.
     """
     header = response.headers.get("content-encoding", "")
-    codings = [one.strip().lower() for one in header.split(",")]
-    nested = sum(one not in ("identity", "") for one in codings) > 1
+    codings = [coding.strip().lower() for coding in header.split(",")]
+    nested = sum(coding not in ("identity", "") for coding in codings) > 1
     of_newer = type(response).__module__.partition(".")[0] == "httpx2"
     if nested or not (of_newer or _BOUNDED.issuperset(codings)):
         raise NestedEncodingError(header[:100])
@@ -112,8 +112,8 @@ class _Counter:
 def _ends_of_events(chunk: bytes) -> list[int]:
     """Return the ends of the first and the last event that end in a chunk."""
     marks = (b"\n\n", b"\r\n\r\n")
-    found = [at for mark in marks for at in (chunk.find(mark), chunk.rfind(mark)) if at >= 0]
-    return [min(found), max(found)] if found else []
+    positions = [at for mark in marks for at in (chunk.find(mark), chunk.rfind(mark)) if at >= 0]
+    return [min(positions), max(positions)] if positions else []
 
 
 class BodyLimit:
@@ -175,7 +175,7 @@ def bound_bodies(client: object, limit: int) -> None:
     for http in _http_clients(client):
         hooks: dict[str, list[Any]] = http.event_hooks
         # Clients may be shared: the first limit applies, and this function finds it again.
-        if not any(isinstance(one, BodyLimit) for one in hooks["response"]):
+        if not any(isinstance(response_hook, BodyLimit) for response_hook in hooks["response"]):
             blocks = not hasattr(http, "aclose")
             hook = BlockingBodyLimit(limit) if blocks else BodyLimit(limit)
             http.event_hooks = {**hooks, "response": [hook, *hooks["response"]]}
@@ -185,25 +185,25 @@ def bound_bodies(client: object, limit: int) -> None:
 
 def _http_clients(client: object) -> list[Any]:
     """Return the HTTP clients among an object's attributes. Libraries keep them in different places."""
-    found: list[Any] = []
+    clients: list[Any] = []
     seen: set[int] = set()
     level = [client]
     for _ in range(_DEPTH):
         below: list[object] = []
-        for one in level:
-            if id(one) in seen or len(seen) > _MOST_LOOKED_AT:
+        for candidate in level:
+            if id(candidate) in seen or len(seen) > _MOST_LOOKED_AT:
                 continue
-            seen.add(id(one))
-            if hasattr(type(one), "event_hooks") and hasattr(type(one), "send"):
-                found.append(one)
+            seen.add(id(candidate))
+            if hasattr(type(candidate), "event_hooks") and hasattr(type(candidate), "send"):
+                clients.append(candidate)
             else:
-                below += _parts(one)
+                below += _parts(candidate)
         level = below
-    return found
+    return clients
 
 
-def _parts(one: object) -> list[object]:
-    if isinstance(one, type | types.FunctionType | types.ModuleType):
+def _parts(candidate: object) -> list[object]:
+    if isinstance(candidate, type | types.FunctionType | types.ModuleType):
         return []
-    attributes = getattr(one, "__dict__", None)
+    attributes = getattr(candidate, "__dict__", None)
     return list(attributes.values()) if isinstance(attributes, dict) else []

@@ -38,7 +38,7 @@ def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any)
     expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or a function that returns one"
     try:
         there = _imported(clazz)
-        made = there if isinstance(there, kind) else there(*arguments, **named)
+        instance = there if isinstance(there, kind) else there(*arguments, **named)
     except Exception as error:  # foreign code can raise anything
         raise ResourceUnavailableError(
             f"{what} cannot be created",
@@ -46,16 +46,16 @@ def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any)
             found=f"{type(error).__name__}: {error}"[:500],
             fix="correct the class and its arguments",
         ) from error
-    if not isinstance(made, kind):
+    if not isinstance(instance, kind):
         raise ResourceUnavailableError(
             f"{what} has a class or function of the wrong type",
             expected=expected,
-            found=type(made).__qualname__,
+            found=type(instance).__qualname__,
         )
-    return made
+    return instance
 
 
-def found(name: str, what: str) -> Any:
+def import_object(name: str, what: str) -> Any:
     """Return the object with a name.
 
     Args:
@@ -95,7 +95,8 @@ def _waits_for_agents(module: Any) -> bool:
         return False
     with no_collection():
         for innermost in sys._current_frames().values():
-            frame, of_agents = innermost, False
+            frame = innermost
+            of_agents = False
             while frame is not None:
                 of_agents = of_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
                 if frame.f_globals is vars(module) and frame.f_code.co_name == "<module>":
@@ -123,7 +124,7 @@ def check_ready(what: str, clazz: str, description: Mapping[str, Any]) -> None:
         ResourceUnavailableError: Its class cannot be imported, or a secret is missing.
     """
     if clazz:
-        found(clazz, f"the class of {what}")
+        import_object(clazz, f"the class of {what}")
     secrets = Secrets(what)
     secrets.resolved({name: description[name] for name in _SECRETS if name in description})
     for name in _WITH_SECRETS:

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
+from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import problem
-from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource
 from flink_agents.api.settings.options import Configuration
 
 D = TypeVar("D", bound=BaseModel)
@@ -85,14 +86,33 @@ def overridden(
     values = dict(arguments)
     for field, value in changes(option, name, fields, config):
         if field not in fields:
-            raise OptionError(
-                f"unknown option {option.key}.{name}.{field}",
-                expected="one of " + ", ".join(sorted(fields)),
-                found=field,
-                fix="correct its name, or remove it",
-            )
+            raise unknown_field(option, name, field, fields)
         values[field] = value
     return values
+
+
+def unknown_field(
+    option: ConfigOption[dict[str, Any]], name: str, field: str, fields: Collection[str]
+) -> OptionError:
+    """Return the error about an option that resources of this kind do not have."""
+    return OptionError(
+        f"unknown option {option.key}.{name}.{field}",
+        expected="one of " + ", ".join(sorted(fields)),
+        found=field,
+        fix=suggest(field, fields, "correct its name, or remove it"),
+    )
+
+
+def checked_options(
+    option: ConfigOption[dict[str, Any]],
+    name: str,
+    fields: Collection[str],
+    config: Configuration,
+    nested: Collection[str] = (),
+) -> CheckedOptions:
+    """Return the entries of ``option`` for a resource; the arguments are those of :func:`changes`."""
+    entries = {entry for entry, _, _ in _entries_of(option, name, fields, config, nested)}
+    return CheckedOptions(option, entries, fields)
 
 
 def changes(
@@ -114,14 +134,26 @@ def changes(
         config: The options of the job.
         nested: Fields with nested fields: ``limits.requests``.
     """
+    for _, field, value in _entries_of(option, name, fields, config, nested):
+        yield field, value
+
+
+def _entries_of(
+    option: ConfigOption[dict[str, Any]],
+    name: str,
+    fields: Collection[str],
+    config: Configuration,
+    nested: Collection[str],
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield each entry with its field and its value."""
     start = re.sub(r"\W", "_", name).lower() + "_"
     for entry, value in config.below(option.key).items():
         if entry.startswith(f"{name}."):
-            yield entry[len(name) + 1 :].replace("-", "_"), value
+            yield entry, entry[len(name) + 1 :].replace("-", "_"), value
         elif "." not in entry and entry.startswith(start):
             field = entry[len(start) :]
             outer, _, inner = field.partition("_")
             if outer in nested:
-                yield f"{outer}.{inner}", value
+                yield entry, f"{outer}.{inner}", value
             elif field in fields:
-                yield field, value
+                yield entry, field, value

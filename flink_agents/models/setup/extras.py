@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from types import ModuleType
 
+from flink_agents.api.common.installation import check_pydantic_ai, install_command
 from flink_agents.api.errors import MissingExtraError
 
 _OF_OPENAI = (
@@ -55,11 +56,12 @@ def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
         what: The resource that needs them, for the error.
 
     Raises:
-        MissingExtraError: A module is missing.
+        MissingExtraError: A module is missing, or pydantic-ai is too old.
     """
     for needed in modules:
         if not _is_there(needed):
             raise missing(extra, what, f"no module {needed!r}")
+    check_pydantic_ai()
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:
@@ -80,7 +82,7 @@ def missing(extra: str, what: str, found: str) -> MissingExtraError:
         f"{what} needs packages that are not installed",
         expected=f"the extra {extra!r} of flink-agents-python, in the workers of the cluster as well",
         found=found,
-        fix=f'pip install "flink-agents-python[{extra}]"',
+        fix=install_command(extra),
     )
 
 

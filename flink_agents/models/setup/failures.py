@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
+import traceback
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 from pydantic import ValidationError
 
+from flink_agents.api.common.durations import requested_pause
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import RetryableError
+from flink_agents.api.resources.raised_notes import message_of
 
 _log = bounded_logger("flink_agents.models")
 
@@ -28,7 +29,14 @@ def may_succeed_again(status: int) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception as encodable text, even if its ``__str__`` fails."""
+    """Return the message of an exception as encodable text, even if its ``__str__`` fails.
+
+    A model gets it as the error of a tool, so that of a group shows its causes.
+    """
+    return message_of(error, _text_of)
+
+
+def _text_of(error: BaseException) -> str:
     if isinstance(error, ValidationError) and error.error_count() > _MOST_MISTAKES:
         # The library has a kilobyte to say of each.
         return f"{error.error_count()} validation errors for {error.title}"
@@ -39,24 +47,30 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+_WRITERS = frozenset({"build_request", "_build_request", "encode_request", "encode_json"})
+"""Functions of HTTP clients that write a request before it is sent."""
+
+
+def was_not_sent(error: BaseException) -> bool:
+    """Return True if a request could not be written: nothing was sent, and each attempt would fail."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TypeError | ValueError) and (
+            isinstance(cause, UnicodeEncodeError)
+            or any(frame.f_code.co_name in _WRITERS for frame, _ in traceback.walk_tb(cause.__traceback__))
+        ):
+            return True
+        cause = cause.__cause__
+    return False
+
+
 def retry_after_of(headers: Mapping[str, str] | None) -> float | None:
     """Return the seconds in ``Retry-After`` or a similar header of an answer; None without one."""
-    known = {name.lower(): value for name, value in (headers or {}).items()}
-    milliseconds = seconds_of(known.get("retry-after-ms"))
-    return seconds_of(known.get("retry-after")) if milliseconds is None else milliseconds / 1000
-
-
-def seconds_of(value: object) -> float | None:
-    """Return the seconds in a ``Retry-After`` header: a number or a date. None if it is invalid."""
-    text = str(value).strip() if value is not None else ""
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    lowercase_headers = {name.lower(): value for name, value in (headers or {}).items()}
+    milliseconds = requested_pause(lowercase_headers.get("retry-after-ms"))
+    return (
+        requested_pause(lowercase_headers.get("retry-after")) if milliseconds is None else milliseconds / 1000
+    )
 
 
 def failed_attempt(what: str, text: str, retry_after: float | None, limit: float) -> RetryableError | None:

@@ -12,11 +12,14 @@ from pydantic_ai.exceptions import (
     ModelHTTPError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
+    UnexpectedModelBehavior,
     UserError,
 )
 from pydantic_ai.messages import ModelResponse
 
-from flink_agents.models.setup.failures import may_succeed_again, text_of
+from flink_agents.api.common.durations import requested_pause
+from flink_agents.api.resources.raised_notes import attribute_of
+from flink_agents.models.setup.failures import may_succeed_again, retry_after_of, text_of, was_not_sent
 
 _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError, UserError)
 """Failures that would occur in each attempt."""
@@ -33,7 +36,16 @@ def may_be_repeated(error: Exception) -> bool:
         hint = error.provider_retry_hint
         return may_succeed_again(error.status_code) if hint is None else hint
     # Without a status, the connection broke, time ran out, or the answer is unreadable.
-    return not isinstance(error, _NEVER)
+    return not isinstance(error, _NEVER) and not was_not_sent(error)
+
+
+def requested_wait(error: BaseException) -> float | None:
+    """Return the seconds for which a provider asks to wait; None if it does not say.
+
+    The headers come first: pydantic-ai reads fewer forms of them, but knows waits in bodies, too.
+    """
+    seconds = retry_after_of(attribute_of(error, "headers"))
+    return requested_pause(attribute_of(error, "retry_after")) if seconds is None else seconds
 
 
 def check_recordable(answer: object) -> None:
@@ -42,7 +54,12 @@ def check_recordable(answer: object) -> None:
     Raises:
         Exception: It has an invalid number, half of a surrogate pair, or too many levels.
     """
-    json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+    text = json.dumps(answer, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Such an error otherwise means that a request could not be written.
+        raise UnexpectedModelBehavior("the answer has half of a surrogate pair") from None
 
 
 def is_of_a_test(error: Exception) -> bool:

@@ -82,13 +82,13 @@ class Secrets:
 
     def _resolved(self, value: Any, of: str) -> Any:
         if isinstance(value, list | tuple):
-            return [self._resolved(one, of) for one in value]
+            return [self._resolved(member, of) for member in value]
         if not isinstance(value, Mapping):
             return value
         kind = {"env": Secret, "file": Secret, "public": Public}.get(next(iter(value), ""))
         if kind is not None and len(value) == 1 and isinstance(next(iter(value.values())), str):
             return self.text(kind(**value), of)
-        return {name: self._resolved(one, str(name)) for name, one in value.items()}
+        return {name: self._resolved(member, str(name)) for name, member in value.items()}
 
     def arguments(self, *endpoints: Endpoint | None) -> dict[str, Any]:
         """Return the arguments of a provider's class for endpoints, of which the later ones take precedence.
@@ -96,14 +96,14 @@ class Secrets:
         Raises:
             ResourceUnavailableError: The worker does not have a secret.
         """
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for endpoint in filter(None, endpoints):
-            found |= self.resolved(endpoint.options)
+            arguments |= self.resolved(endpoint.options)
             if endpoint.base_url is not None:
-                found["base_url"] = endpoint.base_url
+                arguments["base_url"] = endpoint.base_url
             if endpoint.api_key is not None:
-                found["api_key"] = self.read(endpoint.api_key)
-        return found
+                arguments["api_key"] = self.read(endpoint.api_key)
+        return arguments
 
     def shown_in(self, text: object) -> bool:
         """Return True if ``text`` contains a secret."""
@@ -120,14 +120,17 @@ def know_models(models: Iterable[Any]) -> None:
     Args:
         models: The models; models inside of wrappers and fallbacks are included.
     """
-    ahead, seen = list(models), set[int]()
+    ahead = list(models)
+    seen = set[int]()
     while ahead:
         model = ahead.pop()
         if model is None or id(model) in seen:
             continue
         seen.add(id(model))
         ahead.append(getattr(model, "wrapped", None))
-        ahead += others if isinstance(others := getattr(model, "models", None), list | tuple) else ()
+        ahead += (
+            inner_models if isinstance(inner_models := getattr(model, "models", None), list | tuple) else ()
+        )
         client = getattr(getattr(model, "_provider", None), "client", None)
         for name in _CREDENTIALS:
             redaction.know(getattr(client, name, None))

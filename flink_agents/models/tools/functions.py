@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -51,6 +51,11 @@ class FunctionTool:
         self._is_async = inspect.iscoroutinefunction(tool.func)
 
     @property
+    def needs_approval(self) -> bool:
+        """Return True if :meth:`call` may request an approval first."""
+        return bool(self._asking.settings.needs_approval)
+
+    @property
     def definition(self) -> ToolDefinition:
         """Return the definition of the tool for the model."""
         return ToolDefinition(
@@ -72,11 +77,12 @@ class FunctionTool:
             self._tool.check_arguments(arguments)
         except (ValidationError, RecursionError) as error:
             return ToolOutcome("retry", _wrong(error), "validation_error")
+        arguments = self._tool.by_name(arguments)
         if self._asking.needs_approval(arguments):
             outcome = await self._ask(ctx, arguments)
             if not outcome.approved:
                 return ToolOutcome("denied", outcome.text)
-            arguments = outcome.arguments
+            arguments = self._tool.by_name(outcome.arguments)
         return await self._call(ctx, arguments, policy, None)
 
     async def _call(
@@ -97,12 +103,13 @@ class FunctionTool:
         ((kind, content),) = described.items()
         if kind != "unknown":
             return ToolOutcome(kind, content)
-        reason, known = content
-        again = partial(self._call, ctx, arguments, policy, known)
+        reason, call_key = content
+        again = partial(self._call, ctx, arguments, policy, call_key)
         return UnknownToolOutcome(f"the tool {self.name!r}", self.name, reason, arguments, again)
 
     async def _ask(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
-        timeout, check = self._asking.settings.approval_timeout, self._tool.check_arguments
+        timeout = self._asking.settings.approval_timeout
+        check = self._tool.check_arguments
         return await ctx.request_approval(f"tool {self.name}", arguments, timeout=timeout, check=check)
 
     async def _call_recorded(
@@ -125,11 +132,11 @@ class FunctionTool:
     async def _call_in_action(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
-        given = {name: _given(ctx, annotation) for name, annotation in self._tool.given.items()}
+        injected_arguments = {name: _given(ctx, annotation) for name, annotation in self._tool.given.items()}
         if self._tool.takes_key:
-            key = given[IDEMPOTENCY_KEY] = key or ctx.uuid4().hex
+            key = injected_arguments[IDEMPOTENCY_KEY] = key or ctx.uuid4().hex
         try:
-            returned = self._tool(**given, **arguments)
+            returned = self._tool(**injected_arguments, **arguments)
             if inspect.isawaitable(returned):
                 returned = await _within(policy.timeout, returned)
             return _described(self._tool, self.name, returned, policy.result_limit)
@@ -146,21 +153,25 @@ _IF_TIMED_OUT = RetryPolicy(retry_on=(ActionTimeoutError,))
 def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
     """Return the function of a tool's durable step: it returns the outcome in its recorded form."""
 
-    async def call_async(given: dict[str, Any]) -> Described:
+    async def call_async(arguments: dict[str, Any], started: Awaitable[Any] | None = None) -> Described:
         try:
-            return _described(tool, tool.name, await tool(**given), limit)
+            return _described(tool, tool.name, await (started or tool(**arguments)), limit)
         except (ModelRetry, ToolFailed) as raised:
             return _failure_record(raised)
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
+            return _unknown(str(unknown), arguments.get(IDEMPOTENCY_KEY))
 
-    def call(given: dict[str, Any]) -> Described:
+    def call(arguments: dict[str, Any]) -> Described | Awaitable[Described]:
         try:
-            return _described(tool, tool.name, tool(**given), limit)
+            returned = tool(**arguments)
+            if inspect.isawaitable(returned):
+                # The function wraps an async one. The durable step awaits it on the event loop.
+                return call_async(arguments, returned)
+            return _described(tool, tool.name, returned, limit)
         except (ModelRetry, ToolFailed) as raised:
             return _failure_record(raised)
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
+            return _unknown(str(unknown), arguments.get(IDEMPOTENCY_KEY))
 
     return call_async if is_async else call
 
@@ -169,7 +180,7 @@ def _unknown(reason: str, key: str | None) -> Described:
     return {"unknown": [reason, key]}
 
 
-def _lost(given: dict[str, Any], idempotency_key: str) -> Described:
+def _lost(arguments: dict[str, Any], idempotency_key: str) -> Described:
     """Return the answer for a call that must not be repeated after the worker crashed during it."""
     return _unknown("the worker died during the call", idempotency_key)
 

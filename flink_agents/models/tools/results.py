@@ -10,6 +10,7 @@ from pydantic_ai.messages import BinaryContent
 from pydantic_core import to_jsonable_python
 
 from flink_agents.api.resources.provenance import as_data
+from flink_agents.api.resources.sendable_text import sendable
 
 PICTURES = 10
 """Factor by which pictures may exceed the limit of a result."""
@@ -36,16 +37,16 @@ def for_model(
         TypeError: JSON cannot hold the value.
     """
     several = isinstance(value, list | tuple) and any(map(_is_picture, value))
-    parts = [one if _is_picture(one) else plain(one) for one in (value if several else [value])]
-    texts = [one for one in parts if not isinstance(one, BinaryContent)]
+    parts = [part if _is_picture(part) else plain(sendable(part)) for part in (value if several else [value])]
+    texts = [part for part in parts if not isinstance(part, BinaryContent)]
     size = _bytes_of(texts if several else texts[0], allow_nan) if texts else 0
     if size > limit:
         return "retry", f"The result has {size} bytes, of which {limit} can be read. Ask for less."
-    pictures = [one for one in parts if isinstance(one, BinaryContent)]
-    taken = sum(len(one.data) for one in pictures)
-    if taken > limit * PICTURES:
+    pictures = [part for part in parts if isinstance(part, BinaryContent)]
+    total_bytes = sum(len(picture.data) for picture in pictures)
+    if total_bytes > limit * PICTURES:
         return "retry", (
-            f"The pictures of the result have {taken} bytes, of which {limit * PICTURES} can be read. "
+            f"The pictures of the result have {total_bytes} bytes, of which {limit * PICTURES} can be read. "
             "Ask for fewer or smaller ones."
         )
     return "success", as_data(parts if several else parts[0])

@@ -17,18 +17,19 @@ from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.context.waits import check_may_wait
 from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, resolve_outcome
 from flink_agents.models.tools.functions import FunctionTool
 
 
-async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
+async def tools_of(ctx: RunnerContext, requested_tools: Iterable[Any]) -> list[ModelTool]:
     """Return tools by their names, functions or objects.
 
     Args:
         ctx: The context of the action.
-        given: Names of tools or of sources of tools, ``Tool`` objects, functions, or tools of other kinds.
+        requested_tools: Names of tools or of their sources, ``Tool`` objects, functions, or other tools.
 
     Raises:
         ResourceNotFoundError: The agent has no tool with a name.
@@ -36,11 +37,11 @@ async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
         AgentsError: A source cannot list its tools.
     """
     tools: list[ModelTool] = []
-    for one in given:
-        if isinstance(one, str):
-            tools += await _tools_named(ctx, one)
+    for tool in requested_tools:
+        if isinstance(tool, str):
+            tools += await _tools_named(ctx, tool)
         else:
-            tools.append(_tool_of(one))
+            tools.append(_tool_of(tool))
     return tools
 
 
@@ -63,12 +64,12 @@ def tool_named(ctx: RunnerContext, name: str) -> ModelTool | None:
         return None
 
 
-def _tool_of(one: Any) -> ModelTool:
-    if isinstance(one, Tool):
-        return FunctionTool(one)
-    if hasattr(one, "definition") and hasattr(one, "call"):
-        return one
-    return FunctionTool(Tool(one))
+def _tool_of(tool: Any) -> ModelTool:
+    if isinstance(tool, Tool):
+        return FunctionTool(tool)
+    if hasattr(tool, "definition") and hasattr(tool, "call"):
+        return tool
+    return FunctionTool(Tool(tool))
 
 
 class Toolbox:
@@ -80,6 +81,10 @@ class Toolbox:
         policy: How they are called.
         retries: How often a model may repeat a wrong call of one tool.
         now: The time that results carry.
+
+    Raises:
+        DuplicateNameError: Two tools of the author have the same name.
+        ContextMisuseError: A tool needs an approval, and the action cannot wait for one.
     """
 
     def __init__(
@@ -91,6 +96,9 @@ class Toolbox:
         self._retries = retries
         self._now = now
         self._wrong: Counter[str] = Counter()
+        for tool in self._tools.values():
+            if getattr(tool, "needs_approval", False):
+                check_may_wait(ctx, f"gives a model the tool {tool.name!r}, which needs an approval,")
 
     @property
     def definitions(self) -> list[ToolDefinition]:
@@ -188,32 +196,35 @@ def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
     Raises:
         DuplicateNameError: Two tools of the author have the same name, or a server's policy is to fail.
     """
-    own = Counter(tool.name for tool in tools if not _is_served(tool))
-    twice = [name for name, number in own.items() if number > 1]
+    name_counts = Counter(tool.name for tool in tools if not _is_served(tool))
+    twice = [name for name, number in name_counts.items() if number > 1]
     if twice:
         raise duplicate(twice)
-    taken, given = set(own), list[ModelTool]()
+    reserved_names = set(name_counts)
+    named_tools = list[ModelTool]()
     for tool in tools:
-        named = _named(tool, taken) if _is_served(tool) else tool
+        named = _named(tool, reserved_names) if _is_served(tool) else tool
         if named is not None:
-            given.append(named)
-            taken.add(named.name)
-    return given
+            named_tools.append(named)
+            reserved_names.add(named.name)
+    return named_tools
 
 
 def _is_served(tool: ModelTool) -> bool:
     return hasattr(tool, "on_name_taken")
 
 
-def _named(tool: Any, taken: set[str]) -> ModelTool | None:
+def _named(tool: Any, reserved_names: set[str]) -> ModelTool | None:
     """Return a server's tool under a free name; None if it is omitted."""
-    if tool.name not in taken:
+    if tool.name not in reserved_names:
         return tool
     if tool.on_name_taken == "fail":
         raise duplicate([tool.name])
-    if tool.on_name_taken == "prefix" and (other := tool.prefixed).name not in taken:
-        _log.warning("a model has a tool %r already: the tool of an MCP server is %r", tool.name, other.name)
-        return other
+    if tool.on_name_taken == "prefix" and (prefixed_tool := tool.prefixed).name not in reserved_names:
+        _log.warning(
+            "a model has a tool %r already: the tool of an MCP server is %r", tool.name, prefixed_tool.name
+        )
+        return prefixed_tool
     _log.warning("a model has a tool %r already: the tool of an MCP server is omitted", tool.name)
     return None
 

@@ -50,12 +50,16 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Emit
         return reader.reading
     reader.follow(plain)
     reading = reader.reading
-    if not any(issubclass(one, NamedEvent) for one in reading.events):
+    if not any(issubclass(event_class, NamedEvent) for event_class in reading.events):
         reading.texts.clear()
     if not reader.sends and (declared := _declared(plain)) is not None:
         bases = tuple(declared)
-        kept = {one for one in reading.events if issubclass(one, bases)} if bases else set[type[Event]]()
-        reading.events = kept | declared | reader.returned
+        matching_events = (
+            {event_class for event_class in reading.events if issubclass(event_class, bases)}
+            if bases
+            else set[type[Event]]()
+        )
+        reading.events = matching_events | declared | reader.returned
     return reading
 
 
@@ -69,17 +73,17 @@ def _declared(function: FunctionType) -> set[type[Event]] | None:
         waiting = [get_type_hints(return_only, function.__globals__)["return"]]
     except Exception:  # A name that only type checkers see.
         return None
-    found: set[type[Event]] = set()
+    event_classes: set[type[Event]] = set()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, type) and issubclass(one, Event) and one not in _ANY_EVENT:
-            found.add(one)
-        elif get_origin(one) is not None and get_args(one):
-            waiting.extend(get_args(one))
-        elif one is not type(None) and one is not None:
+        hint = waiting.pop()
+        if isinstance(hint, type) and issubclass(hint, Event) and hint not in _ANY_EVENT:
+            event_classes.add(hint)
+        elif get_origin(hint) is not None and get_args(hint):
+            waiting.extend(get_args(hint))
+        elif hint is not type(None) and hint is not None:
             # `Event` itself, which may be any event, or no event at all, such as `Any`.
             return None
-    return found
+    return event_classes
 
 
 class _EmissionReader(Reader):
@@ -122,19 +126,19 @@ class _EmissionReader(Reader):
             self._take_mention(mention, function, roles, scope)
         if function is self._root:
             values = (scope.event_of(mention) for mention in mentions.returned)
-            self.returned.update(one for one in values if one is not None)
+            self.returned.update(event_class for event_class in values if event_class is not None)
             values = (scope.event_of(mention) for mention in mentions.sent)
-            self.reading.certain.update(one for one in values if one is not None)
+            self.reading.certain.update(event_class for event_class in values if event_class is not None)
 
     def _note_calls(self, mentions: Mentions, scope: _Scope) -> None:
         """Record the functions that are called as durable steps, and the clients that are used."""
         self.reading.clients.update(mentions.clients)
         self.reading.calls.update(f"model {name}" for name in mentions.models)
         for mention in mentions.durable:
-            found = scope.found(mention)
-            if isinstance(found, DurableCallable):
-                self.reading.clients.update(found.clients)
-                self.reading.calls.add(found.identity.rpartition(":")[2])
+            target = scope.found(mention)
+            if isinstance(target, DurableCallable):
+                self.reading.clients.update(target.clients)
+                self.reading.calls.add(target.identity.rpartition(":")[2])
             else:
                 self.reading.calls.add((mention.root, *mention.attributes)[-1])
 
@@ -142,11 +146,11 @@ class _EmissionReader(Reader):
         """Return the parameters that are the instance, the event and the context."""
         names = parameters_of(function)
         roles = {name: name for name in names[:1] if name in ("self", "cls")}
-        rest = [name for name in names if name not in roles]
+        remaining_names = [name for name in names if name not in roles]
         if function is self._root:
-            roles.update(zip(rest, ("event", "ctx"), strict=False))
-        roles.update({name: name for name in rest if name in ("event", "ctx")})
-        for name in rest:
+            roles.update(zip(remaining_names, ("event", "ctx"), strict=False))
+        roles.update({name: name for name in remaining_names if name in ("event", "ctx")})
+        for name in remaining_names:
             kind = function.__annotations__.get(name)
             if isinstance(kind, str):
                 kind = function.__globals__.get(kind)
@@ -181,16 +185,18 @@ class _EmissionReader(Reader):
             self._names.update(dict.fromkeys(attributes[1:]))
 
     def _try_attributes(self) -> bool:
-        before = len(self._resolved)
+        previous_count = len(self._resolved)
         for owner in list(self.owners.values()):
             for lookup in list(self._lookups):
                 role, name, function = lookup
                 if (id(owner), lookup) not in self._resolved and _plays(owner, role, function):
                     self._resolved.add((id(owner), lookup))
-                    found = definitions_of(owner, name) if role == "super" else [attribute_of(owner, name)]
-                    for one in found:
-                        self._take(one)
-        return super()._try_attributes() or len(self._resolved) > before
+                    definitions = (
+                        definitions_of(owner, name) if role == "super" else [attribute_of(owner, name)]
+                    )
+                    for definition in definitions:
+                        self._take(definition)
+        return super()._try_attributes() or len(self._resolved) > previous_count
 
     def _walk(self, value: Any, mention: Mention) -> None:
         """Read the object of a mention, as far as it can be found without running code."""
@@ -202,12 +208,14 @@ class _EmissionReader(Reader):
                 self._take(value)
             elif not isinstance(value, ModuleType):
                 self._own(value)
-            found = attribute_of(value, name)
-            if not isinstance(value, ModuleType) and (plain_function(found) is not None or found is None):
-                self._take(found)
+            attribute = attribute_of(value, name)
+            if not isinstance(value, ModuleType) and (
+                plain_function(attribute) is not None or attribute is None
+            ):
+                self._take(attribute)
                 self._names.update(dict.fromkeys(mention.attributes[number:]))
                 return
-            value = found
+            value = attribute
         if value is not _UNKNOWN:
             self._take(value)
 
@@ -270,11 +278,11 @@ class _Scope:
                 module = resolve_name("." * level + module, str(self._globals.get("__package__") or ""))
             except ImportError:
                 return _UNKNOWN
-        found = sys.modules.get(module)
-        if found is None or name is None:
-            return found if found is not None else _UNKNOWN
+        loaded_module = sys.modules.get(module)
+        if loaded_module is None or name is None:
+            return loaded_module if loaded_module is not None else _UNKNOWN
         inner = sys.modules.get(f"{module}.{name}")
-        value = attribute_of(found, name)
+        value = attribute_of(loaded_module, name)
         return inner if value is None else value
 
 

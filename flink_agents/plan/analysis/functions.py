@@ -48,10 +48,10 @@ def lambda_text(function: Callable[..., Any]) -> str | None:
         nodes = functions_in(source).get(code.co_firstlineno, ())
     except (OSError, SyntaxError):
         return None
-    found = [one for one in nodes if isinstance(one, ast.Lambda)]
-    if len(found) > 1:
-        found = [one for one in found if _looks_like(one, code)]
-    return ast.unparse(found[0]) if found else None
+    lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
+    if len(lambdas) > 1:
+        lambdas = [node for node in lambdas if _looks_like(node, code)]
+    return ast.unparse(lambdas[0]) if lambdas else None
 
 
 def _looks_like(node: ast.Lambda, code: CodeType) -> bool:

@@ -21,8 +21,8 @@ def imports_of(code: CodeType, package: str | None) -> Iterator[str]:
     if _IMPORT_NAME not in code.co_code[::2]:
         return
     level = 0
-    for one in dis.get_instructions(code):
-        if one.opname == "LOAD_CONST" and isinstance(one.argval, int):
-            level = one.argval
-        elif one.opname == "IMPORT_NAME" and (package or not level):
-            yield importlib.util.resolve_name("." * level + one.argval, package)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, int):
+            level = instruction.argval
+        elif instruction.opname == "IMPORT_NAME" and (package or not level):
+            yield importlib.util.resolve_name("." * level + instruction.argval, package)

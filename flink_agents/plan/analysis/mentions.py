@@ -87,18 +87,18 @@ def mentions_of(
     """
     names = frozenset(context)
     readings = _READINGS.get(function.__code__)
-    for one in readings or ():
-        if one.holds(names, is_event):
-            return one.mentions
+    for cached_reading in readings or ():
+        if cached_reading.holds(names, is_event):
+            return cached_reading.mentions
     node = node_of(function)
     if node is None:
         return None
     events = _EventReferences(is_event)
     visitor = _Visitor(names, events)
     visitor.read(node)
-    made = _CodeReading(names, events.answers, visitor.mentions)
-    _READINGS.put(function.__code__, (made, *(readings or ())[: _MAX_READINGS - 1]))
-    return made.mentions
+    reading = _CodeReading(names, events.answers, visitor.mentions)
+    _READINGS.put(function.__code__, (reading, *(readings or ())[: _MAX_READINGS - 1]))
+    return reading.mentions
 
 
 class _EventReferences:
@@ -159,8 +159,8 @@ class _Visitor(ast.NodeVisitor):
         for inner in ast.walk(node):
             self.mentions.bound.update(_bound_by(inner))
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        for one in body:
-            self.visit(one)
+        for statement in body:
+            self.visit(statement)
         if isinstance(node, ast.Lambda):
             self._note_returned(node.body)
 
@@ -193,7 +193,7 @@ class _Visitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         chain = _chain(node.func)
         name = chain.attributes[-1] if chain is not None and chain.attributes else chain and chain.root
-        handed = [*node.args, *(one.value for one in node.keywords)]
+        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         if chain is None:
             self.visit(node.func)
         elif name in _FIRST_ONLY:
@@ -205,7 +205,9 @@ class _Visitor(ast.NodeVisitor):
             self._visit_all(handed[1:])
             return
         else:
-            takes_context = any(isinstance(one, ast.Name) and one.id in self._context for one in handed)
+            takes_context = any(
+                isinstance(argument, ast.Name) and argument.id in self._context for argument in handed
+            )
             if takes_context or not self._content:
                 self.mentions.found.append(chain._replace(called=True))
         if chain is not None and chain.root in self._context and node.args:
@@ -226,21 +228,21 @@ class _Visitor(ast.NodeVisitor):
                 # DurableCallable(charge, ...), if that is used.
                 self._note_client_setting(first)
                 first = first.args[0]
-            found = _chain(first)
-            self.mentions.durable += [] if found is None else [found]
+            chain = _chain(first)
+            self.mentions.durable += [] if chain is None else [chain]
         elif isinstance(first, ast.Constant):
-            kept = {
+            names_by_method = {
                 "emit_to": self.mentions.tags,
                 "chat": self.mentions.models,
                 "client": self.mentions.clients,
             }
-            kept.get(method, set[str]()).add(str(first.value))
+            names_by_method.get(method, set[str]()).add(str(first.value))
 
-    def _note_client_setting(self, made: ast.Call) -> None:
-        for one in made.keywords:
-            if one.arg == "client":
-                values = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
-                names = (each.value for each in values if isinstance(each, ast.Constant))
+    def _note_client_setting(self, call: ast.Call) -> None:
+        for keyword in call.keywords:
+            if keyword.arg == "client":
+                values = keyword.value.elts if isinstance(keyword.value, ast.Tuple) else [keyword.value]
+                names = (value.value for value in values if isinstance(value, ast.Constant))
                 self.mentions.clients.update(map(str, names))
 
     def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
@@ -248,18 +250,19 @@ class _Visitor(ast.NodeVisitor):
             self.visit(node)
 
     def _visit_content(self, nodes: Iterable[ast.AST | None], texts: bool = False) -> None:
-        before, self._content = self._content, True
+        was_content = self._content
+        self._content = True
         for node in nodes:
-            if isinstance(node, ast.Constant) and texts and not before and isinstance(node.value, str):
+            if isinstance(node, ast.Constant) and texts and not was_content and isinstance(node.value, str):
                 self.mentions.texts.add(node.value)
-            elif isinstance(node, ast.Name | ast.Attribute) and texts and not before:
+            elif isinstance(node, ast.Name | ast.Attribute) and texts and not was_content:
                 # The string may be a named constant: the lookup shows its value.
                 self._content = False
                 self.mentions.found.extend(filter(None, [_chain(node)]))
                 self._content = True
             elif node is not None:
                 self.visit(node)
-        self._content = before
+        self._content = was_content
 
     # -- names that are only inspected ------------------------------------------------
 
@@ -282,17 +285,17 @@ class _Visitor(ast.NodeVisitor):
         self._visit_all(node.body)
 
     def visit_match_case(self, node: ast.match_case) -> None:
-        self._visit_all([one for one in (node.guard, *node.body) if one is not None])
+        self._visit_all([child for child in (node.guard, *node.body) if child is not None])
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._visit_content(one.value for one in node.values if isinstance(one, ast.FormattedValue))
+        self._visit_content(part.value for part in node.values if isinstance(part, ast.FormattedValue))
 
     def visit_arguments(self, node: ast.arguments) -> None:
-        self._visit_all([one for one in (*node.defaults, *node.kw_defaults) if one is not None])
+        self._visit_all([default for default in (*node.defaults, *node.kw_defaults) if default is not None])
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._visit_inner([*node.decorator_list, node.args, *node.body])
@@ -320,8 +323,8 @@ class _Visitor(ast.NodeVisitor):
 
     def _note_returned(self, node: ast.expr | None) -> None:
         if isinstance(node, ast.List | ast.Tuple):
-            for one in node.elts:
-                self._note_returned(one)
+            for member in node.elts:
+                self._note_returned(member)
         elif isinstance(node, ast.IfExp):
             self._note_returned(node.body)
             self._note_returned(node.orelse)
@@ -336,13 +339,13 @@ class _Visitor(ast.NodeVisitor):
     # -- imports ----------------------------------------------------------------------
 
     def visit_Import(self, node: ast.Import) -> None:
-        for one in node.names:
-            module = one.name if one.asname else one.name.partition(".")[0]
-            self.mentions.imports[one.asname or module] = (module, None, 0)
+        for alias in node.names:
+            module = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.mentions.imports[alias.asname or module] = (module, None, 0)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for one in node.names:
-            self.mentions.imports[one.asname or one.name] = (node.module or "", one.name, node.level)
+        for alias in node.names:
+            self.mentions.imports[alias.asname or alias.name] = (node.module or "", alias.name, node.level)
 
 
 def _chain(node: ast.AST) -> Mention | None:

@@ -55,21 +55,22 @@ def named_resources(action: Callable[..., Any]) -> tuple[NamedResource, ...]:
     function = action if isinstance(action, FunctionType) else None
     if function is None or hasattr(function, "__wrapped__"):
         return ()
-    known = _FOUND.get(function.__code__)
-    if known is not None:
-        return known
+    cached_resources = _FOUND.get(function.__code__)
+    if cached_resources is not None:
+        return cached_resources
     node = node_of(function)
     context = _context_of(function)
     if node is None or context is None:
         return ()
     finder = _Finder(node, context)
     finder.read([ast.Expr(node.body)] if isinstance(node, ast.Lambda) else node.body)
-    file, name = short_path(function.__code__.co_filename), function.__qualname__
-    found = (
+    file = short_path(function.__code__.co_filename)
+    name = function.__qualname__
+    resources = (
         NamedResource(kind, called, method, f"{file}:{line} in {name}")
         for kind, called, method, line in finder.found
     )
-    return _FOUND.put(function.__code__, tuple(found))
+    return _FOUND.put(function.__code__, tuple(resources))
 
 
 _FOUND: IdentityCache[tuple[NamedResource, ...]] = IdentityCache()
@@ -86,40 +87,45 @@ class _Finder:
         self.found: list[tuple[str, str, str, int]] = []
         self._context = context
         arguments = node.args
-        names = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        names = {
+            argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        }
         self._data = names - {context, "self", "cls"}
         self._bind(node)
 
     def _bind(self, node: ast.AST) -> None:
         """Add the locals that only hold data of the event to the names that are unknown at deployment."""
         values: dict[str, list[ast.AST | None]] = {}
-        for one in ast.walk(node):
-            for name, value in _assigned(one):
+        for inner_node in ast.walk(node):
+            for name, value in _assigned(inner_node):
                 values.setdefault(name, []).append(value)
         changed = True
         while changed:
             changed = False
-            for name, given in values.items():
-                if name not in self._data and all(one is not None and self._is_data(one) for one in given):
+            for name, assigned_values in values.items():
+                if name not in self._data and all(
+                    assigned_value is not None and self._is_data(assigned_value)
+                    for assigned_value in assigned_values
+                ):
                     self._data.add(name)
                     changed = True
 
     def _is_data(self, node: ast.AST) -> bool:
         """Return True if the value of an expression depends on the event alone."""
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        names = {inner_node.id for inner_node in ast.walk(node) if isinstance(inner_node, ast.Name)}
         return names <= self._data | _PLAIN_NAMES
 
     def read(self, block: Iterable[ast.AST]) -> None:
         """Read statements that are executed in sequence."""
-        for one in block:
-            if isinstance(one, ast.If) and not self._is_data(one.test):
-                self._read_expression(one.test)
-                if _jumps(one.body) or _jumps(one.orelse):
+        for statement in block:
+            if isinstance(statement, ast.If) and not self._is_data(statement.test):
+                self._read_expression(statement.test)
+                if _jumps(statement.body) or _jumps(statement.orelse):
                     return
-            elif isinstance(one, ast.Assert) and not self._is_data(one.test):
+            elif isinstance(statement, ast.Assert) and not self._is_data(statement.test):
                 return
             else:
-                self._read_one(one)
+                self._read_one(statement)
 
     def _read_one(self, node: ast.AST) -> None:
         if isinstance(node, _INNER) or self._is_optional(node):
@@ -128,7 +134,7 @@ class _Finder:
             self._note(node)
         for _, value in ast.iter_fields(node):
             parts: Sequence[Any] = value if isinstance(value, list) else [value]
-            self.read([one for one in parts if isinstance(one, ast.AST)])
+            self.read([part for part in parts if isinstance(part, ast.AST)])
 
     def _read_expression(self, node: ast.AST) -> None:
         if not isinstance(node, ast.BoolOp | ast.IfExp):
@@ -139,7 +145,7 @@ class _Finder:
         if isinstance(node, ast.Try | ast.TryStar):
             return bool(node.handlers)
         if isinstance(node, ast.With | ast.AsyncWith):
-            return any("suppress" in ast.unparse(one.context_expr) for one in node.items)
+            return any("suppress" in ast.unparse(with_item.context_expr) for with_item in node.items)
         if isinstance(node, ast.IfExp | ast.While):
             return not self._is_data(node.test)
         if isinstance(node, ast.BoolOp):
@@ -149,7 +155,7 @@ class _Finder:
         if isinstance(node, ast.Match):
             return not self._is_data(node.subject)
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            return not all(self._is_data(one.iter) for one in node.generators)
+            return not all(self._is_data(generator.iter) for generator in node.generators)
         return False
 
     def _note(self, call: ast.Call) -> None:
@@ -158,13 +164,14 @@ class _Finder:
             return
         if target.value.id != self._context:
             return
-        arguments = [_constant(one) for one in call.args]
-        keywords = {one.arg: _constant(one.value) for one in call.keywords}
+        arguments = [_constant(argument) for argument in call.args]
+        keywords = {keyword.arg: _constant(keyword.value) for keyword in call.keywords}
         if target.attr == "get_resource":
             name = arguments[0] if arguments else keywords.get("name")
             kind = arguments[1] if len(arguments) > 1 else keywords.get("resource_type")
         else:
-            name, kind = arguments[0] if arguments else None, METHODS.get(target.attr)
+            name = arguments[0] if arguments else None
+            kind = METHODS.get(target.attr)
         if name is not None and kind is not None:
             self.found.append((kind, name, target.attr, call.lineno))
 
@@ -193,12 +200,12 @@ def _assigned(node: ast.AST) -> list[tuple[str, ast.AST | None]]:
     if isinstance(node, ast.withitem) and node.optional_vars is not None:
         return [(name, None) for name in _names(node.optional_vars)]
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return [(one.asname or one.name.partition(".")[0], None) for one in node.names]
+        return [(alias.asname or alias.name.partition(".")[0], None) for alias in node.names]
     return []
 
 
 def _names(target: ast.AST) -> list[str]:
-    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
 
 
 def _jumps(block: Sequence[ast.stmt]) -> bool:

@@ -55,14 +55,14 @@ class EmittedEvents:
     certain: set[type[Event]] = field(default_factory=set)
     opaque: bool = False
 
-    def update(self, other: EmittedEvents) -> None:
-        """Add what ``other`` found."""
-        self.events |= other.events
-        self.texts |= other.texts
-        self.tags |= other.tags
-        self.calls |= other.calls
-        self.clients |= other.clients
-        self.opaque |= other.opaque
+    def update(self, other_events: EmittedEvents) -> None:
+        """Add what ``other_events`` found."""
+        self.events |= other_events.events
+        self.texts |= other_events.texts
+        self.tags |= other_events.tags
+        self.calls |= other_events.calls
+        self.clients |= other_events.clients
+        self.opaque |= other_events.opaque
 
 
 def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> EmittedEvents:
@@ -154,18 +154,18 @@ class Reader:
 
     def _try_attributes(self) -> bool:
         """Look up each loaded name in each owner; return True if one is new."""
-        before = len(self._tried)
+        previous_count = len(self._tried)
         for owner in list(self.owners.values()):
             # An owner has few of the names.
-            known = self._known.get(id(owner))
-            if known is None:
-                known = self._known[id(owner)] = names_of(owner)
+            attribute_names = self._known.get(id(owner))
+            if attribute_names is None:
+                attribute_names = self._known[id(owner)] = names_of(owner)
             for name in list(self._names) if self._reaches(owner) else ():
-                if name in known and (id(owner), name) not in self._tried:
+                if name in attribute_names and (id(owner), name) not in self._tried:
                     self._tried.add((id(owner), name))
-                    for found in definitions_of(owner, name):
-                        self._take(found)
-        return len(self._tried) > before
+                    for definition in definitions_of(owner, name):
+                        self._take(definition)
+        return len(self._tried) > previous_count
 
     def _reaches(self, owner: Any) -> bool:
         """Return True if a loaded name may be an attribute of ``owner``."""
@@ -196,10 +196,10 @@ class Reader:
 
     def _is_own(self, value: Any) -> bool:
         top = _top(value)
-        known = self._own_packages.get(top)
-        if known is None:
-            known = self._own_packages[top] = self._is_own_package(top)
-        return known
+        is_own = self._own_packages.get(top)
+        if is_own is None:
+            is_own = self._own_packages[top] = self._is_own_package(top)
+        return is_own
 
     def _is_own_package(self, top: str) -> bool:
         if top in self._home:
@@ -254,25 +254,25 @@ def holder_of(value: Any) -> tuple[Any, ...]:
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
     """Return the names of enclosing functions that ``function`` uses, with the values that exist."""
-    found: dict[str, Any] = {}
+    closure_values: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            found[name] = cell.cell_contents
+            closure_values[name] = cell.cell_contents
         except ValueError:
             # A cell without a value yet.
             continue
-    return found
+    return closure_values
 
 
 def names_of(owner: Any) -> set[str]:
     """Return the possible attribute names of ``owner``, without running its code."""
     kinds = [*inspect.getmro(type(owner)), *(inspect.getmro(owner) if isinstance(owner, type) else ())]
-    found = {name for kind in kinds for name in vars(kind)}
+    names = {name for kind in kinds for name in vars(kind)}
     try:
-        own: Any = object.__getattribute__(owner, "__dict__")
+        attributes: Any = object.__getattribute__(owner, "__dict__")
     except AttributeError:
-        return found
-    return found.union(own)
+        return names
+    return names.union(attributes)
 
 
 def attribute_of(owner: Any, name: str) -> Any:
@@ -285,9 +285,9 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 def definitions_of(owner: Any, name: str) -> list[Any]:
     """Return an attribute of ``owner`` and the ones that it overrides: ``super()`` leads there."""
-    found = [attribute_of(owner, name)]
+    definitions = [attribute_of(owner, name)]
     kind = owner if isinstance(owner, type) else type(owner)
-    return found + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
+    return definitions + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
 
 
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
@@ -295,11 +295,11 @@ def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
     if "return" not in function.__annotations__:
         return
     annotation = function.__annotations__["return"]
-    found = function.__globals__.get(annotation) if isinstance(annotation, str) else annotation
-    if isinstance(found, type) or annotation in (None, "None"):
+    return_type = function.__globals__.get(annotation) if isinstance(annotation, str) else annotation
+    if isinstance(return_type, type) or annotation in (None, "None"):
         # Most annotations are a name or absent, and need no evaluation.
-        if isinstance(found, type) and issubclass(found, Event):
-            yield found
+        if isinstance(return_type, type) and issubclass(return_type, Event):
+            yield return_type
         return
     # Only this one: annotations of parameters may have names that only type checkers see.
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
@@ -308,7 +308,7 @@ def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
     except Exception:  # This one may have such a name as well.
         return
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, type) and issubclass(one, Event):
-            yield one
-        waiting.extend(get_args(one))
+        hint = waiting.pop()
+        if isinstance(hint, type) and issubclass(hint, Event):
+            yield hint
+        waiting.extend(get_args(hint))

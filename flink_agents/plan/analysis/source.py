@@ -21,15 +21,15 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 def node_of(function: FunctionType) -> AnyFunction | None:
     """Return the syntax tree of a function; None if its source is not available or not certain."""
     code = function.__code__
-    known = _NODES.get(code)
-    if known is not None:
-        return known
+    cached_node = _NODES.get(code)
+    if cached_node is not None:
+        return cached_node
     try:
         nodes = functions_in("".join(inspect.findsource(function)[0])).get(code.co_firstlineno, ())
     except (OSError, SyntaxError, TypeError):
         return None
     names = _arguments(code)
-    fitting = [one for one in nodes if _name(one) == code.co_name and _parameters(one) == names]
+    fitting = [node for node in nodes if _name(node) == code.co_name and _parameters(node) == names]
     # If a line has several lambdas, it is unknown which one this is.
     return _NODES.put(code, fitting[0]) if len(fitting) == 1 else None
 
@@ -40,16 +40,16 @@ _NODES: IdentityCache[AnyFunction] = IdentityCache()
 @functools.lru_cache(maxsize=16)
 def functions_in(source: str) -> dict[int, list[AnyFunction]]:
     """Return the functions in a source string, by their first lines; the result is shared."""
-    found: dict[int, list[AnyFunction]] = {}
-    for one in ast.walk(ast.parse(source)):
-        if isinstance(one, AnyFunction):
-            found.setdefault(_first_line(one), []).append(one)
-    return found
+    functions: dict[int, list[AnyFunction]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, AnyFunction):
+            functions.setdefault(_first_line(node), []).append(node)
+    return functions
 
 
 def _first_line(node: AnyFunction) -> int:
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min(one.lineno for one in (node, *decorators))
+    return min(part.lineno for part in (node, *decorators))
 
 
 def _name(node: AnyFunction) -> str:
@@ -58,7 +58,7 @@ def _name(node: AnyFunction) -> str:
 
 def _parameters(node: AnyFunction) -> list[str]:
     arguments = node.args
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def _arguments(code: CodeType) -> list[str]:

@@ -25,7 +25,8 @@ def with_approval(name: str, call: Call, settings: ActionSettings, tells: bool) 
         settings: Its settings.
         tells: True if an action of the agent takes the event that reports a denial.
     """
-    needed, seconds = settings.needs_approval, settings.approval_timeout
+    needed = settings.needs_approval
+    seconds = settings.approval_timeout
 
     async def approved(event: Event, ctx: RunnerContext) -> Any:
         if truth_of(needed(event), f"needs_approval of action {name!r}") if callable(needed) else needed:

@@ -131,7 +131,7 @@ class BoundAgent:
     @property
     def asks(self) -> bool:
         """True if an action or a tool needs an approval, as far as the plan shows."""
-        return any(one.needs_approval for one in (*self.plan.actions, *self.plan.resources))
+        return any(plan_part.needs_approval for plan_part in (*self.plan.actions, *self.plan.resources))
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -143,9 +143,13 @@ class BoundAgent:
         types = (*self.side_outputs.values(), self.output_type, self.context_class, type(self.instance))
         functions = (*(action.function for action in self.actions), *self.clients.values())
         defined = (*types, *functions, *self.event_types.values())
-        named = {one.function.module for one in self.plan.actions}
-        named |= {one.function.module for one in self.plan.resources if one.function is not None}
-        return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
+        named = {action.function.module for action in self.plan.actions}
+        named |= {
+            resource.function.module for resource in self.plan.resources if resource.function is not None
+        }
+        return named | {
+            name for definition in defined if isinstance(name := getattr(definition, "__module__", None), str)
+        }
 
     def resource(self, name: str, type: ResourceType | str) -> Any:
         """Return the resource with that name, from its provider.
@@ -160,11 +164,14 @@ class BoundAgent:
             raise ResourceNotFoundError(
                 error.message, expected=error.expected, found=error.found, fix=error.fix
             ) from None
-        found = next((one for one in self.plan.resources if (one.name, one.type) == (name, kind)), None)
-        if found is None:
+        resource_plan = next(
+            (resource for resource in self.plan.resources if (resource.name, resource.type) == (name, kind)),
+            None,
+        )
+        if resource_plan is None:
             raise self._not_found(name, kind)
         if (kind, name) not in self._made:
-            self._made[kind, name] = self._provide(found)
+            self._made[kind, name] = self._provide(resource_plan)
         return self._made[kind, name]
 
     def check_cluster(self, config: Configuration) -> None:
@@ -176,10 +183,10 @@ class BoundAgent:
         Raises:
             AgentsError: A provider rejects one.
         """
-        for one in self.plan.resources:
-            provider = provider_of(one.type)
-            if provider is not None and one.descriptor is not None and not one.descriptor.clazz:
-                provider.check_cluster(one.name, one.descriptor.arguments, config)
+        for resource in self.plan.resources:
+            provider = provider_of(resource.type)
+            if provider is not None and resource.descriptor is not None and not resource.descriptor.clazz:
+                provider.check_cluster(resource.name, resource.descriptor.arguments, config)
 
     def check_worker(self, config: Configuration) -> None:
         """Check that this process has the requirements of the resources: providers, modules, secrets.
@@ -190,29 +197,30 @@ class BoundAgent:
         Raises:
             AgentsError: Something is missing.
         """
-        for one in self.plan.resources:
-            provider = provider_of(one.type)
+        for resource in self.plan.resources:
+            provider = provider_of(resource.type)
             if provider is None:
-                raise _unprovided(one)
-            provider.check_worker(self._declared(one), config)
+                raise _unprovided(resource)
+            provider.check_worker(self.declared(resource), config)
 
-    def _provide(self, one: ResourcePlan) -> Any:
-        provider = provider_of(one.type)
+    def _provide(self, resource: ResourcePlan) -> Any:
+        provider = provider_of(resource.type)
         if provider is None:
-            raise _unprovided(one)
-        return provider.provide(self._declared(one))
+            raise _unprovided(resource)
+        return provider.provide(self.declared(resource))
 
-    def _declared(self, one: ResourcePlan) -> DeclaredResource:
-        descriptor = one.descriptor or DescriptorPlan()
+    def declared(self, resource: ResourcePlan) -> DeclaredResource:
+        """Return a resource of the plan in the form for its provider."""
+        descriptor = resource.descriptor or DescriptorPlan()
         return DeclaredResource(
-            name=one.name,
+            name=resource.name,
             get=self.resource,
             clazz=self._named_code(descriptor.clazz),
             arguments=self._named_code(descriptor.arguments),
-            function=self._functions.get((one.type, one.name)),
-            description=one.description,
-            prompt=one.prompt,
-            limits=one.model_copy(update={"needs_approval": self._approvals.get(one.name, False)}),
+            function=self._functions.get((resource.type, resource.name)),
+            description=resource.description,
+            prompt=resource.prompt,
+            limits=resource.model_copy(update={"needs_approval": self._approvals.get(resource.name, False)}),
         )
 
     def _named_code(self, value: Any) -> Any:
@@ -220,7 +228,7 @@ class BoundAgent:
         if isinstance(value, str):
             return NamedCode(value, self._named[value]) if value in self._named else value
         if isinstance(value, dict) and self._named:
-            return {name: self._named_code(one) for name, one in cast("dict[str, Any]", value).items()}
+            return {name: self._named_code(member) for name, member in cast("dict[str, Any]", value).items()}
         return value
 
     def load_providers(self) -> None:
@@ -229,7 +237,7 @@ class BoundAgent:
         Raises:
             MissingExtraError: A package is missing.
         """
-        for kind in dict.fromkeys(one.type for one in self.plan.resources):
+        for kind in dict.fromkeys(resource.type for resource in self.plan.resources):
             try:
                 provider = provider_of(kind)
             except ResourceUnavailableError:
@@ -253,8 +261,8 @@ class BoundAgent:
         return self.clients[name]
 
     def _not_found(self, name: str, kind: ResourceType) -> ResourceNotFoundError:
-        names = [one.name for one in self.plan.resources if one.type is kind]
-        elsewhere = [one.type.value for one in self.plan.resources if one.name == name]
+        names = [resource.name for resource in self.plan.resources if resource.type is kind]
+        elsewhere = [resource.type.value for resource in self.plan.resources if resource.name == name]
         fix = f"declare it in the agent, with @{kind.value} or add_resource"
         if elsewhere:
             fix = f"{name!r} is a {elsewhere[0]}: ask for that type"
@@ -266,11 +274,11 @@ class BoundAgent:
         )
 
 
-def _unprovided(one: ResourcePlan) -> ResourceUnavailableError:
+def _unprovided(resource: ResourcePlan) -> ResourceUnavailableError:
     return ResourceUnavailableError(
-        f"no installed package provides the {one.type.value} {one.name!r}",
-        expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
-        found=(one.descriptor and one.descriptor.clazz) or one.type.value,
+        f"no installed package provides the {resource.type.value} {resource.name!r}",
+        expected=f"a distribution with an entry point {resource.type.value!r} in {RESOURCE_PROVIDERS}",
+        found=(resource.descriptor and resource.descriptor.clazz) or resource.type.value,
         fix="install one, on the workers as well, or call the service from the action itself",
     )
 
@@ -295,17 +303,17 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
     instance.agent_name = plan.name
     events = _event_types(plan, code)
     functions = {
-        (one.type, one.name): _function_of(one, instance, code)
-        for one in plan.resources
-        if one.type in (ResourceType.TOOL, ResourceType.CLIENT)
+        (resource.type, resource.name): _function_of(resource, instance, code)
+        for resource in plan.resources
+        if resource.type in (ResourceType.TOOL, ResourceType.CLIENT)
     }
     context_class, side_outputs, output_type = _types_of(plan, code)
     denied = ApprovalDeniedEvent.EVENT_TYPE
-    tells = any(denied in one.triggers for one in plan.actions)
+    tells = any(denied in action.triggers for action in plan.actions)
     # The constructor may have received it as an argument, which no plan holds.
     instance.output_type = output_type
     tools = code.tools.values() if code is not None else resources_of(instance)
-    declared = {one.name: one.settings.needs_approval for one in tools if one.type is ResourceType.TOOL}
+    declared = {tool.name: tool.settings.needs_approval for tool in tools if tool.type is ResourceType.TOOL}
     return BoundAgent(
         plan=plan,
         instance=instance,
@@ -318,11 +326,15 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         event_types=events,
         retry=_retry(plan.retry, code.retry if code is not None else None),
         on_suspend=plan.on_suspend,
-        clients={name: one for (kind, name), one in functions.items() if kind is ResourceType.CLIENT},
+        clients={
+            name: function for (kind, name), function in functions.items() if kind is ResourceType.CLIENT
+        },
         _functions=functions,
         _named=code.named if code is not None else {},
         _approvals={
-            one.name: _needs(one, declared) for one in plan.resources if one.type is ResourceType.TOOL
+            resource.name: _needs(resource, declared)
+            for resource in plan.resources
+            if resource.type is ResourceType.TOOL
         },
     )
 
@@ -343,15 +355,15 @@ def _agent_class(plan: AgentPlan, code: AgentCode | None) -> type[Agent]:
 
 
 def _event_types(plan: AgentPlan, code: AgentCode | None) -> dict[str, type[Event]]:
-    found: dict[str, type[Event]] = {}
+    event_classes: dict[str, type[Event]] = {}
     for event in plan.events:
         if event.type in BUILT_IN:
-            found[event.type] = BUILT_IN[event.type]
+            event_classes[event.type] = BUILT_IN[event.type]
         elif code is not None and event.type in code.events:
-            found[event.type] = code.events[event.type]
+            event_classes[event.type] = code.events[event.type]
         elif event.event_class is not None:
-            found[event.type] = event.event_class.resolve()
-    return found
+            event_classes[event.type] = event.event_class.resolve()
+    return event_classes
 
 
 def _bind_action(
@@ -373,7 +385,7 @@ def _bind_action(
         is_async=is_async,
         is_generator=is_generator(function),
         is_async_generator=is_async_generator(function),
-        trigger_classes=tuple(events[one] for one in action.trigger_classes),
+        trigger_classes=tuple(events[event_type] for event_type in action.trigger_classes),
         trigger_types=frozenset(action.trigger_types),
         settings=settings,
         config=dict(action.config),
@@ -390,7 +402,8 @@ def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy
 
 def _where(function: Any, instance: Agent) -> str:
     """Return the user's line of an action; for an action of this package, the user's class."""
-    code, kind = getattr(inspect.unwrap(unwrap(function)), "__code__", None), type(instance)
+    code = getattr(inspect.unwrap(unwrap(function)), "__code__", None)
+    kind = type(instance)
     if code is None or is_users_code(code) or kind.__module__.startswith("flink_agents."):
         return place_of(function)
     return place_of_class(kind)
@@ -412,7 +425,9 @@ def _code_of(
             fix="pass bind() the plan and the code of the same agent",
         )
     condition = _condition(action.when, action.name, instance)
-    declared = {one.name: one.mark.settings.needs_approval for one in actions_of(instance)}
+    declared = {
+        declaration.name: declaration.mark.settings.needs_approval for declaration in actions_of(instance)
+    }
     needs = _needs(action, declared)
     return unwrap(action.function.resolve()), _settings(action, None, condition, needs)
 
@@ -424,18 +439,18 @@ def _settings(
     return ActionSettings(**values, retry=_retry(action.retry, retry), when=when)
 
 
-def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
+def _needs(action_or_tool: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
     """Return True if an approval is needed, or the function that decides.
 
     Args:
-        one: The action or tool.
+        action_or_tool: The action or tool.
         declared: The setting in the code, by name, if it is available.
     """
-    if not isinstance(one.needs_approval, str):
-        return one.needs_approval
-    if one.name in declared:
-        return declared[one.name]
-    return FunctionRef.parse(one.needs_approval).resolve()
+    if not isinstance(action_or_tool.needs_approval, str):
+        return action_or_tool.needs_approval
+    if action_or_tool.name in declared:
+        return declared[action_or_tool.name]
+    return FunctionRef.parse(action_or_tool.needs_approval).resolve()
 
 
 def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callable[[Event], bool] | None:
@@ -458,7 +473,8 @@ def _bound(function: Callable[..., Any], kind: Kind | None, instance: Agent) -> 
 
 def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None) -> Callable[..., Any]:
     """Return the function of a tool or a client, bound to the agent."""
-    function, hints = None, None
+    function = None
+    hints = None
     if code is not None:
         is_tool = resource.type is ResourceType.TOOL
         declared = (code.tools if is_tool else code.clients).get(resource.name)
@@ -479,14 +495,14 @@ def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) ->
     """Return a copy of ``function`` whose annotations are types, not names that may be unknown there."""
     if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
         return function
-    code, names, name = function.__code__, function.__globals__, function.__name__
+    code = function.__code__
+    names = function.__globals__
+    name = function.__name__
     copy = FunctionType(code, names, name, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(function.__dict__)
     copy.__annotations__ = dict(hints)
-    copy.__qualname__, copy.__doc__, copy.__module__ = (
-        function.__qualname__,
-        function.__doc__,
-        function.__module__,
-    )
+    copy.__qualname__ = function.__qualname__
+    copy.__doc__ = function.__doc__
+    copy.__module__ = function.__module__
     return copy

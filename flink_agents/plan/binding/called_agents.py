@@ -16,9 +16,11 @@ from typing import Any
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import ACTION_MARK, RESOURCE_MARK
 from flink_agents.plan.binding.uses import ASKS, OF_MODULES, named_by, names_in, with_contents
-from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.compile.code import AgentCode
+from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.declarations import actions_of, resources_of
+from flink_agents.plan.model import AgentPlan
 
 _MAX_FOLLOWED = 1000
 """Maximum number of functions of one agent that are read."""
@@ -32,6 +34,19 @@ def asks_for_approvals(agent: Agent) -> bool:
 
     Its requests belong to the calling agent, whose streams emit and answer them.
     """
+    for called, plan, _ in called_agents(agent):
+        if plan is None:
+            if _has_marks(called):
+                return True
+        elif any(plan_part.needs_approval for plan_part in (*plan.actions, *plan.resources)):
+            return True
+    return False
+
+
+def called_agents(
+    agent: Agent,
+) -> Iterator[tuple[Agent | type[Agent], AgentPlan | None, AgentCode | None]]:
+    """Yield the sub-agents of an agent, at any depth, with plan and code; None if one cannot be compiled."""
     ahead = [agent]
     # Visited objects are kept alive, so that no other object gets the same id().
     seen: dict[int, Any] = {}
@@ -42,22 +57,19 @@ def asks_for_approvals(agent: Agent) -> bool:
             seen[id(called)] = called
             try:
                 instance = instance_of(called)
-                plan = compile_agent(instance)
+                plan, code = compile_with_code(instance)
             except Exception:  # Whatever the user's code raises.
                 # The calling action gets the error, unless it passes the arguments that the class needs.
-                if _has_marks(called):
-                    return True
+                yield called, None, None
                 continue
-            if any(one.needs_approval for one in (*plan.actions, *plan.resources)):
-                return True
+            yield called, plan, code
             ahead.append(instance)
-    return False
 
 
 def _called_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
     """Yield the sub-agents that the code of an agent names."""
-    declared = [one.function for one in (*actions_of(agent), *resources_of(agent))]
-    added = [getattr(one.value, "func", None) for one in resources_of(agent)]
+    declared = [declaration.function for declaration in (*actions_of(agent), *resources_of(agent))]
+    added = [getattr(resource.value, "func", None) for resource in resources_of(agent)]
     ahead: list[Any] = [*declared, *added]
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
@@ -69,22 +81,26 @@ def _called_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
         values = [*named_by(_globals_of(function.__code__), function, names), *_attributes(agent, names)]
         if not names.isdisjoint(ASKS):
             yield from filter(_is_agent, with_contents(values))
-        ahead += (one for one in with_contents(values) if not isinstance(one, type))
+        ahead += (value for value in with_contents(values) if not isinstance(value, type))
 
 
 def _globals_of(code: CodeType) -> set[str]:
     """Return the names that code looks up in its module; an attribute may have the name of a global."""
-    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname in OF_MODULES}
-    inner = (_globals_of(one) for one in code.co_consts if isinstance(one, CodeType))
-    return found.union(*inner)
+    names = {
+        str(instruction.argval)
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in OF_MODULES
+    }
+    inner = (_globals_of(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return names.union(*inner)
 
 
 def _attributes(agent: Agent, names: Set[str]) -> Iterator[Any]:
     """Yield attributes of an agent and its class."""
-    own = vars(agent)
+    attributes = vars(agent)
     for name in names:
-        if name in own:
-            yield own[name]
+        if name in attributes:
+            yield attributes[name]
         yield inspect.getattr_static(type(agent), name, None)
 
 
@@ -98,8 +114,8 @@ def _plain(function: Any) -> FunctionType | None:
         function = getattr(function, "__func__", getattr(function, "func", None))
     if not isinstance(function, FunctionType):
         return None
-    found = inspect.unwrap(function)
-    return found if isinstance(found, FunctionType) else None
+    unwrapped_function = inspect.unwrap(function)
+    return unwrapped_function if isinstance(unwrapped_function, FunctionType) else None
 
 
 def _is_agent(value: Any) -> bool:
@@ -110,5 +126,7 @@ def _has_marks(agent: Agent | type[Agent]) -> bool:
     """Return True if an action or a tool of a class is declared with an approval."""
     kind = agent if isinstance(agent, type) else type(agent)
     members = [_plain(member) for base in kind.__mro__ for member in vars(base).values()]
-    marks = [getattr(one, name, None) for one in members if one for name in (ACTION_MARK, RESOURCE_MARK)]
-    return any(one.settings.needs_approval for one in marks if one is not None)
+    marks = [
+        getattr(member, name, None) for member in members if member for name in (ACTION_MARK, RESOURCE_MARK)
+    ]
+    return any(mark.settings.needs_approval for mark in marks if mark is not None)

@@ -30,7 +30,7 @@ class PromptProvider(ResourceProvider):
         if prompt is None:
             return None
         # The plan is the user's own, but values that Pydantic reads from its JSON count as data.
-        messages = [ChatMessage(role=one.role, content=one.content) for one in prompt.messages]
+        messages = [ChatMessage(role=message.role, content=message.content) for message in prompt.messages]
         return Prompt(messages=tuple(messages), mcp=prompt.mcp)
 
 

@@ -9,8 +9,9 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
@@ -27,9 +28,13 @@ from flink_agents.plan.references import FunctionRef
 _MAX_FOLLOWED = 10_000
 """Maximum number of code objects that are read for one action."""
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 _LIBRARIES = (
     *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep,
+    _PACKAGE + os.sep,
+    # The pytest plugin is a module beside the package.
+    f"{_PACKAGE}_pytest.py",
 )
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
@@ -41,6 +46,9 @@ ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced", "as_tool"
 _WAITS = frozenset({"sleep", "wait_for_signal", "request_approval"})
 """Context methods whose waits outlast an execution. Modules have functions of these names, too."""
 
+_NEEDS_APPROVAL = "needs_approval"
+"""The option of a tool whose calls wait for a person."""
+
 _MEMORY = frozenset({"short_term_memory", "conversation", "long_term_memory"})
 """Context methods that return memory."""
 
@@ -48,7 +56,7 @@ OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
 _DATA = frozenset({str, bytes, int, float, bool, type(None)})
 
-_BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
+_BUILT_IN = frozenset(action.function for action in BUILT_IN_ACTIONS)
 """Actions of this package that make durable steps."""
 
 _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
@@ -65,7 +73,7 @@ Their names are common: in an agent without such a resource, they mean something
 
 def _durable_names(agent: BoundAgent) -> frozenset[str]:
     """Return the names with which code of the agent makes durable steps."""
-    kinds = {one.type for one in agent.plan.resources}
+    kinds = {resource.type for resource in agent.plan.resources}
     return _DURABLE.union(*(names for kind, names in _OF_RESOURCES.items() if kind in kinds))
 
 
@@ -76,9 +84,9 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
     """Return True if any user code that the actions lead to may make durable steps."""
-    if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
+    if makes_durable_calls(agent) or any(resource.needs_approval for resource in agent.plan.resources):
         return True
-    return any(_may_make_calls(one.function, agent) for one in agent.actions)
+    return any(_may_make_calls(action.function, agent) for action in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
@@ -110,7 +118,7 @@ def calls_by_itself(value: Any) -> bool:
     The code of this package is not read as user code is. So its agents are recognized by their actions, and
     its built-in actions by the events that request them.
     """
-    if is_known_to_call_durably(value) or any(value is one.request for one in BUILT_IN_ACTIONS):
+    if is_known_to_call_durably(value) or any(value is action.request for action in BUILT_IN_ACTIONS):
         return True
     kind = value if isinstance(value, type) else type(value)
     return issubclass(kind, Agent) and _inherits_calls(kind)
@@ -118,17 +126,17 @@ def calls_by_itself(value: Any) -> bool:
 
 def _inherits_calls(kind: type[Agent]) -> bool:
     """Return True if an agent has an action of this package that makes durable steps."""
-    known = names_of(kind)
-    members = [inspect.getattr_static(kind, name, None) for name in known]
-    ahead = [one for one in members if isinstance(getattr(one, ACTION_MARK, None), ActionMark)]
+    attribute_names = names_of(kind)
+    members = [inspect.getattr_static(kind, name, None) for name in attribute_names]
+    ahead = [member for member in members if isinstance(getattr(member, ACTION_MARK, None), ActionMark)]
     seen: set[int] = set()
     while ahead:
-        found = inspect.unwrap(ahead.pop())
-        if not isinstance(found, FunctionType) or id(found) in seen or _is_authors(found):
+        function = inspect.unwrap(ahead.pop())
+        if not isinstance(function, FunctionType) or id(function) in seen or _is_authors(function):
             continue
-        seen.add(id(found))
-        names = names_in(found.__code__)
-        used = [inspect.getattr_static(kind, name, None) for name in names & known]
+        seen.add(id(function))
+        names = names_in(function.__code__)
+        used = [inspect.getattr_static(kind, name, None) for name in names & attribute_names]
         if names & _DURABLE or any(map(is_known_to_call_durably, used)):
             return True
         ahead += used
@@ -139,63 +147,65 @@ def _leads_to(
     action: Callable[..., Any],
     agent: BoundAgent,
     wanted: Callable[[FunctionType], bool],
-    known: Callable[[Any], bool] | None = None,
+    is_registered: Callable[[Any], bool] | None = None,
 ) -> bool:
-    """Return True if an action leads to something ``known``, or to user code that is ``wanted``.
+    """Return True if an action leads to an object that ``is_registered``, or to code that is ``wanted``.
 
     The search follows whatever the code names, through modules, classes and objects, but not into libraries.
     The content of a module is unknown before its import; this does not import it, and assumes that it is
     wanted.
     """
-    own = vars(agent.instance).values()
-    ahead: list[Any] = [action, type(agent.instance), *own, *agent.functions]
+    attribute_values = vars(agent.instance).values()
+    ahead: list[Any] = [action, type(agent.instance), *attribute_values, *agent.functions]
     # Visited objects are kept alive, so that no other object gets the same id().
     opened: dict[int, Any] = {}
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
-        found = ahead.pop()
-        if known is not None and any(map(known, with_contents([found]))):
+        candidate = ahead.pop()
+        if is_registered is not None and any(map(is_registered, with_contents([candidate]))):
             return True
-        if id(found) not in opened:
-            opened[id(found)] = found
-            ahead += _inside(found)
-        found = getattr(found, "__func__", getattr(found, "func", found))
-        if not isinstance(found, FunctionType | type | ModuleType):
-            found = type(found)
-        if id(found) in seen or not _is_authors(found):
+        if id(candidate) not in opened:
+            opened[id(candidate)] = candidate
+            ahead += _inside(candidate)
+        candidate = getattr(candidate, "__func__", getattr(candidate, "func", candidate))
+        if not isinstance(candidate, FunctionType | type | ModuleType):
+            candidate = type(candidate)
+        if id(candidate) in seen or not _is_authors(candidate):
             continue
-        seen.add(id(found))
-        if isinstance(found, type):
-            ahead += [*vars(found).values(), *filter(_is_authors, found.__mro__[1:])]
-        elif isinstance(found, FunctionType):
-            if wanted(found) or _imports_unseen_code(found):
+        seen.add(id(candidate))
+        if isinstance(candidate, type):
+            ahead += [*vars(candidate).values(), *filter(_is_authors, candidate.__mro__[1:])]
+        elif isinstance(candidate, FunctionType):
+            if wanted(candidate) or _imports_unseen_code(candidate):
                 return True
-            ahead += named_by(names_in(found.__code__), found)
+            ahead += named_by(names_in(candidate.__code__), candidate)
     return False
 
 
-def _inside(found: Any) -> Iterator[Any]:
-    """Yield what may be called through ``found``; data in a collection is skipped, as there may be much."""
-    if isinstance(found, Agent):
-        yield from (one.function for one in (*actions_of(found), *resources_of(found)))
-        yield from vars(found).values()
-    elif isinstance(found, property):
-        yield from (found.fget, found.fset, found.fdel)
-    elif isinstance(found, FunctionType):
-        yield from (found.__defaults__, found.__kwdefaults__)
+def _inside(candidate: Any) -> Iterator[Any]:
+    """Yield the callable parts of ``candidate``; data in a collection is skipped, as there may be much."""
+    if isinstance(candidate, Agent):
+        yield from (
+            declaration.function for declaration in (*actions_of(candidate), *resources_of(candidate))
+        )
+        yield from vars(candidate).values()
+    elif isinstance(candidate, property):
+        yield from (candidate.fget, candidate.fset, candidate.fdel)
+    elif isinstance(candidate, FunctionType):
+        yield from (candidate.__defaults__, candidate.__kwdefaults__)
         # Functions of libraries are not read, but may call their arguments.
-        yield from _cells(found)
-    elif not isinstance(found, type | ModuleType) and _is_authors(type(found)):
+        yield from _cells(candidate)
+    elif not isinstance(candidate, type | ModuleType) and _is_authors(type(candidate)):
         # An object that holds agents or clients.
-        yield from _attributes(found).values()
-    yield inspect.getattr_static(found, "__wrapped__", None)
-    yield from (one for one in _contents(found) if type(one) not in _DATA)
+        yield from _attributes(candidate).values()
+    yield inspect.getattr_static(candidate, "__wrapped__", None)
+    yield from (content for content in _contents(candidate) if type(content) not in _DATA)
 
 
-def _attributes(found: Any) -> Mapping[str, Any]:
+def _attributes(candidate: Any) -> Mapping[str, Any]:
     """Return the attributes of an object itself, without running its code."""
     try:
-        return object.__getattribute__(found, "__dict__")
+        return object.__getattribute__(candidate, "__dict__")
     except AttributeError:
         return {}
 
@@ -215,12 +225,12 @@ def named_by(names: Set[str], function: FunctionType, of_modules: Set[str] | Non
     """
     ahead = [*map(function.__globals__.get, names), *map(sys.modules.get, _imports(function))]
     modules: set[str] = set()
-    for found in ahead:
-        if not isinstance(found, ModuleType) or not _is_authors(found):
-            yield found
-        elif found.__name__ not in modules:
-            modules.add(found.__name__)
-            ahead += (vars(found)[each] for each in of_modules or names if each in vars(found))
+    for named_object in ahead:
+        if not isinstance(named_object, ModuleType) or not _is_authors(named_object):
+            yield named_object
+        elif named_object.__name__ not in modules:
+            modules.add(named_object.__name__)
+            ahead += (vars(named_object)[name] for name in of_modules or names if name in vars(named_object))
     yield from _cells(function)
 
 
@@ -246,12 +256,12 @@ def _is_unseen(module: str) -> bool:
     return not all(map(_is_in_library, spec.submodule_search_locations or [spec.origin or ""]))
 
 
-def _is_authors(found: Any) -> bool:
+def _is_authors(candidate: Any) -> bool:
     """Return True if a function, class or module is the user's, not of a library or of this package."""
-    if isinstance(found, FunctionType):
-        file = found.__code__.co_filename
+    if isinstance(candidate, FunctionType):
+        file = candidate.__code__.co_filename
     else:
-        module = found.__name__ if isinstance(found, ModuleType) else found.__module__
+        module = candidate.__name__ if isinstance(candidate, ModuleType) else candidate.__module__
         if module in sys.builtin_module_names:
             return False
         loaded = sys.modules.get(module)
@@ -268,7 +278,7 @@ def _is_in_library(file: str) -> bool:
 
 def keeps_state(agent: BoundAgent) -> bool:
     """Return True if code of the agent's actions names memory, or sends events with a delay."""
-    return any(_leads_to(one.function, agent, _keeps) for one in agent.actions)
+    return any(_leads_to(action.function, agent, _keeps) for action in agent.actions)
 
 
 def _keeps(function: FunctionType) -> bool:
@@ -283,23 +293,37 @@ def may_wait(agent: BoundAgent) -> bool:
     """Return True if the agent's actions lead to a wait of the context, or to a library object that waits."""
     if agent.asks:
         return True
-    return any(_leads_to(one.function, agent, _waits, _known_to_wait) for one in agent.actions)
+    return any(_leads_to(action.function, agent, _waits, _known_to_wait) for action in agent.actions)
 
 
 def _known_to_wait(value: Any) -> bool:
-    """Return True if an object declares that it waits, or an agent needs approvals."""
+    """Return True if an object declares that it waits, an agent needs approvals, or options of a tool do."""
     if isinstance(value, Agent):
-        settings = [one.mark.settings for one in actions_of(value)]
-        return any(one.needs_approval for one in settings + [one.settings for one in resources_of(value)])
+        settings = [action.mark.settings for action in actions_of(value)]
+        return any(
+            resource.needs_approval
+            for resource in settings + [setting.settings for setting in resources_of(value)]
+        )
+    options = cast("object", value.keywords) if isinstance(value, partial) else value
+    if isinstance(options, dict) and cast("dict[Any, Any]", options).get(_NEEDS_APPROVAL):
+        return True
     return is_known_to_wait_durably(value)
 
 
 def _waits(function: FunctionType) -> bool:
     """Return True if a function needs an approval, or calls a waiting method of anything but a module."""
     marks = [getattr(function, name, None) for name in (ACTION_MARK, RESOURCE_MARK)]
-    if any(isinstance(one, ActionMark | ResourceMark) and one.settings.needs_approval for one in marks):
+    if any(isinstance(mark, ActionMark | ResourceMark) and mark.settings.needs_approval for mark in marks):
         return True
-    return any(_waits_in(code, function) for code in _codes(function.__code__))
+    return any(_waits_in(code, function) or _names_approval(code) for code in _codes(function.__code__))
+
+
+def _names_approval(code: CodeType) -> bool:
+    """Return True if code may make a tool with approval: its constants have names of arguments and keys."""
+    return any(
+        constant == _NEEDS_APPROVAL or (isinstance(constant, tuple) and _NEEDS_APPROVAL in constant)
+        for constant in code.co_consts
+    )
 
 
 def _waits_in(code: CodeType, function: FunctionType) -> bool:
@@ -307,16 +331,16 @@ def _waits_in(code: CodeType, function: FunctionType) -> bool:
         return False
     owner: Any = None
     imported: set[Any] = set()
-    for one in dis.get_instructions(code):
-        if owner is not None and owner.opname == "IMPORT_NAME" and one.opname.startswith("STORE_"):
-            imported.add(one.argval)
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _WAITS:
+    for instruction in dis.get_instructions(code):
+        if owner is not None and owner.opname == "IMPORT_NAME" and instruction.opname.startswith("STORE_"):
+            imported.add(instruction.argval)
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _WAITS:
             name = owner.argval if owner is not None else None
             of_module = owner is not None and owner.opname in OF_MODULES
             if not (of_module and isinstance(function.__globals__.get(str(name)), ModuleType)):
                 if name is None or name not in imported:
                     return True
-        owner = one
+        owner = instruction
     return False
 
 
@@ -375,11 +399,11 @@ def _contents(value: Any) -> Iterable[Any]:
 
 def names_in(code: CodeType) -> frozenset[str]:
     """Return the names of globals and attributes in code, and in its inner functions."""
-    known = _NAMES.get(code)
+    cached_names = _NAMES.get(code)
     return (
-        _NAMES.put(code, frozenset().union(*(one.co_names for one in _codes(code))))
-        if known is None
-        else known
+        _NAMES.put(code, frozenset().union(*(code_object.co_names for code_object in _codes(code))))
+        if cached_names is None
+        else cached_names
     )
 
 
@@ -391,16 +415,16 @@ Owners = Iterable[tuple[type, set[str]]]
 
 def _members(names: frozenset[str], owners: Owners) -> Iterator[Any]:
     """Yield the attributes of classes with some names."""
-    for owner, known in owners:
-        for name in names & known:
+    for owner, attribute_names in owners:
+        for name in names & attribute_names:
             yield inspect.getattr_static(owner, name, None)
 
 
 def _functions(names: frozenset[str], function: FunctionType, owners: Owners) -> Iterator[Any]:
     """Yield the functions of the module, methods of the agent and closures that ``names`` may mean."""
-    for found in (*map(function.__globals__.get, names), *_members(names, owners)):
-        if getattr(found, "__module__", None) == function.__module__:
-            yield inspect.unwrap(found) if callable(found) else found
+    for candidate in (*map(function.__globals__.get, names), *_members(names, owners)):
+        if getattr(candidate, "__module__", None) == function.__module__:
+            yield inspect.unwrap(candidate) if callable(candidate) else candidate
     yield from _cells(function)
 
 

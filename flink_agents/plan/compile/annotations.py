@@ -63,24 +63,28 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
     wanted = context_class or RunnerContext
     annotation = _hint(function, ctx)
     classes = list(_classes(annotation))
-    if classes and not any(issubclass(wanted, one) for one in classes):
+    if classes and not any(issubclass(wanted, annotated_class) for annotated_class in classes):
         raise _wrong(action, function, f"annotates {ctx!r}, the context, as", annotation, wanted.__qualname__)
     annotation = _hint(function, event)
     classes = list(_classes(annotation))
     triggers = list(_trigger_classes(action))
     fits = any(
-        issubclass(trigger, one) or issubclass(one, trigger) for trigger in triggers for one in classes
+        issubclass(trigger, annotated_class) or issubclass(annotated_class, trigger)
+        for trigger in triggers
+        for annotated_class in classes
     )
     if classes and not fits:
-        expected = f"{' | '.join(one.__qualname__ for one in triggers)}, which triggers it"
+        expected = f"{' | '.join(trigger.__qualname__ for trigger in triggers)}, which triggers it"
         raise _wrong(action, function, f"annotates {event!r}, the event, as", annotation, expected)
     _check_result(action, function)
 
 
 def _check_result(action: ActionDeclaration, function: Any) -> None:
     annotation = _hint(function, "return")
-    for one in _results(annotation):
-        if not (issubclass(one, Event) or issubclass(Event, one) or one is type(None)):
+    for result_class in _results(annotation):
+        if not (
+            issubclass(result_class, Event) or issubclass(Event, result_class) or result_class is type(None)
+        ):
             raise _wrong(
                 action,
                 function,
@@ -110,8 +114,8 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
 
 def _members(annotation: Any) -> Iterator[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
-        for one in get_args(annotation):
-            yield from _members(one)
+        for argument in get_args(annotation):
+            yield from _members(argument)
     else:
         yield annotation
 
@@ -119,28 +123,29 @@ def _members(annotation: Any) -> Iterator[Any]:
 def _classes(annotation: Any) -> Iterator[type]:
     """Yield the classes in an annotation; none if it leaves something open."""
     members = list(_members(annotation))
-    if all(_is_plain_class(one) for one in members):
+    if all(_is_plain_class(member) for member in members):
         yield from members
 
 
 def _results(annotation: Any) -> Iterator[type]:
     """Yield the classes that an action returns or yields, as far as they are known."""
-    for one in _members(annotation):
-        origin, arguments = get_origin(one), get_args(one)
+    for member in _members(annotation):
+        origin = get_origin(member)
+        arguments = get_args(member)
         if origin in _YIELDING and arguments:
             yielded = arguments if origin is tuple else arguments[:1]
-            for each in yielded:
-                yield from _results(each)
-        elif _is_plain_class(one) and one not in _YIELDING and not issubclass(one, _HOLDERS):
-            yield one
+            for argument in yielded:
+                yield from _results(argument)
+        elif _is_plain_class(member) and member not in _YIELDING and not issubclass(member, _HOLDERS):
+            yield member
 
 
-def _is_plain_class(one: Any) -> bool:
+def _is_plain_class(member: Any) -> bool:
     return (
-        isinstance(one, type)
-        and get_origin(one) is None
-        and one is not Any
-        and not getattr(one, "_is_protocol", False)
+        isinstance(member, type)
+        and get_origin(member) is None
+        and member is not Any
+        and not getattr(member, "_is_protocol", False)
     )
 
 

@@ -54,38 +54,46 @@ class DeclaredAgent:
             FunctionReferenceError: A package that an action of this package needs is not installed.
         """
         instance = instance_of(agent)
-        own = actions_of(instance)
-        emissions = emissions_of(type(instance), own, instance.context_class)
-        added = needed_actions(own, emissions)
-        return cls(instance, (*own, *added), tuple(resources_of(instance)), emissions.with_actions(added))
+        declared_actions = actions_of(instance)
+        emissions = emissions_of(type(instance), declared_actions, instance.context_class)
+        added = needed_actions(declared_actions, emissions)
+        return cls(
+            instance,
+            (*declared_actions, *added),
+            tuple(resources_of(instance)),
+            emissions.with_actions(added),
+        )
 
 
-def needed_actions(own: Sequence[ActionDeclaration], emissions: Emissions) -> list[ActionDeclaration]:
+def needed_actions(
+    declared_actions: Sequence[ActionDeclaration], emissions: Emissions
+) -> list[ActionDeclaration]:
     """Return the actions of this package that an agent needs in addition to its own.
 
     Args:
-        own: The actions that the user declared.
+        declared_actions: The actions that the user declared.
         emissions: The events that these can emit.
 
     Raises:
         FunctionReferenceError: A package that such an action needs is not installed.
     """
-    triggers = {type_of(trigger) for action in own for trigger in action.mark.triggers}
+    triggers = {type_of(trigger) for action in declared_actions for trigger in action.mark.triggers}
     emitted = emissions.together()
-    return [_declaration(one) for one in BUILT_IN_ACTIONS if _is_needed(one, triggers, emitted)]
+    return [_declaration(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
 
 
-def _is_needed(one: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
-    request, response = one.request.EVENT_TYPE, one.response.EVENT_TYPE
+def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
+    request = action.request.EVENT_TYPE
+    response = action.response.EVENT_TYPE
     if request in triggers:
         return False
-    return one.request in emitted.events or request in emitted.texts or response in triggers
+    return action.request in emitted.events or request in emitted.texts or response in triggers
 
 
-def _declaration(one: BuiltInAction) -> ActionDeclaration:
-    function = FunctionRef.parse(one.function).resolve()
-    mark = ActionMark((one.request,), (one.response,), name=one.name)
-    return ActionDeclaration(one.name, mark, function, "function")
+def _declaration(action: BuiltInAction) -> ActionDeclaration:
+    function = FunctionRef.parse(action.function).resolve()
+    mark = ActionMark((action.request,), (action.response,), name=action.name)
+    return ActionDeclaration(action.name, mark, function, "function")
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,10 @@ class AgentCode:
         declared = agent if isinstance(agent, DeclaredAgent) else DeclaredAgent.of(agent)
         instance = declared.instance
         agent_class = type(instance)
-        tools = {one.name: one for one in declared.resources if one.type is ResourceType.TOOL}
-        known = known_events(declared.actions, declared.emissions)
+        tools = {
+            resource.name: resource for resource in declared.resources if resource.type is ResourceType.TOOL
+        }
+        event_classes = known_events(declared.actions, declared.emissions)
         return cls(
             agent_class=agent_class,
             actions=declared.actions,
@@ -145,8 +155,12 @@ class AgentCode:
             context_class=instance.context_class,
             side_outputs=dict(instance.side_outputs),
             output_type=instance.output_type,
-            events={event.EVENT_TYPE: event for event in known},
-            clients={one.name: one for one in declared.resources if one.type is ResourceType.CLIENT},
+            events={event.EVENT_TYPE: event for event in event_classes},
+            clients={
+                resource.name: resource
+                for resource in declared.resources
+                if resource.type is ResourceType.CLIENT
+            },
             retry=instance.retry,
         )
 

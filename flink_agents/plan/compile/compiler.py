@@ -88,20 +88,22 @@ def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tu
 
 
 def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
-    instance, actions, emissions = declared.instance, declared.actions, declared.emissions
+    instance = declared.instance
+    actions = declared.actions
+    emissions = declared.emissions
     agent_class = type(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
     check_attributes(instance, title, where)
     validation.check_agent(instance, title, actions, where)
-    values = {one: getattr(instance, one) for one in AgentSettings.model_fields}
+    values = {field_name: getattr(instance, field_name) for field_name in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, values)
-    known = known_events(actions, emissions)
-    validation.check_event_classes(known)
+    event_classes = known_events(actions, emissions)
+    validation.check_event_classes(event_classes)
     resource_plans = validation.with_tool_sources(
-        [_resource_plan(one, instance) for one in declared.resources]
+        [_resource_plan(resource, instance) for resource in declared.resources]
     )
-    places = {(one.type, one.name): one.where for one in declared.resources}
+    places = {(resource.type, resource.name): resource.where for resource in declared.resources}
     validation.check_resources(resource_plans, places)
     plan = AgentPlan(
         name=title,
@@ -114,11 +116,11 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
         on_unhandled=None if settings.on_unhandled is None else OnError(settings.on_unhandled),
         on_suspend=settings.on_suspend,
         retry=_retry(settings.retry),
-        events=event_plans(known, actions),
+        events=event_plans(event_classes, actions),
         actions=_action_plans(actions, emissions),
         resources=resource_plans,
     )
-    validation.check_flow(plan, actions, emissions, known, where, instance.context_class)
+    validation.check_flow(plan, actions, emissions, event_classes, where, instance.context_class)
     return plan
 
 
@@ -138,12 +140,14 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
 
 def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) -> tuple[ActionPlan, ...]:
     actions = list(actions)
-    interesting = {type_of(one) for action in actions for one in (*action.mark.triggers, *action.mark.emits)}
+    interesting = {
+        type_of(trigger) for action in actions for trigger in (*action.mark.triggers, *action.mark.emits)
+    }
     return tuple(
         ActionPlan(
             name=action.name,
-            trigger_classes=_types(one for one in action.mark.triggers if not is_exact(one)),
-            trigger_types=_types(one for one in action.mark.triggers if is_exact(one)),
+            trigger_classes=_types(trigger for trigger in action.mark.triggers if not is_exact(trigger)),
+            trigger_types=_types(trigger for trigger in action.mark.triggers if is_exact(trigger)),
             function=FunctionRef.of(action.function),
             kind=action.kind,
             is_async=has_async_code(action.function),

@@ -206,17 +206,17 @@ def check_attributes(agent: Agent, title: str, where: str) -> None:
         AgentDefinitionError: An attribute is.
     """
     kinds = [kind for kind in type(agent).__mro__ if kind is not object]
-    own = [kind for kind in kinds if not kind.__module__.startswith("flink_agents.")]
+    user_classes = [kind for kind in kinds if not kind.__module__.startswith("flink_agents.")]
     settings = {
         name
         for kind in kinds
-        if kind not in own
+        if kind not in user_classes
         for name in vars(kind)
         if _is_setting(name, vars(kind)[name])
     }
     names = {
         name
-        for members in (*map(vars, own), vars(agent))
+        for members in (*map(vars, user_classes), vars(agent))
         for name, value in members.items()
         if name not in settings and _is_setting(name, value)
     }
@@ -225,7 +225,7 @@ def check_attributes(agent: Agent, title: str, where: str) -> None:
             check_near(f"the agent {title!r}", where, [name], settings)
         except AgentDefinitionError:
             # Reading the methods takes long, and hardly any agent has such an attribute.
-            if name not in _read(own):
+            if name not in _read(user_classes):
                 raise
 
 

@@ -90,17 +90,19 @@ def actions_of(agent: Agent) -> list[ActionDeclaration]:
         DuplicateNameError: Two have the same name.
         ActionSignatureError: One is a class method.
     """
-    found = [
+    declarations = [
         ActionDeclaration(mark.name or attribute, mark, unwrap(member), _kind(member, "an action"))
         for attribute, mark, member in _marked(type(agent), ACTION_MARK)
     ]
     places = agent.__dict__["__places__"]
-    found += [
+    declarations += [
         ActionDeclaration(name, mark, func, "function", places.get(("action", name)))
         for name, (mark, func) in agent.__dict__["__actions__"].items()
     ]
-    _check_unique(found, lambda one: one.name, lambda one: f"action {one.name!r}")
-    return found
+    _check_unique(
+        declarations, lambda declaration: declaration.name, lambda declaration: f"action {declaration.name!r}"
+    )
+    return declarations
 
 
 def resources_of(agent: Agent) -> list[ResourceDeclaration]:
@@ -110,7 +112,7 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
         DuplicateNameError: Two of one type have the same name.
         ActionSignatureError: One is a class method.
     """
-    found = [
+    declarations = [
         ResourceDeclaration(
             mark.name or attribute,
             mark.type,
@@ -123,17 +125,21 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
         for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
         if not isinstance(member, Tool)
     ]
-    found += [
-        _added_resource(name, ResourceType.TOOL, made, place_of_class(type(agent)))
-        for name, made in _tools(type(agent)).items()
+    declarations += [
+        _added_resource(name, ResourceType.TOOL, tool, place_of_class(type(agent)))
+        for name, tool in _tools(type(agent)).items()
     ]
     places = agent.__dict__["__places__"]
-    found += [
+    declarations += [
         _added_resource(name, kind, value, places[kind, name])
         for (kind, name), value in agent.__dict__["__resources__"].items()
     ]
-    _check_unique(found, lambda one: (one.type, one.name), lambda one: f"{one.type.value} {one.name!r}")
-    return found
+    _check_unique(
+        declarations,
+        lambda declaration: (declaration.type, declaration.name),
+        lambda declaration: f"{declaration.type.value} {declaration.name!r}",
+    )
+    return declarations
 
 
 def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
@@ -203,7 +209,8 @@ def _kind(member: Any, what: str) -> Kind:
 
 def _kind_of_tool(name: str, member: Any) -> Kind:
     """Return the kind of the function of a tool."""
-    kind, function = _kind(member, "a tool"), unwrap(member)
+    kind = _kind(member, "a tool")
+    function = unwrap(member)
     if kind == "static" or not isinstance(function, FunctionType):
         return kind
     first = next(iter(inspect.signature(function).parameters.values()), None)
@@ -221,15 +228,15 @@ def _kind_of_tool(name: str, member: Any) -> Kind:
     return kind
 
 
-def _check_unique(found: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
+def _check_unique(declarations: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
     first: dict[Any, Any] = {}
-    for one in found:
-        other = first.setdefault(key(one), one)
-        if other is not one:
+    for declaration in declarations:
+        other_declaration = first.setdefault(key(declaration), declaration)
+        if other_declaration is not declaration:
             raise DuplicateNameError(
-                f"the agent has two of {label(one)}",
+                f"the agent has two of {label(declaration)}",
                 expected="one of each name: recovery finds state and records by it",
-                found=f"the other one at {other.where}",
+                found=f"the other one at {other_declaration.where}",
                 fix="rename one, for example with name=...",
-                where=one.where,
+                where=declaration.where,
             )

@@ -9,6 +9,7 @@ from typing import Any
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable.type_texts import is_open, parameters_of
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.analysis.reading import EmittedEvents, owners_named_by, read
@@ -17,7 +18,7 @@ from flink_agents.plan.model import EventPlan
 from flink_agents.plan.references import FunctionRef
 
 BUILT_IN: Mapping[str, type[Event]] = {
-    one.EVENT_TYPE: one for one in (Event, InputEvent, NamedEvent, OutputEvent)
+    event_class.EVENT_TYPE: event_class for event_class in (Event, InputEvent, NamedEvent, OutputEvent)
 }
 
 
@@ -49,30 +50,49 @@ class Emissions:
     declared: Mapping[str, tuple[Trigger, ...]]
     owners: Sequence[Any] = ()
 
-    def with_actions(self, actions: Iterable[ActionDeclaration]) -> Emissions:
+    def with_actions(self, actions: Sequence[ActionDeclaration]) -> Emissions:
         """Read the code of more actions of the agent, and return the emissions including theirs."""
-        by_action, shown, declared = dict(self.by_action), dict(self.shown), dict(self.declared)
+        by_action = dict(self.by_action)
+        shown = dict(self.shown)
+        declared = dict(self.declared)
         for action in actions:
             by_action[action.name] = read(action.function, self.owners)
             shown[action.name] = emitted_by(action.function, self.owners)
             declared[action.name] = action.mark.emits
             for reading in (by_action[action.name], shown[action.name]):
-                reading.events |= {one for one in action.mark.emits if isinstance(one, type)}
-                reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
+                reading.events |= {
+                    event_class for event_class in action.mark.emits if isinstance(event_class, type)
+                }
+                reading.texts |= {
+                    event_type for event_type in action.mark.emits if isinstance(event_type, str)
+                }
+        for reading in (self.anywhere, *by_action.values(), *shown.values()):
+            _add_parametrized(reading, [trigger for action in actions for trigger in action.mark.triggers])
         return replace(self, by_action=by_action, shown=shown, declared=declared)
 
     def together(self) -> EmittedEvents:
         """Return the events that all actions together can emit."""
-        found = EmittedEvents()
-        found.update(self.anywhere)
+        emitted_events = EmittedEvents()
+        emitted_events.update(self.anywhere)
         for reading in self.by_action.values():
-            found.update(reading)
-        return found
+            emitted_events.update(reading)
+        return emitted_events
+
+
+def _add_parametrized(reading: EmittedEvents, triggers: Iterable[Trigger]) -> None:
+    """Add the triggers that are parametrizations of a generic event which the code names, and so may emit."""
+    generic = {event for event in reading.events if is_open(event)}
+    types = {event.EVENT_TYPE for event in generic}
+    for trigger in triggers if generic else ():
+        if isinstance(trigger, str):
+            reading.texts |= {trigger} if trigger.partition("[")[0] in types else set()
+        elif (parameters_of(trigger) or [None])[0] in generic:
+            reading.events.add(trigger)
 
 
 def emissions_of(
     agent_class: type[Agent],
-    actions: Iterable[ActionDeclaration],
+    actions: Sequence[ActionDeclaration],
     context_class: type[RunnerContext] | None = None,
 ) -> Emissions:
     """Read the code of all actions."""
@@ -86,20 +106,26 @@ def emissions_of(
 
 def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:
     """Return every event class that triggers an action or that one can emit, without duplicates."""
-    found: dict[type[Event], None] = {InputEvent: None}
+    event_classes: dict[type[Event], None] = {InputEvent: None}
     for action in actions:
         for trigger in (*action.mark.triggers, *action.mark.emits):
             event = BUILT_IN.get(trigger) if isinstance(trigger, str) else trigger
             if event is not None:
-                found[event] = None
+                event_classes[event] = None
     emitted = emissions.together().events
-    found.update(dict.fromkeys(sorted(emitted, key=lambda one: (one.__module__, one.__qualname__))))
-    return list(found)
+    event_classes.update(
+        dict.fromkeys(
+            sorted(emitted, key=lambda event_class: (event_class.__module__, event_class.__qualname__))
+        )
+    )
+    return list(event_classes)
 
 
-def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaration]) -> tuple[EventPlan, ...]:
+def event_plans(
+    event_classes: Iterable[type[Event]], actions: Iterable[ActionDeclaration]
+) -> tuple[EventPlan, ...]:
     """Return the events of a plan, sorted by type string."""
-    plans = {one.EVENT_TYPE: _event_plan(one) for one in known}
+    plans = {event_class.EVENT_TYPE: _event_plan(event_class) for event_class in event_classes}
     for action in actions:
         for trigger in (*action.mark.triggers, *action.mark.emits):
             plans.setdefault(type_of(trigger), EventPlan(type=type_of(trigger)))
@@ -108,7 +134,11 @@ def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaratio
 
 def emitted_types(reading: EmittedEvents, interesting: Iterable[str]) -> tuple[str, ...]:
     """Return the type strings of the classes that ``reading`` shows, and its ``interesting`` strings."""
-    classes = {one.EVENT_TYPE for one in reading.events if one not in (Event, InputEvent, NamedEvent)}
+    classes = {
+        event_class.EVENT_TYPE
+        for event_class in reading.events
+        if event_class not in (Event, InputEvent, NamedEvent)
+    }
     return tuple(sorted(classes | (reading.texts & set(interesting) - set(BUILT_IN))))
 
 

@@ -106,9 +106,10 @@ def check_options(config: Configuration) -> None:
         options: dict[str, Any] = {}
         for entry, value in config.below(option.key).items():
             name, *field = entry.split(".")
-            _put(options, [name, *(one.replace("-", "_") for one in field[:1]), *field[1:]], value)
+            _put(options, [name, *(part.replace("-", "_") for part in field[:1]), *field[1:]], value)
         for name, arguments in options.items():
-            at, described = f"{option.key}.{name}", arguments
+            at = f"{option.key}.{name}"
+            described = arguments
             if not isinstance(arguments, dict):
                 # An environment variable's name combines resource and field: ANALYST_API_KEY.
                 described = {"env": {name: arguments}}
@@ -151,9 +152,9 @@ def check_plan(plan: AgentPlan) -> None:
     Raises:
         LiteralSecretError: It holds one.
     """
-    for one in plan.resources:
-        if one.descriptor is not None:
-            check_secrets(f"{one.type.value} {one.name!r}", one.descriptor.arguments, "")
+    for resource in plan.resources:
+        if resource.descriptor is not None:
+            check_secrets(f"{resource.type.value} {resource.name!r}", resource.descriptor.arguments, "")
 
 
 def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
@@ -175,24 +176,24 @@ def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
 def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
     """Yield the secrets in a dict or a list, and in everything inside it."""
     if isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, member in value.items():
             at = f"{place}.{name}"
-            if _is_reference(one):
+            if _is_reference(member):
                 continue
-            if isinstance(one, str):
-                if _is_named(str(name), loose) and not _is_harmless(one):
+            if isinstance(member, str):
+                if _is_named(str(name), loose) and not _is_harmless(member):
                     yield at, "is named like one"
                 else:
-                    yield from _in_text(one, at)
+                    yield from _in_text(member, at)
             else:
-                yield from _inside(one, at, loose or str(name).endswith("headers"))
+                yield from _inside(member, at, loose or str(name).endswith("headers"))
     elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
+        for number, member in enumerate(value):
             at = f"{place}[{number}]"
-            if isinstance(one, str):
-                yield from _in_text(one, at)
-            elif not _is_reference(one):
-                yield from _inside(one, at, loose)
+            if isinstance(member, str):
+                yield from _in_text(member, at)
+            elif not _is_reference(member):
+                yield from _inside(member, at, loose)
     elif isinstance(value, str):
         yield from _in_text(value, place)
 
@@ -200,23 +201,24 @@ def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
 def _in_args(args: Sequence[Any]) -> Iterator[Found]:
     """Yield the secrets among the command-line arguments of a program."""
     flag: str | None = None
-    for number, one in enumerate(args):
-        named, flag = flag, None
-        if not isinstance(one, str):
+    for number, argument in enumerate(args):
+        named = flag
+        flag = None
+        if not isinstance(argument, str):
             continue
         at = f"args[{number}]"
-        if named is not None and not one.startswith("-") and not _is_harmless(one):
+        if named is not None and not argument.startswith("-") and not _is_harmless(argument):
             yield at, f"is the value of {named}"
-        elif (found := _FLAG.fullmatch(one)) is not None and _is_named(found[1], loose=True):
-            if found[2] is None:
-                flag = one
-            elif not _is_harmless(found[2]):
+        elif (flag_match := _FLAG.fullmatch(argument)) is not None and _is_named(flag_match[1], loose=True):
+            if flag_match[2] is None:
+                flag = argument
+            elif not _is_harmless(flag_match[2]):
                 yield at, "is named like one"
-        elif (assigned := _ASSIGNED.fullmatch(one)) is not None and _is_named(assigned[1], loose=True):
+        elif (assigned := _ASSIGNED.fullmatch(argument)) is not None and _is_named(assigned[1], loose=True):
             if not _is_harmless(assigned[2]):
                 yield at, "is named like one"
         else:
-            yield from _in_text(one, at)
+            yield from _in_text(argument, at)
 
 
 def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
@@ -229,7 +231,7 @@ def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
     """
     if _LOOKS.search(text) is not None:
         yield place, "looks like one"
-    elif any(_has_credentials(one) for one in _ADDRESS.findall(text)):
+    elif any(_has_credentials(address) for address in _ADDRESS.findall(text)):
         yield place, "is an address with credentials"
     elif opaque and (_OPAQUE.search(text) is not None or _HEXADECIMAL.search(text) is not None):
         yield place, "looks like one"

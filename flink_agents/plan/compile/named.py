@@ -26,26 +26,26 @@ def named_objects(plan: AgentPlan) -> dict[str, Any]:
 
     Objects that cannot be imported here are omitted: the workers, which look for them again, may have them.
     """
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for resource in plan.resources:
         if resource.descriptor is None:
             continue
         clazz = resource.descriptor.clazz
         for name in filter(_NAME.fullmatch, (clazz, *_texts(resource.descriptor.arguments))):
-            if name not in found and (value := _object(name, loads=name == clazz)) is not None:
-                found[name] = value
-    return found
+            if name not in objects and (value := _object(name, loads=name == clazz)) is not None:
+                objects[name] = value
+    return objects
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _texts(one)
+        for member in value.values():
+            yield from _texts(member)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+        for member in value:
+            yield from _texts(member)
 
 
 def _object(name: str, loads: bool) -> Any:

@@ -38,13 +38,18 @@ def check_action(action: ActionDeclaration) -> None:
         if not parameters:
             raise _without_self(f"action {action.name!r}", where)
         parameters = parameters[1:]
-    pair, others = parameters[:2], parameters[2:]
-    if len(pair) < 2 or any(one.kind not in _POSITIONAL for one in pair) or any(map(_is_required, others)):
-        own = "self, " if action.kind == "instance" else ""
+    pair = parameters[:2]
+    extra_parameters = parameters[2:]
+    if (
+        len(pair) < 2
+        or any(parameter.kind not in _POSITIONAL for parameter in pair)
+        or any(map(_is_required, extra_parameters))
+    ):
+        self_prefix = "self, " if action.kind == "instance" else ""
         name = getattr(function, "__name__", action.name)
         raise ActionSignatureError(
             f"action {action.name!r} has a signature that cannot be called",
-            expected=f"def {name}({own}event, ctx)",
+            expected=f"def {name}({self_prefix}event, ctx)",
             found=_header(function),
             fix="accept exactly the event and the context; read settings from ctx.action_config or self",
             where=where,
@@ -124,8 +129,8 @@ def check_resource_method(resource: ResourceDeclaration) -> None:
     """
     function: Any = resource.function
     expected = ["self"] if resource.kind == "instance" else []
-    found = inspect.signature(function).parameters
-    if len(found) != len(expected) or inspect.iscoroutinefunction(called(function)):
+    parameters = inspect.signature(function).parameters
+    if len(parameters) != len(expected) or inspect.iscoroutinefunction(called(function)):
         raise ActionSignatureError(
             f"the {resource.type.value} method {resource.name!r} has a signature that cannot be called",
             expected=f"def {getattr(function, '__name__', resource.name)}({', '.join(expected)})",

@@ -138,7 +138,7 @@ def check_context_class(context_class: Any, where: str) -> None:
             )
 
 
-def check_event_classes(known: Iterable[type[Event]]) -> None:
+def check_event_classes(event_classes: Iterable[type[Event]]) -> None:
     """Check that no two event classes have the same type string.
 
     Raises:
@@ -146,7 +146,7 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
         DuplicateNameError: Two classes have the same one.
     """
     first: dict[str, type[Event]] = dict(BUILT_IN)
-    for event in known:
+    for event in event_classes:
         kind: object = event.EVENT_TYPE
         if not isinstance(kind, str) or not kind:
             raise PlanFormatError(
@@ -156,12 +156,12 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
                 fix="set EVENT_TYPE to a string, or remove it: then it is the name of the class",
                 where=place_of_class(event),
             )
-        other = first.setdefault(event.EVENT_TYPE, event)
-        if other is not event:
+        other_class = first.setdefault(event.EVENT_TYPE, event)
+        if other_class is not event:
             raise DuplicateNameError(
                 f"two event classes have the type {event.EVENT_TYPE!r}",
                 expected="one class for each type string",
-                found=f"the other one at {_place(other)}",
+                found=f"the other one at {_place(other_class)}",
                 fix="set EVENT_TYPE in one of them",
                 where=_place(event),
             )
@@ -183,18 +183,20 @@ def check_prompt(prompt: Prompt, name: str, where: str) -> None:
 
 def with_tool_sources(resources: Sequence[ResourcePlan]) -> tuple[ResourcePlan, ...]:
     """Return ``resources`` with references to sources of tools in place of tools with such names."""
-    known = {(one.type, one.name) for one in resources}
+    resource_keys = {(resource.type, resource.name) for resource in resources}
 
     def meant(reference: ResourceRef) -> ResourceRef:
-        if reference.type is ResourceType.TOOL and (reference.type, reference.name) not in known:
+        if reference.type is ResourceType.TOOL and (reference.type, reference.name) not in resource_keys:
             for kind in TOOL_SOURCES:
-                if (kind, reference.name) in known:
+                if (kind, reference.name) in resource_keys:
                     return ResourceRef(type=kind, name=reference.name)
         return reference
 
     return tuple(
-        one.model_copy(update={"references": tuple(map(meant, one.references))}) if one.references else one
-        for one in resources
+        resource.model_copy(update={"references": tuple(map(meant, resource.references))})
+        if resource.references
+        else resource
+        for resource in resources
     )
 
 
@@ -207,16 +209,16 @@ def check_resources(
         MissingResourceError: A resource does not exist.
         CyclicResourceError: Resources name each other in a cycle.
     """
-    known = {(one.type, one.name) for one in resources}
+    resource_keys = {(resource_plan.type, resource_plan.name) for resource_plan in resources}
     graph: dict[tuple[ResourceType, str], set[tuple[ResourceType, str]]] = {}
-    for one in resources:
-        for reference in one.references:
+    for resource in resources:
+        for reference in resource.references:
             target = (reference.type, reference.name)
-            if target not in known:
-                message = f"the {one.type.value} {one.name!r} names a {reference.type.value} "
+            if target not in resource_keys:
+                message = f"the {resource.type.value} {resource.name!r} names a {reference.type.value} "
                 message += f"{reference.name!r} that the agent does not have"
-                raise _missing(message, target, known, places[one.type, one.name])
-            graph.setdefault((one.type, one.name), set()).add(target)
+                raise _missing(message, target, resource_keys, places[resource.type, resource.name])
+            graph.setdefault((resource.type, resource.name), set()).add(target)
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -234,7 +236,7 @@ def check_flow(
     plan: AgentPlan,
     actions: Sequence[ActionDeclaration],
     emissions: Emissions,
-    known: Sequence[type[Event]],
+    event_classes: Sequence[type[Event]],
     where: str,
     context_class: type[RunnerContext] | None = None,
 ) -> None:
@@ -248,12 +250,16 @@ def check_flow(
         MissingResourceError: An action asks for a resource that the agent does not have.
     """
     if not any(
-        _accepts(one, EmittedEvents(events={InputEvent})) for act in actions for one in act.mark.triggers
+        _accepts(candidate, EmittedEvents(events={InputEvent}))
+        for act in actions
+        for candidate in act.mark.triggers
     ):
         raise AgentDefinitionError(
             f"no action of the agent {plan.name!r} handles inputs",
             expected="an action that is triggered by InputEvent",
-            found=", ".join(f"{one.name}: {', '.join(one.triggers)}" for one in plan.actions),
+            found=", ".join(
+                f"{listed_action.name}: {', '.join(listed_action.triggers)}" for listed_action in plan.actions
+            ),
             fix="mark the first action with @action(InputEvent)",
             where=where,
         )
@@ -262,7 +268,7 @@ def check_flow(
     for action in actions:
         for trigger in action.mark.triggers:
             if not everything.opaque and not _accepts(trigger, everything):
-                raise _never_emitted(action, trigger, everything, known)
+                raise _never_emitted(action, trigger, everything, event_classes)
     _check_taken(plan, actions, emissions)
     for action in actions:
         check_annotations(action, context_class)
@@ -279,11 +285,11 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
         return
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
     for action in actions:
-        for one in sorted(emissions.shown[action.name].certain, key=type_of):
-            if one in (Event, InputEvent) or issubclass(one, OutputEvent | NamedEvent):
+        for event_class in sorted(emissions.shown[action.name].certain, key=type_of):
+            if event_class in (Event, InputEvent) or issubclass(event_class, OutputEvent | NamedEvent):
                 continue
-            if not any(_accepts(trigger, EmittedEvents(events={one})) for trigger in triggers):
-                name = one.EVENT_TYPE
+            if not any(_accepts(trigger, EmittedEvents(events={event_class})) for trigger in triggers):
+                name = event_class.EVENT_TYPE
                 types = sorted({type_of(trigger) for trigger in triggers})
                 raise AgentDefinitionError(
                     f"action {action.name!r} emits {name!r}, which no action of the agent handles",
@@ -301,16 +307,20 @@ def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: 
     Raises:
         MissingResourceError: It lacks one.
     """
-    known = {(one.type, one.name) for one in plan.resources}
-    for one in named_resources(action.function):
-        own = getattr(context_class, one.method, None) is not getattr(RunnerContext, one.method)
-        kind = None if own else _kind_of(one.kind)
-        if kind is None or (kind, one.name) in known:
+    resource_keys = {(resource_plan.type, resource_plan.name) for resource_plan in plan.resources}
+    for resource in named_resources(action.function):
+        is_overridden = getattr(context_class, resource.method, None) is not getattr(
+            RunnerContext, resource.method
+        )
+        kind = None if is_overridden else _kind_of(resource.kind)
+        if kind is None or (kind, resource.name) in resource_keys:
             continue
-        message = f"action {action.name!r} requests a {kind.value} {one.name!r} that the agent does not have"
-        other = next((of.value for of, name in known if name == one.name), None)
-        otherwise = None if other is None else f"{one.name!r} is a {other}: ask for that type"
-        raise _missing(message, (kind, one.name), known, one.place, otherwise)
+        message = (
+            f"action {action.name!r} requests a {kind.value} {resource.name!r} that the agent does not have"
+        )
+        other_type = next((of.value for of, name in resource_keys if name == resource.name), None)
+        otherwise = None if other_type is None else f"{resource.name!r} is a {other_type}: ask for that type"
+        raise _missing(message, (kind, resource.name), resource_keys, resource.place, otherwise)
 
 
 def _kind_of(name: str) -> ResourceType | None:
@@ -325,26 +335,34 @@ def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
     return {
         InputEvent,
-        *(one for one in triggers if isinstance(one, type) and issubclass(one, AgentCallEvent)),
+        *(
+            trigger
+            for trigger in triggers
+            if isinstance(trigger, type) and issubclass(trigger, AgentCallEvent)
+        ),
     }
 
 
 def _accepts(trigger: type[Event] | str, reading: EmittedEvents) -> bool:
     """Return True if ``trigger`` can match an event in ``reading``."""
     if isinstance(trigger, str) and is_exact(trigger):
-        return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
+        return trigger in reading.texts or any(
+            event_class.EVENT_TYPE == trigger for event_class in reading.events
+        )
     wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
-    return any(issubclass(one, wanted) for one in reading.events)
+    return any(issubclass(event_class, wanted) for event_class in reading.events)
 
 
 def _never_emitted(
     action: ActionDeclaration,
     trigger: type[Event] | str,
     reading: EmittedEvents,
-    known: Sequence[type[Event]],
+    event_classes: Sequence[type[Event]],
 ) -> AgentDefinitionError:
     name = type_of(trigger)
-    types = sorted({one.EVENT_TYPE for one in known} - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
+    types = sorted(
+        {event_class.EVENT_TYPE for event_class in event_classes} - set(BUILT_IN) | {InputEvent.EVENT_TYPE}
+    )
     if isinstance(trigger, str) and name not in types:
         return UnknownTriggerError(
             f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
@@ -353,7 +371,9 @@ def _never_emitted(
             fix=suggest(name, types, f"emit it, or declare it with emits=[{name!r}] in the action that does"),
             where=action.where,
         )
-    emitted = sorted(one.EVENT_TYPE for one in reading.events if one not in (Event, OutputEvent))
+    emitted = sorted(
+        event_class.EVENT_TYPE for event_class in reading.events if event_class not in (Event, OutputEvent)
+    )
     return EventNeverEmittedError(
         f"action {action.name!r} waits for {name!r}, which no action emits",
         expected="an action of the agent that emits it",
@@ -371,7 +391,9 @@ def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions
     while changed and not flowing.opaque:
         changed = False
         for action in actions:
-            if action.name not in reached and any(_accepts(one, flowing) for one in action.mark.triggers):
+            if action.name not in reached and any(
+                _accepts(trigger, flowing) for trigger in action.mark.triggers
+            ):
                 reached.add(action.name)
                 flowing.update(emissions.by_action[action.name])
                 changed = True
@@ -417,12 +439,12 @@ def _is_output(trigger: type[Event] | str) -> bool:
 def _missing(
     message: str,
     target: tuple[ResourceType, str],
-    known: Iterable[tuple[ResourceType, str]],
+    resource_keys: Iterable[tuple[ResourceType, str]],
     where: str,
     fix: str | None = None,
 ) -> MissingResourceError:
     kind, name = target
-    names = sorted(other for of_kind, other in known if of_kind is kind)
+    names = sorted(resource_name for of_kind, resource_name in resource_keys if of_kind is kind)
     return MissingResourceError(
         message,
         expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",

@@ -37,5 +37,5 @@ def _text(title: str, schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for each in write(Path(sys.argv[1]) if sys.argv[1:] else FOLDER):
-        print(each.name)
+    for path in write(Path(sys.argv[1]) if sys.argv[1:] else FOLDER):
+        print(path.name)

@@ -29,11 +29,13 @@ def load_agent(target: str) -> Agent | type[Agent]:
         PlanFormatError: It does not name an agent.
     """
     yaml = _YAML.match(target)
-    found = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
-    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
-        return found
+    resolved_object = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
+    if isinstance(resolved_object, Agent) or (
+        isinstance(resolved_object, type) and issubclass(resolved_object, Agent)
+    ):
+        return resolved_object
     raise PlanFormatError(
-        f"{target!r} is not an agent", expected="an agent, or its class", found=repr(found)[:200]
+        f"{target!r} is not an agent", expected="an agent, or its class", found=repr(resolved_object)[:200]
     )
 
 
@@ -70,16 +72,18 @@ def load_target(target: str) -> AgentPlan:
             raise _unreadable(target, str(error)) from error
         check_plan(plan)
         return plan
-    found = _resolved(target)
-    if isinstance(found, AgentPlan):
-        check_plan(found)
-        return found
-    if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
-        return compile_agent(found)
+    resolved_object = _resolved(target)
+    if isinstance(resolved_object, AgentPlan):
+        check_plan(resolved_object)
+        return resolved_object
+    if isinstance(resolved_object, Agent) or (
+        isinstance(resolved_object, type) and issubclass(resolved_object, Agent)
+    ):
+        return compile_agent(resolved_object)
     raise PlanFormatError(
         f"{target} is not an agent",
         expected="an Agent class or instance",
-        found=describe(found),
+        found=describe(resolved_object),
         fix="name the class, or the variable that holds the agent",
     )
 
@@ -115,7 +119,7 @@ def _choose(path: str, name: str | None) -> Agent:
     if name is None or name not in agents:
         raise PlanFormatError(
             f"{path} has {len(agents)} agents" if name is None else f"{path} has no agent {name!r}",
-            expected=" or ".join(f"{path}:{one}" for one in agents),
+            expected=" or ".join(f"{path}:{agent_name}" for agent_name in agents),
             found=path if name is None else f"{path}:{name}",
             fix="name one of them",
         )

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
 from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RetryPolicy
-from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError, PlanFormatError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint
 from flink_agents.api.models.mcp import MCPServerSpec
@@ -44,8 +44,9 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.settings import PlainSettings, ToolLimits
+from flink_agents.api.settings.yaml_source import Location
 from flink_agents.plan.compile.configuration import make_instance
-from flink_agents.plan.files.yaml_source import Location, YamlSource
+from flink_agents.plan.files.yaml_source import AgentsSource
 from flink_agents.plan.model import RetryPlan
 from flink_agents.plan.references import FunctionRef, type_from_text
 
@@ -99,8 +100,8 @@ class PromptEntry(_Named):
 
     @model_validator(mode="after")
     def _check_one(self) -> PromptEntry:
-        given = sum(one is not None for one in (self.text, self.messages, self.file))
-        if given > 1 or not given and self.mcp is None:
+        source_count = sum(source is not None for source in (self.text, self.messages, self.file))
+        if source_count > 1 or not source_count and self.mcp is None:
             raise ValueError("a prompt has either text or messages, or a file or mcp instead of them")
         return self
 
@@ -233,7 +234,7 @@ class _File:
     """A file that is being read."""
 
     def __init__(self, path: Path) -> None:
-        self._source = YamlSource(path)
+        self._source = AgentsSource(path)
         self._directory = path.parent
         try:
             self._entries = AgentsFile.model_validate(self._source.value).agents
@@ -242,17 +243,17 @@ class _File:
             raise self._format_error(error) from None
 
     def agents(self) -> dict[str, Agent]:
-        found: dict[str, Agent] = {}
+        agents: dict[str, Agent] = {}
         for index, entry in enumerate(self._entries):
-            if entry.name in found:
+            if entry.name in agents:
                 raise PlanFormatError(
                     f"the file has two agents {entry.name!r}",
                     expected="one of each name",
                     fix="rename one",
                     where=self._source.place(("agents", index, "name")),
                 )
-            found[entry.name] = self._agent(entry, ("agents", index))
-        return found
+            agents[entry.name] = self._agent(entry, ("agents", index))
+        return agents
 
     def _agent(self, entry: AgentEntry, at_: Location) -> Agent:
         agent: Agent = self._base(entry, at_)
@@ -298,7 +299,9 @@ class _File:
                 fix="name the class itself",
                 where=self._source.place((*at_, "class")),
             )
-        return self._try(lambda: make_instance(agent_class, entry.configuration), (*at_, "configuration"))
+        at_ = (*at_, "configuration")
+        arguments = self._source.arguments(agent_class, entry.configuration, at_)
+        return self._try(lambda: make_instance(agent_class, arguments), at_)
 
     def _add_action(self, agent: Agent, entry: ActionEntry, at_: Location) -> None:
         function = self._import(entry.function, (*at_, "function"))
@@ -333,24 +336,29 @@ class _File:
             function = self._import(tool.function, (*where, "function"))
             if tool.description is not None or tool.texts():
                 needs = self._condition(tool.needs_approval, (*where, "needs_approval"))
-                made = self._try(lambda f=function, t=tool, n=needs: _tool(f, t, n), where)
-                added.append((tool.name, ResourceType.TOOL, made, where))
+                described_tool = self._try(lambda f=function, t=tool, n=needs: _tool(f, t, n), where)
+                added.append((tool.name, ResourceType.TOOL, described_tool, where))
             else:
                 added.append((tool.name, ResourceType.TOOL, function, where))
         for index, prompt in enumerate(entry.prompts):
             where = (*at_, "prompts", index)
-            value = self._try(lambda one=prompt: one.prompt(self._directory), where)
+            value = self._try(lambda prompt_entry=prompt: prompt_entry.prompt(self._directory), where)
             added.append((prompt.name, ResourceType.PROMPT, value, where))
         for index, client in enumerate(entry.clients):
             where = (*at_, "clients", index)
             function = self._import(client.function, (*where, "function"))
             added.append((client.name, ResourceType.CLIENT, function, where))
         for section, kind in _DESCRIBED.items():
-            added += _described(getattr(entry, section), kind, (*at_, section))
-        for index, one in enumerate(entry.resources):
-            descriptor = ResourceDescriptor(clazz=one.clazz)
-            descriptor.arguments = one.arguments
-            added.append((one.name, one.type, descriptor, (*at_, "resources", index)))
+            for index, described in enumerate(getattr(entry, section)):
+                where = (*at_, section, index)
+                value = self._try(
+                    lambda resource_entry=described, k=kind: _descriptor(resource_entry, k), where
+                )
+                added.append((described.name, kind, value, where))
+        for index, resource in enumerate(entry.resources):
+            descriptor = ResourceDescriptor(clazz=resource.clazz)
+            descriptor.arguments = resource.arguments
+            added.append((resource.name, resource.type, descriptor, (*at_, "resources", index)))
         for name, kind, value, where in added:
             self._try(lambda n=name, k=kind, v=value: agent.add_resource(n, k, v), where)
             self._set_place(agent, (kind, name), where, name)
@@ -375,7 +383,7 @@ class _File:
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         errors = error.errors(include_url=False)
         # An unknown key is often the one that another error misses.
-        first = next((one for one in errors if one["type"] in _UNKNOWN), errors[0])
+        first = next((detail for detail in errors if detail["type"] in _UNKNOWN), errors[0])
         if first["type"] in _UNKNOWN:
             return self._unknown_key(first["loc"], first["input"])
         return PlanFormatError(
@@ -387,14 +395,17 @@ class _File:
         )
 
     def _unknown_key(self, at_: Location, value: object) -> PlanFormatError:
-        known, key = keys_at(AgentsFile, at_[:-1]), str(at_[-1])
+        allowed_keys = keys_at(AgentsFile, at_[:-1])
+        key = str(at_[-1])
         return PlanFormatError(
             f"{'.'.join(map(str, at_))}: unknown key",
-            expected=f"one of {', '.join(known)}"
-            if known
+            expected=f"one of {', '.join(allowed_keys)}"
+            if allowed_keys
             else "the format that agents.schema.json describes",
             found=f"{key}: {_shown(at_, value)}",
-            fix=suggest(key, known, "remove it; an editor that reads the schema shows what is allowed"),
+            fix=suggest(
+                key, allowed_keys, "remove it; an editor that reads the schema shows what is allowed"
+            ),
             where=self._source.place(at_),
         )
 
@@ -420,22 +431,29 @@ def _shown(at_: Location, value: object) -> str:
     if section == "resources" and not at_[_SECTION + 2 :]:
         # The entry itself, without the description of the resource.
         entry = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-        return repr({name: one for name, one in entry.items() if name in ("name", "type", "class")})
+        return repr(
+            {name: field_value for name, field_value in entry.items() if name in ("name", "type", "class")}
+        )
     may_be_secret = section in _DESCRIBED or (
         section == "resources" and at_[_SECTION + 2] not in ("name", "type")
     )
     return f"a {type(value).__name__}" if may_be_secret else repr(value)
 
 
-def _described(
-    entries: Sequence[_Named], kind: ResourceType, at_: Location
-) -> Iterator[tuple[str, ResourceType, ResourceDescriptor, Location]]:
-    """Return the descriptors of the entries of one kind: the keys of an entry are arguments."""
-    for index, entry in enumerate(entries):
+def _descriptor(entry: _Named, kind: ResourceType) -> ResourceDescriptor:
+    """Return the descriptor of an entry, whose keys are arguments."""
+    try:
         values = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
-        descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
-        descriptor.arguments = {**getattr(entry, "arguments", {}), **values}
-        yield entry.name, kind, descriptor, (*at_, index)
+    except ValueError as error:
+        raise AgentConfigurationError(
+            f"the arguments of {kind.value} {entry.name!r} cannot be written into the plan",
+            expected="JSON values",
+            found=str(error),
+            fix="write plain JSON values",
+        ) from None
+    descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
+    descriptor.arguments = {**getattr(entry, "arguments", {}), **values}
+    return descriptor
 
 
 def _tool(function: Callable[..., Any], entry: ToolEntry, needs_approval: Any) -> Tool:
@@ -454,8 +472,8 @@ def keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        found = [one for name, one in _fields(at) if name == part]
-        inner = list(_models(found[0])) if found else []
+        field_annotations = [annotation for name, annotation in _fields(at) if name == part]
+        inner = list(_models(field_annotations[0])) if field_annotations else []
         if len(inner) != 1:
             return []
         at = inner[0]

@@ -1,28 +1,25 @@
-"""A YAML file with the lines of its entries, so that errors can name them."""
+"""A YAML file of agents, with the lines of its entries, so that errors can name them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.places import short_path
-from flink_agents.api.errors import PlanFormatError
+from flink_agents.api.errors import AgentConfigurationError, PlanFormatError
+from flink_agents.api.settings.yaml_source import Location, RepeatedKey, YamlProblem, YamlSource
+from flink_agents.plan.compile.configuration import is_plain_json, parameter_types
 
-Location = tuple[str | int, ...]
-"""Keys and indexes that lead from the root to an entry."""
 
-
-class YamlSource:
+class AgentsSource:
     """A parsed file.
 
     Args:
         path: The file.
 
     Attributes:
-        name: Its path for error messages.
         value: Its content.
 
     Raises:
@@ -30,73 +27,74 @@ class YamlSource:
     """
 
     def __init__(self, path: Path) -> None:
-        self.name = short_path(str(path))
+        self._name = short_path(str(path))
+        self._source = self._read(path)
+        self.value: Any = self._source.value
+
+    def place(self, location: Location) -> str:
+        """Return ``file:line`` of the entry at ``location``, or of the nearest entry that contains it."""
+        return f"{self._name}:{self._source.line(location)}"
+
+    def arguments(
+        self, agent_class: type[Agent], configuration: Mapping[str, Any], location: Location
+    ) -> dict[str, Any]:
+        """Return the arguments of a constructor as JSON values, which its annotations convert.
+
+        Args:
+            agent_class: The class.
+            configuration: The arguments as YAML reads them.
+            location: Their place in the file.
+
+        Raises:
+            AgentConfigurationError: JSON has no such value, or the constructor does not say its type.
+        """
+        types = parameter_types(agent_class)
+        arguments: dict[str, Any] = {}
+        for name, value in configuration.items():
+            place = (*location, name)
+            if types.get(name, Any) is Any:
+                if not is_plain_json(value):
+                    raise self._refusal(agent_class, place, f"{type(value).__name__} {value!r}"[:200])
+                arguments[name] = value
+                continue
+            try:
+                arguments[name] = self._source.written(place)
+            except YamlProblem as error:
+                raise self._refusal(agent_class, place, error.message) from None
+        return arguments
+
+    def _refusal(self, agent_class: type[Agent], place: Location, found: str) -> AgentConfigurationError:
+        return AgentConfigurationError(
+            f"the argument {place[-1]!r} of {agent_class.__name__} cannot be written into the plan",
+            expected="JSON values, or dates, sets and UTF-8 texts for a parameter with such an annotation",
+            found=found,
+            fix=f"annotate {place[-1]!r} in the constructor with its type, or quote the value",
+            where=self.place(place),
+        )
+
+    def _read(self, path: Path) -> YamlSource:
         try:
-            text = path.read_text(encoding="utf-8")
+            return YamlSource(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise PlanFormatError(
-                f"the file {self.name} cannot be read",
+                f"the file {self._name} cannot be read",
                 expected="a YAML file of agents",
                 found=str(error),
                 fix="check the path",
             ) from error
-        self._root, self.value = self._parse(text)
-
-    def place(self, location: Location) -> str:
-        """Return ``file:line`` of the entry at ``location``, or of the nearest entry that contains it."""
-        node, line = self._root, 1
-        for part in location:
-            step = next((pair for pair in _children(node) if pair[0] == part), None)
-            if step is None:
-                break
-            _, line, node = step
-        return f"{self.name}:{line}"
-
-    def _parse(self, text: str) -> tuple[yaml.Node | None, Any]:
-        loader = None
-        try:
-            loader = yaml.SafeLoader(text)
-            root = loader.get_single_node()
-            if root is None:
-                return None, None
-            self._check_keys(root, set())
-            return root, loader.construct_document(root)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
+        except RepeatedKey as error:
             raise PlanFormatError(
-                f"{self.name} is not YAML",
+                error.message,
+                expected="each key once",
+                found=f"the first one is in line {error.first}",
+                fix="remove one",
+                where=f"{self._name}:{error.line}",
+            ) from None
+        except YamlProblem as error:
+            raise PlanFormatError(
+                f"{self._name} is not YAML",
                 expected="a YAML file of agents",
-                found=getattr(error, "problem", None) or str(error),
+                found=error.message,
                 fix="correct the line",
-                where=f"{self.name}:{mark.line + 1}" if mark else self.name,
+                where=f"{self._name}:{error.line}" if error.line else self._name,
             ) from error
-        finally:
-            if loader is not None:
-                loader.dispose()
-
-    def _check_keys(self, node: yaml.Node, done: set[int]) -> None:
-        # An alias leads to a node that was seen already, or is still being visited.
-        if id(node) in done:
-            return
-        done.add(id(node))
-        seen: set[str | int] = set()
-        for key, line, child in _children(node):
-            if key in seen:
-                raise PlanFormatError(
-                    f"the key {key!r} appears twice",
-                    expected="each key once",
-                    fix="remove one",
-                    where=f"{self.name}:{line}",
-                )
-            seen.add(key)
-            self._check_keys(child, done)
-
-
-def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, int, yaml.Node]]:
-    """Yield the key or index, the line and the node of each child of a node."""
-    if isinstance(node, yaml.MappingNode):
-        for key, child in node.value:
-            yield str(key.value), key.start_mark.line + 1, child
-    elif isinstance(node, yaml.SequenceNode):
-        for index, child in enumerate(node.value):
-            yield index, child.start_mark.line + 1, child

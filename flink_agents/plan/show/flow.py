@@ -49,17 +49,23 @@ class Flow:
 
 def flow_of(plan: AgentPlan) -> Flow:
     """Return the graph of ``plan``, with only events that enter, are emitted or are taken."""
-    emitted = {INPUT: None, **{f"event:{kind}": None for one in plan.actions for kind in one.emits}}
-    known = {event.type: event for event in plan.events}
+    emitted = {INPUT: None, **{f"event:{kind}": None for emitter in plan.actions for kind in emitter.emits}}
+    events_by_type = {event.type: event for event in plan.events}
     nodes: dict[str, Node] = {}
     edges: dict[tuple[str, str], None] = {}
     for action in plan.actions:
         target = f"action:{action.name}"
-        present = [EventPlan(type=one.partition(":")[2]) for one in emitted]
-        taken = [one.type for one in present if accepts(action, known.get(one.type, one))]
+        present = [EventPlan(type=node_id.partition(":")[2]) for node_id in emitted]
+        incoming_types = [
+            event.type for event in present if accepts(action, events_by_type.get(event.type, event))
+        ]
         # A trigger that no action is known to emit gets a separate node.
-        taken += [one for one in action.triggers if not any(_matches(one, kind, known) for kind in taken)]
-        for kind in taken:
+        incoming_types += [
+            trigger
+            for trigger in action.triggers
+            if not any(_matches(trigger, kind, events_by_type) for kind in incoming_types)
+        ]
+        for kind in incoming_types:
             nodes.setdefault(f"event:{kind}", _event_node(kind))
             edges[f"event:{kind}", target] = None
         nodes[target] = Node(target, "action", action.name, notes_of(action))
@@ -71,7 +77,11 @@ def flow_of(plan: AgentPlan) -> Flow:
             edges[target, f"side:{tag}"] = None
     if plan.on_unhandled is OnError.DEAD_LETTER:
         handled = {source for source, _ in edges} | {OUTPUT}
-        for node in [one.id for one in nodes.values() if one.kind == "event" and one.id not in handled]:
+        for node in [
+            event_node.id
+            for event_node in nodes.values()
+            if event_node.kind == "event" and event_node.id not in handled
+        ]:
             nodes.setdefault(DEAD_LETTERS, _side_node(DEAD_LETTER_TAG))
             edges[node, DEAD_LETTERS] = None
     return Flow(nodes, tuple(edges))
@@ -130,6 +140,6 @@ def _side_node(tag: str) -> Node:
     return Node(f"side:{tag}", "side", side_title(tag))
 
 
-def _matches(trigger: str, kind: str, known: dict[str, EventPlan]) -> bool:
-    bases = known[kind].bases if kind in known else ()
+def _matches(trigger: str, kind: str, events_by_type: dict[str, EventPlan]) -> bool:
+    bases = events_by_type[kind].bases if kind in events_by_type else ()
     return trigger == kind or trigger in bases or trigger == Event.EVENT_TYPE

@@ -25,14 +25,17 @@ def to_mermaid(plan: AgentPlan) -> str:
     lines += [f"    {ids[source]} --> {ids[target]}" for source, target in flow.edges]
     if plan.resources:
         lines.append("    subgraph resources")
-        numbers = {(one.type, one.name): f"r{index}" for index, one in enumerate(plan.resources)}
-        for one in plan.resources:
-            label = _mermaid_text(f"{one.type.value}: {one.name}")
-            lines.append(f'        {numbers[one.type, one.name]}["{label}"]')
-        for one in plan.resources:
-            for reference in one.references:
+        numbers = {
+            (resource_plan.type, resource_plan.name): f"r{index}"
+            for index, resource_plan in enumerate(plan.resources)
+        }
+        for resource in plan.resources:
+            label = _mermaid_text(f"{resource.type.value}: {resource.name}")
+            lines.append(f'        {numbers[resource.type, resource.name]}["{label}"]')
+        for resource in plan.resources:
+            for reference in resource.references:
                 target = numbers[reference.type, reference.name]
-                lines.append(f"        {numbers[one.type, one.name]} -.-> {target}")
+                lines.append(f"        {numbers[resource.type, resource.name]} -.-> {target}")
         lines.append("    end")
         lines += _uses(plan, ids, numbers)
     ends = [ids[node] for node in (INPUT, OUTPUT) if node in ids]
@@ -56,10 +59,13 @@ def _uses(
 
 def _mermaid_shape(node: Node) -> str:
     text = "<br/>".join(map(_mermaid_text, (node.title, *node.notes)))
-    left, right = _SHAPES[node.kind]
-    return f'{left}"{text}"{right}'
+    left_bracket, right = _SHAPES[node.kind]
+    return f'{left_bracket}"{text}"{right}'
 
 
 def _mermaid_text(text: str) -> str:
     """Return ``text`` in quotes, with entities for characters that Mermaid or HTML would read as markup."""
-    return "".join(one if one.isalnum() or one in " _-.,:()" else f"#{ord(one)};" for one in one_line(text))
+    return "".join(
+        character if character.isalnum() or character in " _-.,:()" else f"#{ord(character)};"
+        for character in one_line(text)
+    )

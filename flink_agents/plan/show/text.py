@@ -28,8 +28,14 @@ def to_text(plan: AgentPlan) -> str:
         head.append(f"  output type  {plan.output_type}")
     sections = [
         ("configuration", [(name, repr(value)) for name, value in plan.configuration.items()]),
-        ("actions", [(one.name, _describe_action(one, plan)) for one in plan.actions]),
-        ("resources", [(f"{one.type.value} {one.name}", _describe_resource(one)) for one in plan.resources]),
+        ("actions", [(action.name, _describe_action(action, plan)) for action in plan.actions]),
+        (
+            "resources",
+            [
+                (f"{resource.type.value} {resource.name}", _describe_resource(resource))
+                for resource in plan.resources
+            ],
+        ),
         ("side outputs", list(plan.side_outputs.items())),
     ]
     lines = head + [line for title, rows in sections if rows for line in _section(title, rows)]
@@ -46,11 +52,11 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _describe_action(action: ActionPlan, plan: AgentPlan) -> str:
-    taken = ", ".join(map(event_title, action.triggers))
+    triggers = ", ".join(map(event_title, action.triggers))
     outputs = [*map(event_title, action.emits), *map(side_title, side_outputs_of(action, plan))]
     emitted = ", ".join(outputs) or "nothing"
     notes = "; ".join(notes_of(action))
-    return f"{taken} -> {emitted}" + (f"  ({notes})" if notes else "")
+    return f"{triggers} -> {emitted}" + (f"  ({notes})" if notes else "")
 
 
 def _describe_resource(resource: ResourcePlan) -> str:
@@ -61,12 +67,13 @@ def _describe_resource(resource: ResourcePlan) -> str:
     if resource.prompt is not None:
         return ", ".join(sorted(resource.prompt.variables))
     parts = [resource.descriptor.clazz] if resource.descriptor else []
-    references = ", ".join(f"{one.type.value} {one.name}" for one in resource.references)
+    references = ", ".join(f"{reference.type.value} {reference.name}" for reference in resource.references)
     return "  ".join([*parts, *([f"-> {references}"] if references else [])])
 
 
 def one_line(text: str) -> str:
     """Return ``text`` in one line, without control characters that would affect a terminal."""
     return "".join(
-        one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(text.split())
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in " ".join(text.split())
     )

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 
 class StoppedIteration(RuntimeError):
-    """Replaces a ``StopIteration`` in coroutines, which cannot raise it; Python does the same.
+    """Replaces an exception that a future cannot carry to the coroutine that awaits it.
+
+    A coroutine cannot raise ``StopIteration``: Python replaces it in the same way. ``GeneratorExit`` would
+    close the coroutine that awaits the future.
 
     Args:
         stop: The exception.
@@ -22,8 +27,8 @@ class StoppedIteration(RuntimeError):
         stop: The exception.
     """
 
-    def __init__(self, stop: StopIteration) -> None:
-        super().__init__("coroutine raised StopIteration")
+    def __init__(self, stop: BaseException) -> None:
+        super().__init__(f"coroutine raised {type(stop).__name__}")
         self.stop = stop
         self.__cause__ = stop
         self.__traceback__ = stop.__traceback__
@@ -60,7 +65,8 @@ class Outcome:
             BaseException: The exception, as far as a coroutine can raise it.
         """
         # An exception refers to the frames that it passes, and so to this object: this avoids a cycle.
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is None:
             return self._value
         try:
@@ -108,9 +114,33 @@ def is_close(error: BaseException) -> bool:
     return False
 
 
+own_cancellations: ContextVar[int] = ContextVar("flink_agents_own_cancellations", default=0)
+"""The number of times that a durable function cancelled the task that executes it; in its context."""
+
+
 def cancelled_from_outside(error: BaseException) -> bool:
     """True if ``error`` cancels the running task, instead of being raised by its awaitable."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return task is None or task.cancelling() > own_cancellations.get()
+
+
+async def end_own_cancellations(count: int) -> None:
+    """Let cancellations of the running task that its own code has requested take effect here, and no longer.
+
+    Args:
+        count: The number of requests.
+
+    Raises:
+        asyncio.CancelledError: The task was cancelled from outside, too.
+    """
+    with suppress(asyncio.CancelledError):
+        # A request that no await has met yet is met by this one.
+        await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(count):
+        task.uncancel()
+    if task.cancelling():
+        raise asyncio.CancelledError

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.concurrency.outcomes import carried
+from flink_agents.runtime.concurrency.outcomes import StoppedIteration
 
 _FUNCTIONS = (FunctionType, MethodType, type)
 
@@ -91,9 +91,10 @@ class _Call(Future[Any]):
 
     def count(self, waiting: int, executed: int) -> None:
         """Record that it waits, or is executed."""
-        before, self._place = self._place, (waiting, executed)
+        previous_place = self._place
+        self._place = (waiting, executed)
         if self._wait is not None:
-            self._wait.count(waiting - before[0], executed - before[1])
+            self._wait.count(waiting - previous_place[0], executed - previous_place[1])
 
     @override
     def cancel(self) -> bool:
@@ -107,7 +108,7 @@ class LoopThreads(ThreadPoolExecutor):
     """Executes the calls of ``asyncio.to_thread``.
 
     A ``StopIteration``, which no future accepts, becomes a RuntimeError. Later releases of Python do so
-    themselves; without that, the caller would wait for ever.
+    themselves; without that, the caller would wait for ever. So does a ``GeneratorExit``.
 
     Args:
         size: Number of threads, without those whose calls are no longer awaited.
@@ -226,11 +227,12 @@ class LoopThreads(ThreadPoolExecutor):
 
 
 def _execute(call: _Call) -> None:
-    function, call.function = call.function, None
+    function = call.function
+    call.function = None
     assert function is not None
     try:
         call.set_result(function())
-    except StopIteration as stop:
+    except (StopIteration, GeneratorExit) as stop:
         call.set_exception(_carried(stop))
     except BaseException as error:
         call.set_exception(error)
@@ -238,11 +240,14 @@ def _execute(call: _Call) -> None:
 
 def _name_of(function: partial[Any]) -> str:
     """Return the displayed name of a call; ``asyncio.to_thread`` wraps the function in a context's method."""
-    called = next((one for one in (*function.args, function.func) if isinstance(one, _FUNCTIONS)), None)
+    called = next(
+        (candidate for candidate in (*function.args, function.func) if isinstance(candidate, _FUNCTIONS)),
+        None,
+    )
     return getattr(called, "__qualname__", None) or type(function.func).__qualname__
 
 
-def _carried(stop: StopIteration) -> BaseException:
-    error = carried(stop)
+def _carried(stop: BaseException) -> BaseException:
+    error = StoppedIteration(stop)
     error.__cause__ = stop
     return error

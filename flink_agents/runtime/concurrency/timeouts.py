@@ -78,18 +78,19 @@ async def within(
     wait = wait or ThreadWait(thread_wait.get())
     whole = deadline.seconds if seconds is None else seconds
     task = asyncio.get_running_loop().create_task(_awaited(coroutine, wait))
-    started, left = time.monotonic(), whole
+    started = time.monotonic()
+    remaining_seconds = whole
     try:
         while True:
             # Not `wait_for`, which would wait without a limit for a task that ignores its cancellation.
-            await asyncio.wait({task}, timeout=left)
+            await asyncio.wait({task}, timeout=remaining_seconds)
             if task.done() or whole is None:
                 return task.result().result()
             # The time that its calls have waited for a thread does not count.
-            left = whole + wait.seconds - (time.monotonic() - started)
-            if left <= 0:
+            remaining_seconds = whole + wait.seconds - (time.monotonic() - started)
+            if remaining_seconds <= 0:
                 break
-            left = max(left, LEAST_SECONDS)
+            remaining_seconds = max(remaining_seconds, LEAST_SECONDS)
     except asyncio.CancelledError:
         if not task.done():
             await _cancel(task, deadline)

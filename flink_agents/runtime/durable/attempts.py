@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import lru_cache, partial
-from types import CoroutineType, coroutine
+from types import CoroutineType
 from typing import Any, Protocol
 
 from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.current import in_context, isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
@@ -25,8 +26,10 @@ from flink_agents.runtime.concurrency.bridge import Bridge, Errands, hand_to
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,
     cancelled_from_outside,
+    end_own_cancellations,
     is_close,
     outcome_of,
+    own_cancellations,
     thrown,
 )
 from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
@@ -38,8 +41,9 @@ from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
+from flink_agents.runtime.serde.error_parts import read_response
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.tracebacks import shown_text
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -96,6 +100,7 @@ class CallAttempts(WaitPhase):
         number: The number of attempts so far.
         task: The task that makes the call.
         in_own_task: True if that is the action's own task.
+        variables: The context in which the function of the present attempt is executed, or None.
         inside: True from the start of the function, or the reconciler, until its result is taken.
         recording: True while the result is being recorded.
         ended: Ends with the call; None until something waits for that.
@@ -111,6 +116,7 @@ class CallAttempts(WaitPhase):
         "in_own_task",
         "inside",
         "number",
+        "variables",
         "recording",
         "step",
         "task",
@@ -133,6 +139,7 @@ class CallAttempts(WaitPhase):
         self._observers = observers
         self._bridge = bridge
         self.number = 0
+        self.variables: Context | None = None
         self.in_own_task = self.inside = self.recording = False
         self.task: asyncio.Task[Any] | None = None
         self.ended: asyncio.Future[None] | None = None
@@ -192,22 +199,36 @@ class CallAttempts(WaitPhase):
                         return value
                     reconciler = None
                     self.leave()
-                return await self._result_of(arguments.of(self._callable, clients), self._callable.is_async)
+                value = await self._result_of(arguments.of(self._callable, clients), self._callable.is_async)
+                if self.variables is not None and own_cancellations in self.variables:
+                    await end_own_cancellations(self._take_own_cancellations())
+                return value
             except BaseException as error:
+                if (count := self._take_own_cancellations()) and not is_close(error):
+                    # They are the failure of the function, and would meet the action's code.
+                    await end_own_cancellations(count)
                 if is_close(error) or cancelled_from_outside(error):
                     # Before the cancellation continues: the next attempt of the action has to know.
                     self._note_cut_off()
                     raise
-                failure = redacted(thrown(error))
-                retry_state = self._next(retry_state, failure)
+                retry_state = self._next(retry_state, redacted(thrown(error)))
                 if retry_state is None:
-                    if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
-                        took = f"it took longer than {self._callable.seconds:g} seconds"
-                        return self._unknown(took, arguments)
-                    raise CallFailed(failure) from None
+                    return self._end_failed(error, arguments)
             finally:
                 self.leave()
             await self._pause(retry_state.delay)
+
+    def _end_failed(self, error: BaseException, arguments: Arguments) -> Any:
+        """Return the result of a call whose outcome is unknown; else raise.
+
+        A variable of the frame that called the function would be in a cycle with the traceback of the error.
+
+        Raises:
+            CallFailed: The call failed for good.
+        """
+        if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
+            return self._unknown(f"it took longer than {self._callable.seconds:g} seconds", arguments)
+        raise CallFailed(redacted(thrown(error))) from None
 
     @property
     def _was_cut_off(self) -> bool:
@@ -228,14 +249,15 @@ class CallAttempts(WaitPhase):
 
     async def _open_clients(self) -> dict[str, Any]:
         """Return the clients that the function needs, by name. Opens those that are not open yet."""
-        clients, found = self.step.shared.services.clients, dict[str, Any]()
+        clients = self.step.shared.services.clients
+        opened_clients = dict[str, Any]()
         for name in self._callable.clients:
             with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
                 wait.awaited = partial(clients.opens_in, name)
                 opened = clients.get(name)
                 timely = opened if self._callable.seconds is None else within(self._deadline, opened)
-                found[name] = (await timely).peek()
-        return found
+                opened_clients[name] = (await timely).peek()
+        return opened_clients
 
     def _next(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
         delivery = self.step.delivery
@@ -243,16 +265,14 @@ class CallAttempts(WaitPhase):
             # No further attempt may start.
             return None
         policy = self._callable.retry
-        if isinstance(error, GeneratorExit):
-            # The coroutine may be closing. Then it must not await anything.
-            return None
         if policy is None and isinstance(error, RetryableError):
             policy = _default_policy()
         if policy is None:
             return None
         following = next_attempt(policy, retry_state, error, f"{self.step.path}\x00{self._call.index}")
         if following is not None:
-            state, action = self.step.run.state, self.step.action.name
+            state = self.step.run.state
+            action = self.step.action.name
             name = self._callable.identity
             number = self._call.number
             self._observers.call_attempt_failed(state, action, name, number, self.number, error)
@@ -265,7 +285,7 @@ class CallAttempts(WaitPhase):
                 self.step.run.key,
                 following.delay,
                 type(error).__name__,
-                text_of(error),
+                shown_text(error),
             )
         return following
 
@@ -278,41 +298,63 @@ class CallAttempts(WaitPhase):
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
         """Call ``function``. Await the returned object at once."""
+        self.variables = context = isolated()
         if not is_async:
-            return self._result_in_thread(function)
+            return self._result_in_thread(function, context)
         self.enter()
-        self.awaited = function()
-        return self._in_time(function.func, self.awaited)
+        self.awaited = context.run(function)
+        return self._in_time(function.func, self.awaited, context)
 
-    async def _result_in_thread(self, function: partial[Any]) -> Any:
+    async def _result_in_thread(self, function: partial[Any], context: Context) -> Any:
         results: list[Any] = []
 
         def call() -> None:
             self.enter()
-            results.append(_call_inside(function.func, function))
+            durable_function.set(function.func)
+            previous_function = running.function
+            running.function = function.func
+            try:
+                results.append(function())
+            except OSError as error:
+                read_response(error)
+                raise
+            finally:
+                running.function = previous_function
 
         if self._callable.seconds is None:
-            await self._threads.run(call)
+            await self._threads.run(partial(context.run, call))
         else:
-            await self._threads.run_within(call, self._deadline)
+            await self._threads.run_within(partial(context.run, call), self._deadline)
         (result,) = results
         # A function that is not async def may still return something to be awaited.
         if not inspect.isawaitable(result):
             return result
         self.awaited = result
-        return await self._in_time(function.func, result)
+        return await self._in_time(function.func, result, context)
 
-    def _in_time(self, function: Callable[..., Any], result: Awaitable[Any]) -> Awaitable[Any]:
+    def _in_time(
+        self, function: Callable[..., Any], result: Awaitable[Any], context: Context
+    ) -> Awaitable[Any]:
+        inside = _await_inside(function, result, context)
         if self._callable.seconds is None:
-            return _await_inside(function, result)
-        # The code of the function has a copy of the context as it is here.
+            return inside
         wait = ThreadWait(thread_wait.get())
-        token = thread_wait.set(wait)
+        context.run(thread_wait.set, wait)
+        return within(self._deadline, self._settled(inside), wait=wait)
+
+    async def _settled(self, inside: Awaitable[Any]) -> Any:
+        """Await code of the function in the task that its deadline cancels."""
         try:
-            inside = _await_inside(function, result)
+            return await inside
         finally:
-            thread_wait.reset(token)
-        return within(self._deadline, inside, wait=wait)
+            if count := self._take_own_cancellations():
+                await end_own_cancellations(count)
+
+    def _take_own_cancellations(self) -> int:
+        """Take the number of cancellations of the running task that code of the function has requested."""
+        variables = self.variables
+        self.variables = None
+        return 0 if variables is None else variables.get(own_cancellations, 0)
 
     @property
     def _deadline(self) -> Deadline:
@@ -375,67 +417,32 @@ def _default_policy() -> RetryPolicy:
 # -- code of durable functions ----------------------------------------------------------
 
 
-def _call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
-    """Call ``call`` on this thread as the code of ``function``."""
-    durable_function.set(function)
-    before, running.function = running.function, function
-    try:
-        return call()
-    finally:
-        running.function = before
-        # Threads of a pool keep the value. It was None before: durable functions do not nest.
-        durable_function.set(None)
-
-
-def _await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Awaitable[Any]:
+def _await_inside(
+    function: Callable[..., Any], awaitable: Awaitable[Any], context: Context
+) -> Awaitable[Any]:
     """Return an awaitable that runs ``awaitable``, and the tasks that it starts, as code of ``function``.
 
     Context variables that it sets do not reach its caller. A replay would not set them either.
     """
     if not isinstance(awaitable, CoroutineType):
         awaitable = _awaited(awaitable)
-    return _in_context(copy_context(), function, awaitable)
+    context.run(durable_function.set, function)
+    return in_context(context, awaitable, _step, function)
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-@coroutine
-def _in_context(
-    context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
-) -> Generator[Any, Any, Any]:
-    """Await a coroutine in its own context, as the code of a durable function.
-
-    Args:
-        context: The context.
-        function: The function.
-        inner: The coroutine. The watchdog finds it by this name.
-    """
-    run, send, value = context.run, inner.send, None
-    try:
-        awaited = run(_first_step, function, send)
-        while True:
-            try:
-                value = yield awaited
-            except BaseException as error:
-                awaited = run(_step, function, inner.throw, error)
-            else:
-                awaited = run(_step, function, send, value)
-    except StopIteration as stop:
-        return stop.value
-
-
-def _first_step(function: Callable[..., Any], begin: Callable[[Any], Any]) -> Any:
-    """Start a coroutine. The running context belongs to ``function`` from here on."""
-    durable_function.set(function)
-    return _step(function, begin, None)
-
-
 def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
     """Resume a coroutine as the code of ``function``; returns the object that it awaits next."""
-    before, running.function = running.function, function
+    previous_function = running.function
+    running.function = function
+    task = asyncio.current_task()
+    requests = 0 if task is None else task.cancelling()
     try:
         return go_on(value)
     finally:
-        running.function = before
+        running.function = previous_function
+        if task is not None and (count := task.cancelling() - requests):
+            own_cancellations.set(max(0, own_cancellations.get() + count))

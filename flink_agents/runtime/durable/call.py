@@ -15,6 +15,7 @@ from flink_agents.api.errors import DurableResultError, RecordTooLargeError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
 from flink_agents.runtime.durable.recording import Recording, journal_of
+from flink_agents.runtime.durable.typed_results import result_type_of
 from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import (
@@ -106,21 +107,23 @@ class DurableCall:
         # Tasks and timers of the function do not count as the action's own.
         current_delivery.set(None)
         try:
-            made = await self.make(None)
+            result = await self.make(None)
         finally:
             current_delivery.set(delivery)
         if self._recording.bridge.closed:
             # The outcome is recorded, but the action does not resume in this attempt.
             raise asyncio.CancelledError
-        assert made is not None
-        outcome, raised = made
-        del made
+        assert result is not None
+        outcome, raised = result
+        del result
         delivery.now = max(delivery.now, outcome.elapsed / 1e6)
         return self._result(outcome, raised)
 
     def _notify(self) -> None:
         """Notify observers that the call is made, or taken from its record."""
-        step, call, on_call = self._step, self._call, self._recording.on_call
+        step = self._step
+        call = self._call
+        on_call = self._recording.on_call
         if on_call is not None:
             on_call(step, call)
         what = step.run.state, step.action.name, call.identity.function, call.number
@@ -128,7 +131,7 @@ class DurableCall:
             self._observers.call_replayed(*what, call.recorded)
         else:
             assert step.run.journal is not None
-            self._observers.call_begun(*what, step.run.journal.replayed)
+            self._observers.call_begun(*what, step.run.journal.was_interrupted)
             if (tell := self._observers.call_request) is not None:
                 tell(*what, "request", call.identity.request)
 
@@ -145,7 +148,8 @@ class DurableCall:
             if not (self._delivery.failing or self._recording.bridge.closed):
                 pending.stop()
             raise
-        raised, pending.raised = pending.raised, None
+        raised = pending.raised
+        pending.raised = None
         return self._result(outcome, raised)
 
     def _result(self, outcome: Outcome, raised: BaseException | None) -> Any:
@@ -174,7 +178,9 @@ class DurableCall:
         Returns:
             The outcome, and the exception that the call just raised; None if ``pending`` delivers them.
         """
-        delivery, recording, what = self._delivery, self._recording, self._what
+        delivery = self._delivery
+        recording = self._recording
+        what = self._what
         if pending is not None:
             delivery.performing.append(pending)
         attempts = CallAttempts(
@@ -224,7 +230,8 @@ class DurableCall:
         """
         if self._recording.bridge.closed:
             raise asyncio.CancelledError from error
-        raised, delivery = raised_by(error), self._delivery
+        raised = raised_by(error)
+        delivery = self._delivery
         if pending is not None and delivery.closed:
             return None
         place = attempts, delivery.calls.end(), delivery.elapsed()
@@ -234,7 +241,8 @@ class DurableCall:
             # Not recorded yet: it is stored with the action's next call or its end.
             delivery.calls.seen(self._call.number, outcome)
             return outcome, raised
-        pending.ended, pending.raised = True, raised
+        pending.ended = True
+        pending.raised = raised
         delivery.end(pending, outcome)
         return None
 
@@ -245,7 +253,9 @@ class DurableCall:
         then on, the number belongs to this input and this history, even if inputs return in another order
         after a crash.
         """
-        journal, calls, path = journal_of(self._step), self._delivery.calls, self._step.path
+        journal = journal_of(self._step)
+        calls = self._delivery.calls
+        path = self._step.path
         outcomes = calls.still_unrecorded(self._call.after)
         if self._what.reconciler is not None and not self._call.may_have_run:
             append = journal.add_intent(path, self._call, outcomes)
@@ -279,7 +289,8 @@ class DurableCall:
             # The outcome has no record and will never be delivered. So the attempt must end.
             self._recording.fail(error)
             raise
-        state, action = self._step.run.state, self._step.action.name
+        state = self._step.run.state
+        action = self._step.action.name
         if (tell := self._observers.recorded) is not None:
             tell(state, action, stored)
         if unusable is not None:
@@ -292,7 +303,8 @@ class DurableCall:
         return record
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
-        step, call = self._step, self._call
+        step = self._step
+        call = self._call
         self._observers.call_failed(
             step.run.state, step.action.name, call.identity.function, call.number, error, record.ended_at
         )
@@ -305,7 +317,8 @@ class DurableCall:
 
     def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
         """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
-        calls, after = self._delivery.calls, self._call.after
+        calls = self._delivery.calls
+        after = self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
         append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
@@ -315,9 +328,12 @@ class DurableCall:
         self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int, int]
     ) -> CallRecord:
         attempts, order, elapsed = place
-        return CallRecord(
+        record = CallRecord(
             self._call.identity, value, error, attempts, int(time.time() * 1000), order, elapsed
         )
+        if value is None or self._what.result_type is None:
+            return record
+        return record._replace(result_type=result_type_of(self._what.result_type).text)
 
     def _described(self, error: BaseException) -> dict[str, Any]:
         return failure_kept(self._codec, journal_of(self._step).limit, self._call, error)
@@ -327,7 +343,7 @@ class PendingCall(PendingOutcome):
     """A durable call whose outcome is delivered in order.
 
     Args:
-        made: The call.
+        durable_call: The call.
         call: Its number and identity.
 
     Attributes:
@@ -338,10 +354,10 @@ class PendingCall(PendingOutcome):
 
     __slots__ = ("_context", "_made", "call", "future", "raised")
 
-    def __init__(self, made: DurableCall, call: Call) -> None:
+    def __init__(self, durable_call: DurableCall, call: Call) -> None:
         super().__init__(call.number)
         self.call = call
-        self._made = made
+        self._made = durable_call
         self._context = outside()
         self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
         self.raised: BaseException | None = None

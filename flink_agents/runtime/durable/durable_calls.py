@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,7 @@ class DurableCalls:
 
     def call(
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         """Make a call of an action on the loop. Its number is assigned here, before anything is awaited."""
         # A `def` action must not get a coroutine that it cannot await.
         if threading.get_ident() != self._loop_thread:
@@ -137,22 +137,22 @@ class DurableCalls:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         threads: Threads,
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         if self._bridge.closed:
             raise asyncio.CancelledError
         if what.result_type is not None:
-            check_result_type(what)
+            check_result_type(self._codec, what)
         arguments = Arguments(self._codec, what, args, kwargs)
         delivery = step.delivery or self._delivery_of(step)
         step.calls = delivery.calls
         try:
-            call = step.calls.make(delivery.task_path(), arguments.identity)
+            call = step.calls.make(delivery.task_path(), arguments.identity, arguments.may_be)
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
         if what.wants_key or what.reconciler is not None:
             arguments.key = idempotency_key(step, call)
-        made = DurableCall(self.recording, step, delivery, what, call, arguments, threads)
-        value = delivery.unawaited[call.number] = made.value()
+        durable_call = DurableCall(self.recording, step, delivery, what, call, arguments, threads)
+        value = delivery.unawaited[call.number] = durable_call.value()
         return value
 
     # -- executions -------------------------------------------------------------------
@@ -164,19 +164,20 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            given = CallReplay(records), seed, partial(_stuck, step), waits_of, self._bridge
+            arguments = CallReplay(records), seed, partial(_stuck, step), waits_of, self._bridge
             if run.waits is None:
-                step.delivery = Delivery(*given)
+                step.delivery = Delivery(*arguments)
             else:
                 parts = run.waits.parts
-                step.delivery = Delivery(*given) if parts is None else parts.delivery(path, *given)
+                step.delivery = Delivery(*arguments) if parts is None else parts.delivery(path, *arguments)
                 step.delivery.at_rest = partial(suspend_at_rest, step, run.waits)
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
         """Make the running task the main task of ``step``. Tasks that it starts belong to it as well."""
         delivery = step.delivery or self._delivery_of(step)
-        delivery.main, delivery.ready = step.task, 0
+        delivery.main = step.task
+        delivery.ready = 0
         current_delivery.set(delivery)
 
     def check_awaited(self, step: ActionRun) -> None:
@@ -192,9 +193,11 @@ class DurableCalls:
             check_waits_awaited(step)
         if not delivery.unawaited:
             return
-        made = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
+        created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
         called = delivery.unawaited.values()
-        forgotten = next((one for one in called if inspect.getcoroutinestate(one) == made), None)
+        forgotten = next(
+            (coroutine for coroutine in called if inspect.getcoroutinestate(coroutine) == created_state), None
+        )
         if forgotten is None:
             return
         # Calls in flight may finish and be recorded, but no retry may start.
@@ -222,7 +225,11 @@ class DurableCalls:
 
     async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
         """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
-        going_on = [one.performing for one in delivery.performing if one.performing is not None]
+        going_on = [
+            pending_call.performing
+            for pending_call in delivery.performing
+            if pending_call.performing is not None
+        ]
         going_on = [task for task in going_on if not task.done()]
         if going_on and not self._bridge.closed:
             await asyncio.wait(going_on, timeout=self._grace)
@@ -231,17 +238,24 @@ class DurableCalls:
 
     async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
         """Stop calls that still run. A result that is being recorded is completed."""
-        performing, delivery.performing = delivery.performing, []
+        performing = delivery.performing
+        delivery.performing = []
         # First stop all, then wait for all: they end concurrently.
         for pending in performing:
             pending.stop()
-        going_on = {one.performing: one for one in performing if one.performing is not None}
-        await self._end_calls(step, {task: one for task, one in going_on.items() if not task.done()})
-        others = [task for task in delivery.others if not task.done()]
-        for task in others:
+        going_on = {
+            pending_call.performing: pending_call
+            for pending_call in performing
+            if pending_call.performing is not None
+        }
+        await self._end_calls(
+            step, {task: pending_call for task, pending_call in going_on.items() if not task.done()}
+        )
+        other_tasks = [task for task in delivery.others if not task.done()]
+        for task in other_tasks:
             task.cancel()
-        if others and not self._bridge.closed:
-            await asyncio.wait(others, timeout=CANCEL_SECONDS)
+        if other_tasks and not self._bridge.closed:
+            await asyncio.wait(other_tasks, timeout=CANCEL_SECONDS)
         if delivery.calls.unsure and not self._bridge.closed:
             # These appends were cancelled, so they may be stored already. Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
@@ -286,7 +300,8 @@ class DurableCalls:
         events = self._shared.code.events.record_sent(step)
         short_term, sensory = step.run.written_since(step.mark)
         record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.calls)
-        outcomes, journal = calls.unrecorded, step.run.journal
+        outcomes = calls.unrecorded
+        journal = step.run.journal
         assert journal is not None
         append = journal.add_action(step.path, record, outcomes)
         if journal.replayed:
@@ -313,8 +328,8 @@ class DurableCalls:
         if step.run.waits is not None:
             outputs, final = step.run.waits.final(step)
             events = [self._shared.code.events.packed(event) for event in outputs]
-            side = [*final, *(one for one in side if one[0] == DEAD_LETTER_TAG)]
-        record = ActionRecord({}, {}, events, [list(each) for each in side], calls.calls)
+            side = [*final, *(side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG)]
+        record = ActionRecord({}, {}, events, [list(side_output) for side_output in side], calls.calls)
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)
@@ -342,7 +357,8 @@ class DurableCalls:
     async def void(self, step: ActionRun) -> None:
         """Make the records of an execution void."""
         self._observers.action_mismatched(step.run.state, step.action.name)
-        journal, waits = journal_of(step), step.run.waits
+        journal = journal_of(step)
+        waits = step.run.waits
         outcomes = dict(journal.step(step.path).outcomes)
         await self.recording.stored(journal.void(step.path))
         if waits is not None:
@@ -369,7 +385,8 @@ class DurableCalls:
 
 def _note_new_end(step: ActionRun) -> None:
     """Note for the trace that an action of a replayed run ends for the first time, and so does the run."""
-    notes, journal = step.run.state.notes, journal_of(step)
+    notes = step.run.state.notes
+    journal = journal_of(step)
     # The end of one that neither called nor waited may be missing in the store, and is repeated.
     if notes is not None and journal.replayed and journal.step(step.path).outcomes:
         notes.partial = True
@@ -379,15 +396,15 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     """End an execution whose code can never ask for the recorded outcome that is next."""
     delivery = step.delivery
     assert delivery is not None
-    deferred_call = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
+    deferred_call = next((pending for pending in delivery.deferred if isinstance(pending, PendingCall)), None)
     recorded = as_shown(outcome)
-    found: CallIdentity | str = "a wait that no outcome ends"
+    requested: CallIdentity | str = "a wait that no outcome ends"
     if deferred_call is not None:
         call = deferred_call.call
-        found = call.identity
-        if isinstance(recorded, CallIdentity) and recorded.same(found):
-            found = f"the same call as call {call.index} of its task {call.task}"
-    mismatch = delivery.calls.note_mismatch(Mismatch(number, recorded, found))
+        requested = call.identity
+        if isinstance(recorded, CallIdentity) and recorded.same(requested):
+            requested = f"the same call as call {call.index} of its task {call.task}"
+    mismatch = delivery.calls.note_mismatch(Mismatch(number, recorded, requested))
     step.calls = delivery.calls
     if deferred_call is not None:
         deferred_call.fail(mismatch_error(step, mismatch))

@@ -146,7 +146,7 @@ class Recording:
     @property
     def busy_keys(self) -> set[str]:
         """Keys whose actions make calls in their own tasks that must not be cancelled yet."""
-        return {one.step.run.key_text for one in self._in_flight if one.effective and one.in_own_task}
+        return {call.step.run.key_text for call in self._in_flight if call.effective and call.in_own_task}
 
     async def drain(self, grace: float) -> None:
         """Let calls in flight finish and be recorded for at most ``grace`` seconds.
@@ -155,7 +155,8 @@ class Recording:
         """
         # Without a store, results cannot be recorded, so waiting has no use.
         seconds = 0.0 if self.broken else grace
-        loop, awaited = asyncio.get_running_loop(), list[asyncio.Future[None]]()
+        loop = asyncio.get_running_loop()
+        awaited = list[asyncio.Future[None]]()
         for call in list(self._in_flight):
             if call.effective:
                 call.ended = loop.create_future()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,18 +19,22 @@ from flink_agents.api.errors import (
     BranchesRecordedEarlierError,
     DurableResultError,
     NonDeterminismError,
+    ResultTypeError,
     UnserializableValueError,
 )
 from flink_agents.api.resources.provenance import as_data
+from flink_agents.runtime.durable.differences import difference
+from flink_agents.runtime.durable.former_digests import former_digests
+from flink_agents.runtime.durable.typed_results import result_type_of
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
-from flink_agents.runtime.serde.canonical import digest_of_bytes
+from flink_agents.runtime.serde.canonical import digest_with_fields
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
-from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
+from flink_agents.runtime.serde.declared_types import problems_text, type_text
 
 MAX_AWAITS = 5
 """The most foreign awaits that the error about a mismatch lists."""
@@ -39,6 +43,9 @@ _RETURN_LESS = "return what the run needs, or a reference to it"
 
 REQUEST_CHARACTERS = 2000
 """The most characters of its request that the record of a call stores."""
+
+
+_GAP = " ... "
 
 
 class Arguments:
@@ -61,12 +68,13 @@ class Arguments:
         UnserializableValueError: An argument cannot be encoded.
     """
 
-    __slots__ = ("_codec", "_data", "_plain", "identity", "key")
+    __slots__ = ("_codec", "_data", "_plain", "_what", "identity", "key")
 
     def __init__(
         self, codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._codec = codec
+        self._what = what
         try:
             self._data = codec.encode([list(args), dict(kwargs)])
         except UnserializableValueError as error:
@@ -74,10 +82,23 @@ class Arguments:
         values = (*args, *kwargs.values())
         plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
         self._plain = (args, kwargs) if plain else None
-        self.identity = CallIdentity(
-            what.identity, digest_of_bytes(self._data), request_text(what, args, kwargs)
-        )
+        digest, fields = digest_with_fields(self._data)
+        self.identity = CallIdentity(what.identity, digest, request_text(what, args, kwargs), fields)
         self.key: str | None = None
+
+    def may_be(self, recorded: CallIdentity) -> bool:
+        """Return True if ``recorded`` has the same values, in the classes and the passing of former code."""
+        if recorded.function != self.identity.function:
+            return False
+        args, kwargs = self._plain or self._codec.decode(self._data)
+        for passed in _passings(self._what, list(args), kwargs):
+            data = self._codec.encode(passed)
+            digests = [digest_with_fields(data)[0]]
+            if recorded.fields is not None:
+                digests = former_digests(self._codec, data, recorded.fields)
+            if recorded.arguments in digests:
+                return True
+        return False
 
     def of(self, what: DurableCallable, clients: Mapping[str, Any]) -> partial[Any]:
         """Return the function of ``what`` bound to a copy of the arguments, and to open clients by name."""
@@ -88,8 +109,10 @@ class Arguments:
 
     def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
         """Return ``reconciler`` bound to a copy of the arguments, and to the key and clients it takes."""
-        taken = {name: client for name, client in clients.items() if takes(reconciler, name)}
-        return self._given_to(DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), taken)
+        reconciler_clients = {name: client for name, client in clients.items() if takes(reconciler, name)}
+        return self._given_to(
+            DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), reconciler_clients
+        )
 
     def _given_to(self, what: DurableCallable, wants_key: bool, clients: Mapping[str, Any]) -> partial[Any]:
         args, kwargs = self._plain or self._codec.decode(self._data)
@@ -98,6 +121,23 @@ class Arguments:
         if clients:
             args, kwargs = _with_clients(what.positional, args, kwargs, clients)
         return partial(what.function, *args, **kwargs)
+
+
+def _passings(what: DurableCallable, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield the ways to pass these arguments by position and by name."""
+    names = [name for name in what.positional if name not in what.clients]
+    if len(args) > len(names):
+        yield [args, dict(kwargs)]
+        return
+    values = [*args]
+    for name in names[len(args) :]:
+        if name not in kwargs:
+            break
+        values.append(kwargs[name])
+    by_name = dict(zip(names, values, strict=False))
+    remaining_kwargs = {name: value for name, value in kwargs.items() if name not in by_name}
+    for count in range(len(values) + 1):
+        yield [values[:count], {**dict(list(by_name.items())[count:]), **remaining_kwargs}]
 
 
 def _unfit_argument(what: DurableCallable, error: UnserializableValueError) -> UnserializableValueError:
@@ -126,12 +166,14 @@ def _with_clients(
         kwargs: Arguments by name, without the clients.
         clients: Open clients by name.
     """
-    by_name, rest, given = dict(clients), deque(args), list[Any]()
+    by_name = dict(clients)
+    remaining_args = deque(args)
+    positional_args = list[Any]()
     for name in names:
-        if not rest:
+        if not remaining_args:
             break
-        given.append(by_name.pop(name) if name in by_name else rest.popleft())
-    return [*given, *rest], {**kwargs, **by_name}
+        positional_args.append(by_name.pop(name) if name in by_name else remaining_args.popleft())
+    return [*positional_args, *remaining_args], {**kwargs, **by_name}
 
 
 def identity(
@@ -162,8 +204,7 @@ def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
     """
     try:
         if what.result_type is not None:
-            adapter = adapter_of(what.result_type)
-            value = adapter.dump_python(adapter.validate_python(value), mode="json")
+            return result_type_of(what.result_type).encode(codec, value)
         return codec.encode(value)
     except ValidationError as error:
         raise DurableResultError(
@@ -186,11 +227,11 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord, values
         values: The store of shared values; None if the result is not shared.
     """
     assert record.value is not None
-    value = codec.decode(record.value if values is None else values.unpacked(record.value))
+    data = record.value if values is None else values.unpacked(record.value)
     if what.result_type is None:
-        return value
-    # The value was JSON. So its messages count as data, like those of a record.
-    return as_data(adapter_of(what.result_type).validate_python(value))
+        return codec.decode(data)
+    # Pydantic made the value. So its messages count as data, like those of a record.
+    return as_data(result_type_of(what.result_type).decode(codec, data, record.result_type))
 
 
 def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
@@ -202,18 +243,19 @@ def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException
         call: The call that failed.
         error: The exception that it raised.
     """
-    taken = len(call.identity.pack(codec)) + RECORD_FRAME
-    return failures.describe(codec, error, failures.room(limit, taken))
+    used_bytes = len(call.identity.pack(codec)) + RECORD_FRAME
+    return failures.describe(codec, error, failures.room(limit, used_bytes))
 
 
-def check_result_type(what: DurableCallable) -> None:
+def check_result_type(codec: ValueCodec, what: DurableCallable) -> None:
     """Check ``result_type`` before the function has any effect.
 
     Raises:
         AgentConfigurationError: Pydantic does not know that type.
+        ResultTypeError: No record can hold its values.
     """
     try:
-        adapter_of(what.result_type)
+        unstorable = result_type_of(what.result_type).unstorable
     except Exception as error:  # a foreign type may raise anything where it is described
         raise AgentConfigurationError(
             f"the durable call of {what.identity} has a wrong result_type",
@@ -221,6 +263,15 @@ def check_result_type(what: DurableCallable) -> None:
             found=f"{type_text(what.result_type)}: {type(error).__name__}",
             fix="name such a type, or leave result_type out: results keep the types that they have",
         ) from error
+    if unstorable is not None and not codec.allow_pickle:
+        at = f" ({unstorable.where})" if unstorable.where is not None else ""
+        raise ResultTypeError(
+            f"the result_type of the durable call of {what.identity} has values that no record can hold",
+            expected="plain values, pydantic models or dataclasses of them, or types that pydantic writes as "
+            "JSON and reads back",
+            found=f"{type_text(what.result_type)}: {unstorable.text}{at}",
+            fix="leave that part out of the type, or give it such a type. The call was not made",
+        )
 
 
 def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableResultError:
@@ -237,7 +288,8 @@ def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableRe
 
 def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
     """Return the error that shows the recorded call beside the one that the code made."""
-    run, number = step.run, mismatch.number
+    run = step.run
+    number = mismatch.number
     what = "call" if number.kind is RecordKind.CALL else "wait"
     task = f" of its task {number.task}" if number.task else ""
     place = f"key {run.key!r}, sequence {run.sequence_number}, {what} {number.nth}{task}"
@@ -249,10 +301,11 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
             fix="finish these runs with the version that began them, or set action-state.on-mismatch to "
             "'rerun' (their effects are repeated) or 'dead-letter'",
         )
+    recorded, requested = _call_texts(mismatch.recorded, mismatch.requested)
     return NonDeterminismError(
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
-        expected=_call_text(mismatch.recorded),
-        found=_call_text(mismatch.requested),
+        expected=recorded,
+        found=requested,
         fix=_fix(mismatch, list(step.delivery.awaits) if step.delivery is not None else []),
     )
 
@@ -270,16 +323,43 @@ def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
         "(asyncio.as_completed over coroutines makes one: use ctx.as_completed, or give it tasks)"
     )
     if awaits:
-        others = "; ".join(awaits[:MAX_AWAITS])
+        awaits_text = "; ".join(awaits[:MAX_AWAITS])
         advice = (
-            f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
+            f"the action also awaits what is not recorded: {awaits_text}. Make that a durable call. "
+            f"And {advice}"
         )
-    recorded, requested = mismatch.recorded, mismatch.requested
+    recorded = mismatch.recorded
+    requested = mismatch.requested
     if isinstance(recorded, CallIdentity) and isinstance(requested, CallIdentity):
         if recorded.function != requested.function and recorded.arguments == requested.arguments:
             renamed = f"if you renamed {recorded.function} to {requested.function}, {_CHANGED}"
             return f"{renamed}. Otherwise {advice}"
     return f"{advice}. If you changed the code, {_CHANGED}"
+
+
+def _call_texts(recorded: CallIdentity | str | None, requested: CallIdentity | str | None) -> tuple[str, str]:
+    """Return the texts of two calls. Of two calls of one function, they show how the requests differ."""
+    if not (isinstance(recorded, CallIdentity) and isinstance(requested, CallIdentity)):
+        return _call_text(recorded), _call_text(requested)
+    if recorded.function != requested.function or recorded.request is None or requested.request is None:
+        return _call_text(recorded), _call_text(requested)
+    if recorded.request == requested.request:
+        classes = _class_texts(recorded, requested)
+        difference_text = classes or "they differ in what the record does not show"
+        return _call_text(recorded), f"{_call_text(requested)}: {difference_text}"
+    recorded_text, after = difference(redaction.hide(recorded.request), redaction.hide(requested.request))
+    return f"{recorded.function}({recorded_text})", f"{requested.function}({after})"
+
+
+def _class_texts(recorded: CallIdentity, requested: CallIdentity) -> str:
+    """Return the classes of arguments whose fields differ, as text."""
+    recorded_fields = recorded.fields or {}
+    after = requested.fields or {}
+    texts = [f"no argument is a {name}" for name in recorded_fields if name not in after]
+    for name, fields in recorded_fields.items():
+        if name in after and sorted(fields) != sorted(after[name]):
+            texts.append(f"{name} had the fields {', '.join(fields)}, and has {', '.join(after[name])}")
+    return "; ".join(texts)
 
 
 def _call_text(call: CallIdentity | str | None) -> str:
@@ -293,6 +373,8 @@ def _call_text(call: CallIdentity | str | None) -> str:
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return the arguments as text for people."""
+    if what.request is not None:
+        return what.request
     names: Sequence[str] = what.positional
     if what.clients:
         names = [name for name in what.positional if name not in what.clients]
@@ -305,9 +387,15 @@ def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[s
     for name, value in named:
         shown.append(f"{name}={'...' if name in hidden else _shown(value)}")
     text = ", ".join(shown)
-    if redaction.known.pattern is not None:
+    if redaction.known_secrets.pattern is not None:
         text = redaction.hide_known(text)
-    return text[:REQUEST_CHARACTERS]
+    return text if len(text) <= REQUEST_CHARACTERS else _cut(text)
+
+
+def _cut(text: str) -> str:
+    """Return start and end of a long text."""
+    tail = REQUEST_CHARACTERS // 3
+    return f"{text[: REQUEST_CHARACTERS - tail - len(_GAP)]}{_GAP}{text[-tail:]}"
 
 
 def _shown(value: Any) -> str:
@@ -316,6 +404,6 @@ def _shown(value: Any) -> str:
         if len(text) <= REQUEST_CHARACTERS:
             return text
         # Hide secrets before the cut: a piece of a secret would not be found.
-        return redaction.hide_known(text)[:REQUEST_CHARACTERS]
+        return _cut(redaction.hide_known(text))
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from functools import partial
 from threading import get_ident
 from typing import Any, Literal, cast
@@ -20,6 +21,7 @@ from flink_agents.runtime.execution.environment.routing import Route, no_event, 
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.swallowed import cancel_again
 from flink_agents.runtime.journal.calls import CallReplay
 from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
@@ -55,6 +57,7 @@ class ActionRun:
         put: The number of events and of side outputs that it had emitted when it was suspended.
         unawaited: Coroutines that its code has to await, some of which it may have awaited; or None.
         reads: The mutable values that it read from memory, or None; False if nothing checks them.
+        variables: The context in which its code is executed, until its end; None before the call.
     """
 
     __slots__ = (
@@ -80,6 +83,7 @@ class ActionRun:
         "task",
         "tasks",
         "unawaited",
+        "variables",
     )
 
     def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
@@ -102,6 +106,7 @@ class ActionRun:
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
         self.reads: list[Read] | Literal[False] | None = None
+        self.variables: Context | None = None
         self._thread = get_ident()
         self._active = True
         self._path: str | None = None
@@ -131,7 +136,7 @@ class ActionRun:
         """End the execution. From here on, each use of its context is an error."""
         self._active = False
         # They refer to each other: without this, only Python's garbage collector would free them.
-        self.context = self.unawaited = None
+        self.context = self.unawaited = self.variables = None
 
     def context_here(self) -> RunnerContext | None:
         """Return the context if the calling code may use it; else None."""
@@ -142,19 +147,20 @@ class ActionRun:
         """The name of the action if its own code runs; None inside a durable function."""
         return self.action.name if self._active and inside() is None else None
 
-    def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
+    def has_to_await(self, action_coroutine: Coroutine[Any, Any, Any]) -> None:
         """Note a coroutine that the action's code has to await."""
         noted = self.unawaited
         if noted is None:
             noted = self.unawaited = []
         elif len(noted) >= MOST_NOTED:
             noted[:] = _forgotten(noted)
-        noted.append(made)
+        noted.append(action_coroutine)
 
     def note_of_reads(self) -> Callable[[MemoryTree, str, Any], None] | None:
         """Return a function that notes the values that the action reads; None if nothing checks them."""
         if self.reads is None:
-            watch, name = self.shared.reads, self.action.name
+            watch = self.shared.reads
+            name = self.action.name
             if watch.strict:
                 self.reads = []
             elif skipped := watch.skips.get(name):
@@ -209,6 +215,9 @@ class ActionRun:
                 f"the context of action {self.action.name!r} is used from another thread",
                 fix="read memory before the other thread starts, and write what it returns afterwards",
             )
+        delivery = self.delivery if get_ident() == self._thread else None
+        if self.suspended is not None and delivery is not None and not delivery.closed:
+            cancel_again(self)
         raise ContextMisuseError(
             f"the context of action {self.action.name!r} is used after the action ended",
             fix="await what the action starts, and keep values instead of ctx or memory objects",
@@ -235,10 +244,13 @@ class ActionRun:
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
             if not recorded:
-                checks, value = self.shared.code.output_checks, cast("OutputEvent", event).output
+                checks = self.shared.code.output_checks
+                value = cast("OutputEvent", event).output
                 # Most agents declare no type. Then only a value that was not awaited is rejected.
                 if checks.any or hasattr(type(value), "__await__"):
-                    checks.check(self.action.name, value)
+                    carried = checks.check(self.action.name, value)
+                    if carried is not value:
+                        event = event.model_copy(update={"output": carried})
             # No action sees it, so an event that is sent twice needs no copy.
             stamp(event, lineage)
         elif route.actions or recorded:
@@ -254,7 +266,8 @@ def check_awaited(step: ActionRun) -> None:
     Raises:
         MissingAwaitError: It has not.
     """
-    noted, step.unawaited = step.unawaited or [], None
+    noted = step.unawaited or []
+    step.unawaited = None
     if any(task.cancelled() or not task.done() for task in step.tasks or ()):
         # The coroutine may belong to a task that was cancelled before it started.
         return
@@ -262,8 +275,8 @@ def check_awaited(step: ActionRun) -> None:
     if not forgotten:
         return
     called = forgotten[0].__qualname__
-    for one in forgotten:
-        close_unawaited(one)
+    for coroutine in forgotten:
+        close_unawaited(coroutine)
     write = "write await" if step.action.is_async else "write async def, and await"
     raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}(...): it did nothing",
@@ -274,4 +287,4 @@ def check_awaited(step: ActionRun) -> None:
 
 
 def _forgotten(noted: list[Coroutine[Any, Any, Any]]) -> list[Coroutine[Any, Any, Any]]:
-    return [one for one in noted if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
+    return [coroutine for coroutine in noted if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, cast
@@ -42,6 +42,7 @@ from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later
+from flink_agents.runtime.execution.waits.durable_wait import check_may_wait
 from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
 from flink_agents.runtime.state.memory import TreeObject
 
@@ -111,7 +112,7 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        self._of.shared.code.output_checks.check(self._of.action.name, value, tag)
+        value = self._of.shared.code.output_checks.check(self._of.action.name, value, tag)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))
@@ -128,12 +129,13 @@ class ActionRunContext(RunnerContext):
     @override
     def short_term_memory(self) -> MemoryObject:
         """Return the memory; each access to the object is guarded."""
-        of, made = self._of, self._short_term
+        of = self._of
+        memory = self._short_term
         tree = of.run.short_term
-        if made is None or made.tree is not tree:
+        if memory is None or memory.tree is not tree:
             # A step that is cut off gets its own tree.
-            made = self._short_term = TreeObject(tree, "", of.guard, of.note_of_reads())
-        return made
+            memory = self._short_term = TreeObject(tree, "", of.guard, of.note_of_reads())
+        return memory
 
     @override
     def resolve(self, ref: MemoryRef) -> Any:
@@ -152,13 +154,13 @@ class ActionRunContext(RunnerContext):
     @override
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         self._of.guard()
-        found = self._of.shared.code.resource(name, resource_type)
-        if isinstance(found, Tool):
-            return self._of.shared.services.limits.limited(found, self._of.slot)
-        return found
+        resource = self._of.shared.code.resource(name, resource_type)
+        if isinstance(resource, Tool):
+            return self._of.shared.services.limits.limited(resource, self._of.slot)
+        return resource
 
     @override
-    def client(self, name: str) -> Awaitable[Any]:
+    def client(self, name: str) -> Coroutine[Any, Any, Any]:
         self._of.guard()
         clients = self._of.shared.services.clients
         clients.check(name)
@@ -192,13 +194,15 @@ class ActionRunContext(RunnerContext):
 
     def _call_durably_async(
         self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         if what.clients:
             self._check_clients(what, kwargs)
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
-    def _ask(self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False) -> Awaitable[Answer]:
+    def _ask(
+        self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
+    ) -> Coroutine[Any, Any, Answer]:
         self._of.guard()
         if self._of.shared.services.sub_agents is None:
             self._of.slot()
@@ -254,10 +258,14 @@ class ActionRunContext(RunnerContext):
     # -- waits ------------------------------------------------------------------------
 
     @override
-    def _pause(self, seconds: float) -> Awaitable[None]:
+    def _pause(self, seconds: float) -> Coroutine[Any, Any, None]:
         self._of.guard()
         # If a sub-agent waits, the action that called it waits.
         return pause_of(root_of(self._of), current_delivery.get(), seconds)
+
+    @override
+    def _check_may_wait(self, does: str) -> None:
+        check_may_wait(root_of(self._of), does)
 
     @override
     def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]:

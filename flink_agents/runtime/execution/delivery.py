@@ -16,14 +16,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
+from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome, QueuedOutcome
+from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
 from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome
 
-current_delivery: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
+current_delivery: ContextVar[Delivery | None] = cast("Any", current.current_delivery)
 """The delivery of the action whose code runs. Tasks that the action starts inherit it."""
 
 MAX_INTERRUPTS = 100
@@ -57,6 +59,7 @@ class Delivery:
         unawaited: Coroutines of durable calls that were not awaited yet, by the number of the call.
         children: The number of tasks that the action started itself, not from another of its tasks.
         now: Seconds since the start, as the execution sees them. They change only with an outcome.
+        swallowed: The cancellations of a suspended run that its code has swallowed; None if there are none.
         at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
     """
 
@@ -67,6 +70,7 @@ class Delivery:
     now = 0.0
     main: asyncio.Task[Any] | None = None
     at_rest: Callable[[], None] | None = None
+    swallowed: SwallowedSuspension | None = None
     _expects = False
 
     def __init__(
@@ -197,15 +201,21 @@ class Delivery:
 
     def resolve(self, ended: QueuedOutcome, outcome: Outcome) -> None:
         """Note that a queued outcome was recorded and can be delivered."""
-        ended.outcome, ended.recorded = outcome, True
+        ended.outcome = outcome
+        ended.recorded = True
         if not self.ready:
             self.rest()
 
     def forget(self, pending: PendingOutcome) -> None:
         """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
-        before, self._ended = self._ended, deque[QueuedOutcome]()
+        queued_outcomes = self._ended
+        self._ended = deque[QueuedOutcome]()
         # Outcomes that are in the queue keep their order.
-        self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
+        self._ended.extend(
+            queued_outcome
+            for queued_outcome in queued_outcomes
+            if queued_outcome.pending is not pending or queued_outcome.outcome is not None
+        )
         if not self.ready:
             self.rest()
 
@@ -225,7 +235,8 @@ class Delivery:
                     return
                 continue
             # Emptied first: what starts below may end at once and call this method again.
-            deferred, self._deferred = self._deferred, []
+            deferred = self._deferred
+            self._deferred = []
             for pending in deferred:
                 if not pending.gone:
                     pending.begin()
@@ -303,7 +314,7 @@ class Delivery:
             return False
         if self._replay or self._ended or not self._pending:
             return False
-        if not all(one.outlasts for one in self._pending.values()):
+        if not all(pending_outcome.outlasts for pending_outcome in self._pending.values()):
             return False
         return not any(_awaits_foreign(task, self) for task in self._all_tasks())
 
@@ -320,7 +331,8 @@ class Delivery:
         # First, so that nothing that is cancelled below can start a call.
         self.closed = True
         if self._expects:
-            waiting, self._pending = list(self._pending.values()), {}
+            waiting = list(self._pending.values())
+            self._pending = {}
             for pending in waiting:
                 pending.drop()
             self._deferred.clear()
@@ -351,9 +363,9 @@ class Delivery:
 
     def _awaits_others(self) -> bool:
         """Return True if a task awaits something that is not an outcome, so it may continue without one."""
-        found = [task for task in self._all_tasks() if _awaits_foreign(task, self)]
-        self.awaits.update(dict.fromkeys(map(self._describe, found)))
-        return bool(found)
+        waiting_tasks = [task for task in self._all_tasks() if _awaits_foreign(task, self)]
+        self.awaits.update(dict.fromkeys(map(self._describe, waiting_tasks)))
+        return bool(waiting_tasks)
 
     def _all_tasks(self) -> list[asyncio.Task[Any]]:
         tasks: list[asyncio.Task[Any]] = [task for task in self.tasks if not task.done()]
@@ -427,7 +439,7 @@ class OwnFuture(asyncio.Future[Any]):
 def is_foreign(future: Any, delivery: Delivery) -> bool:
     """Return True if ``future`` may end by something that is not an outcome of the action."""
     if isinstance(future, OwnFuture):
-        return any(is_foreign(one, delivery) for one in future.enders)
+        return any(is_foreign(ender, delivery) for ender in future.enders)
     if isinstance(future, ActionTask):
         return future.delivery is not delivery
     if type(future).__name__ == "_GatheringFuture":

@@ -6,7 +6,7 @@ The effects of the failed attempt are rolled back first, so no policy sees half 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
@@ -39,17 +39,13 @@ from flink_agents.runtime.execution.waits.changed_code import (
 )
 from flink_agents.runtime.serde.raised_texts import explained_error
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
+from flink_agents.runtime.serde.tracebacks import shown_text, users_place, users_traceback
 
 FAILURES = (BaseException,)
 """The exceptions that count as a failure of the action: all of them."""
 
-ENDS = (KeyboardInterrupt, GeneratorExit)
-"""The exceptions that no policy handles.
-
-``KeyboardInterrupt`` is meant for the program. ``GeneratorExit`` closes the coroutine that executes the run,
-so nothing can follow in it.
-"""
+ENDS = (KeyboardInterrupt,)
+"""The exceptions that no policy handles: they are meant for the program."""
 
 _log = bounded_logger("flink_agents.run")
 
@@ -91,6 +87,18 @@ class FailurePolicies:
         self.fail(step, error)
         return None
 
+    def fail_whole_job(self, step: ActionRun, error: BaseException) -> NoReturn:
+        """End a step that raised, whatever its policies.
+
+        Raises:
+            ActionFailedError: Always.
+        """
+        error = redacted(thrown(error))
+        self.observers.action_failed(step.run.state, step.action.name, error)
+        self._take_back(step)
+        attempts = _attempts(step, error)
+        raise self._action_failed(step, error, users_place(error, step.action), attempts) from error
+
     def restart(self, step: ActionRun) -> ActionRun:
         """Roll back an attempt, and return one that takes its place without counting as a retry."""
         self._take_back(step)
@@ -119,7 +127,8 @@ class FailurePolicies:
             ActionFailedError: The policy is to fail.
         """
         self._take_back(step)
-        action, event = step.action, step.event
+        action = step.action
+        event = step.event
         where = users_place(error, action)
         policy = self._policy_of(action)
         attempts = _attempts(step, error)
@@ -213,7 +222,7 @@ class FailurePolicies:
             step.run.sequence_number,
             retry_state.delay,
             type(error).__name__,
-            text_of(error),
+            shown_text(error),
         )
         return following
 
@@ -284,7 +293,7 @@ class FailurePolicies:
             run.sequence_number,
             policy.value,
             type(error).__name__,
-            text_of(error),
+            shown_text(error),
         )
         if policy is OnError.DEAD_LETTER:
             self._shared.telemetry.run_metrics.count_letter(name, error)
@@ -309,7 +318,7 @@ class FailurePolicies:
             event=event,
             event_type=event.event_type,
             error_type=type(error).__qualname__,
-            error_message=text_of(error),
+            error_message=shown_text(error),
             where=where,
             traceback=users_traceback(error),
             attempts=attempts,

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from threading import get_ident
@@ -232,11 +232,13 @@ class Limiters:
 
     def open(self, bridge: Bridge, thread: int) -> None:
         """Attach the limits to the event loop of ``bridge``, which runs in ``thread``."""
-        self._bridge, self._thread = bridge, thread
+        self._bridge = bridge
+        self._thread = thread
 
-    def open_as(self, other: Limiters) -> None:
-        """Attach the limits to the event loop of ``other``."""
-        self._bridge, self._thread = other._bridge, other._thread
+    def open_as(self, other_limiters: Limiters) -> None:
+        """Attach the limits to the event loop of ``other_limiters``."""
+        self._bridge = other_limiters._bridge
+        self._thread = other_limiters._thread
 
     def of_action(self, action: BoundAction) -> Limiter | None:
         """Return the limits of ``action``, or None."""
@@ -290,12 +292,15 @@ class Limiters:
             assert bridge is not None
             bridge.wait_for(lambda: _acquire(limiter, held))
             token = _within.set((*_within.get(), limiter))
+            result = None
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
             finally:
                 _within.reset(token)
-                # If the loop is closed, nothing waits for the limit.
-                bridge.hand(limiter.release)
+                if not inspect.isawaitable(result):
+                    # If the loop is closed, nothing waits for the limit.
+                    bridge.hand(limiter.release)
+            return _until_done(limiter, result) if inspect.isawaitable(result) else result
 
         return call
 
@@ -315,6 +320,16 @@ async def entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
     token = _within.set((*_within.get(), limiter))
     try:
         yield
+    finally:
+        _within.reset(token)
+        limiter.release()
+
+
+async def _until_done(limiter: Limiter, result: Awaitable[Any]) -> Any:
+    """Await the result of a def tool that wraps an async one; it holds the limit until then."""
+    token = _within.set((*_within.get(), limiter))
+    try:
+        return await result
     finally:
         _within.reset(token)
         limiter.release()

@@ -162,27 +162,31 @@ class RunState:
             since: Start of the phase, if the caller knows it.
             now: The present time, if the phase started before.
         """
-        before, self.phase, self.since = self.phase, phase, since
-        notes, notify = self.notes, self._observers.phase_changed
+        previous_phase = self.phase
+        self.phase = phase
+        self.since = since
+        notes = self.notes
+        notify = self._observers.phase_changed
         if notes is not None:
             now = now or since
-            if before in _MEASURED:
+            if previous_phase in _MEASURED:
                 waits = notes.waits
                 if waits is None:
                     waits = notes.waits = {}
-                waits[before] = waits.get(before, 0.0) + now - notes.changed
+                waits[previous_phase] = waits.get(previous_phase, 0.0) + now - notes.changed
             notes.changed = now
             notify = self._observers.phase_changed_unnoted
             if phase in _ENDS:
                 self._observers.end_notes(self)
-        if notify is not None and before is not phase:
-            notify(self, before)
+        if notify is not None and previous_phase is not phase:
+            notify(self, previous_phase)
 
     def begin(self, now: float) -> None:
         """Note that the run starts outside of Flink's task thread."""
         self.begun = self.started = now
         if self._observers.phase_changed is None:
-            self.phase, self.since = Phase.RUNNING, now
+            self.phase = Phase.RUNNING
+            self.since = now
         else:
             self.enter(Phase.RUNNING, now)
 
@@ -224,7 +228,8 @@ class RunState:
         """Note that all actions of the run have ended."""
         self._waits = self.action_run = None
         if self._observers.phase_changed is None:
-            self.phase, self.since = Phase.FINISHED, now
+            self.phase = Phase.FINISHED
+            self.since = now
         else:
             self.enter(Phase.FINISHED, now)
 
@@ -233,6 +238,11 @@ class RunState:
         self._waits = self.action_run = None
         self.open_waits = waits
         self.enter(Phase.SUSPENDED, now)
+
+    def withdraw(self) -> None:
+        """Note that the input waits in state again. Later, the run is queued with another state."""
+        if self.notes is not None:
+            self._observers.end_notes(self)
 
     def fail(self) -> None:
         """Note that an error ended the run."""
@@ -248,7 +258,8 @@ class RunState:
         """
         seconds = None if now is None else now - self.since
         if self._observers.phase_changed is None:
-            self.phase, self.since = Phase.COMMITTED, now or 0.0
+            self.phase = Phase.COMMITTED
+            self.since = now or 0.0
         else:
             self.enter(Phase.COMMITTED, now or 0.0)
         self._observers.committed(self, seconds)

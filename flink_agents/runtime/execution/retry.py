@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
+from flink_agents.api.common.durations import requested_pause
 from flink_agents.api.common.policies import FailedAttempt, RetryPolicy
 from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import (
@@ -29,7 +27,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.runtime.execution.limits import Slot
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.tracebacks import shown_text
 from flink_agents.runtime.serde.typenames import find_error
 
 PROGRAMMING_ERRORS = (
@@ -83,7 +81,7 @@ class RetryState:
 
 def next_attempt(
     policy: RetryPolicy,
-    before: RetryState | None,
+    retry_state: RetryState | None,
     error: BaseException,
     seed: str,
     now: float | None = None,
@@ -92,17 +90,17 @@ def next_attempt(
 
     Args:
         policy: The policy.
-        before: The attempt that raised; None for a first one.
+        retry_state: The attempt that raised; None for a first one.
         error: The exception that it raised.
         seed: Seed of the jitter: equal for all attempts of one step in one run.
         now: The present time, by the clock that measures attempts. Default: ``time.monotonic()``.
     """
-    failed = before.failed if before is not None else ()
+    failed = retry_state.failed if retry_state is not None else ()
     number = len(failed) + 1
     if not is_retryable(policy, error) or (policy.max_attempts is not None and number >= policy.max_attempts):
         return None
     now = time.monotonic() if now is None else now
-    since = before.since if before is not None and failed else now
+    since = retry_state.since if retry_state is not None and failed else now
     delay = max(pause(policy, number, seed), retry_after(error) or 0.0)
     if policy.max_duration is not None and now + delay - since > policy.max_duration:
         return None
@@ -113,7 +111,9 @@ def stored_attempts(state: RetryState | None) -> list[list[Any]]:
     """Return the failed attempts in the form that state stores for a suspended run."""
     if state is None or not state.failed:
         return []
-    failed = [[one.number, one.error_type, one.error_message, one.delay] for one in state.failed]
+    failed = [
+        [attempt.number, attempt.error_type, attempt.error_message, attempt.delay] for attempt in state.failed
+    ]
     return [[time.monotonic() - state.since], *failed]
 
 
@@ -131,7 +131,7 @@ def resumed_attempt(stored: Sequence[Sequence[Any]]) -> RetryState:
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:
     """Return a summary of an attempt that raised ``error``."""
-    message = error.message if isinstance(error, AgentsError) else text_of(error)
+    message = error.message if isinstance(error, AgentsError) else shown_text(error)
     return FailedAttempt(
         number=number,
         error_type=type(error).__qualname__,
@@ -142,19 +142,19 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 def is_of_deployment(error: BaseException) -> bool:
     """Return True if the job or its workers caused a failure, and not the record."""
-    found: list[BaseException] = [error]
+    errors: list[BaseException] = [error]
     seen: set[int] = set()
-    while found:
-        one = found.pop()
-        if id(one) in seen:  # causes can lead in a circle
+    while errors:
+        current_error = errors.pop()
+        if id(current_error) in seen:  # causes can lead in a circle
             continue
-        seen.add(id(one))
-        if isinstance(one, DEPLOYMENT_ERRORS):
+        seen.add(id(current_error))
+        if isinstance(current_error, DEPLOYMENT_ERRORS):
             return True
-        if isinstance(one, BaseExceptionGroup):
-            found += one.exceptions
-        elif isinstance(one, AgentsError) and one.__cause__ is not None:
-            found.append(one.__cause__)
+        if isinstance(current_error, BaseExceptionGroup):
+            errors += current_error.exceptions
+        elif isinstance(current_error, AgentsError) and current_error.__cause__ is not None:
+            errors.append(current_error.__cause__)
     return False
 
 
@@ -162,7 +162,7 @@ def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
     """Return True if ``policy`` retries after ``error``. A group is retryable if each of its errors is."""
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
-        return all(is_retryable(policy, one) for one in inner.exceptions)
+        return all(is_retryable(policy, exception) for exception in inner.exceptions)
     if isinstance(error, RecordedFailureError):
         return _is_retryable_as_recorded(policy, error)
     if isinstance(error, TerminalError) or isinstance(error, policy.non_retryable):
@@ -209,7 +209,7 @@ def retry_after(error: BaseException) -> float | None:
     """Return the seconds for which ``error`` asks not to be retried, or None."""
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
-        return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
+        return max((retry_after(exception) or 0.0 for exception in inner.exceptions), default=None)
     if error.__cause__ is not None and isinstance(error, (RecordedFailureError, type(error.__cause__))):
         # A recorded failure may lack attributes that the original error had.
         requested = _requested_pause(error)
@@ -223,23 +223,6 @@ def _requested_pause(error: BaseException) -> float | None:
         requested = getattr(error, "retry_after", None)
         if requested is None:
             requested = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After")
-        return _seconds(requested)
+        return requested_pause(requested)
     except BaseException:
         return None
-
-
-def _seconds(requested: Any) -> float | None:
-    """Return a requested pause in seconds: a number, a timedelta, or the text of an HTTP header.
-
-    Anything else raises; None if nothing is requested, or if the pause is not finite.
-    """
-    if requested is None or isinstance(requested, bool):
-        return None
-    if isinstance(requested, timedelta):
-        seconds = requested.total_seconds()
-    elif isinstance(requested, str) and not requested.strip().replace(".", "", 1).isdigit():
-        # The header holds a date, not a number.
-        seconds = parsedate_to_datetime(requested).timestamp() - time.time()
-    else:
-        seconds = float(requested)
-    return max(0.0, seconds) if math.isfinite(seconds) else None

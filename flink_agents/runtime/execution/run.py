@@ -24,7 +24,7 @@ from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import MapSlot
-from flink_agents.runtime.state.memory import MemoryTree, Undo
+from flink_agents.runtime.state.memory import MemoryTree, Undo, take_back
 
 _MISSING = object()
 _UNTRACED = frozenset((tuple, list, dict, str, bytes, int, float, bool, type(None)))
@@ -43,8 +43,8 @@ class Run:
         sequence_number: Number of the run within the key.
         timestamp: Event time of the input in milliseconds, or None.
         started_at: Wall-clock time at which the run started, in milliseconds.
-        memory: Short-term memory in state; None if all of it is in ``known``.
-        known: Nodes of short-term memory that were read already, by path.
+        memory: Short-term memory in state; None if all of it is in ``cached_nodes``.
+        cached_nodes: Nodes of short-term memory that were read already, by path.
         traced: True to log the reads of short-term memory even if it does not expire.
         identity: Identity of the job that the run started in, from which its ids derive. Default:
             ``journal_id``.
@@ -103,7 +103,7 @@ class Run:
         timestamp: int | None,
         started_at: int,
         memory: MapSlot[str] | None,
-        known: dict[str, bytes | None] | None = None,
+        cached_nodes: dict[str, bytes | None] | None = None,
         traced: bool = False,
         identity: str | None = None,
         state: RunState | None = None,
@@ -120,7 +120,12 @@ class Run:
         self.undo: Undo = []
         tree = TracedTree if traced or shared.settings.traces_memory else MemoryTree
         self.short_term: MemoryTree = tree(
-            MemoryScope.SHORT_TERM, shared.codec, memory, self.undo, shared.settings.memory_expires, known
+            MemoryScope.SHORT_TERM,
+            shared.codec,
+            memory,
+            self.undo,
+            shared.settings.memory_expires,
+            cached_nodes,
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
@@ -193,10 +198,14 @@ class Run:
     def fork(self) -> Run:
         """Return a copy of the run with its own memory, for a step that may be cut off."""
         fork = copy.copy(self)
-        fork.undo = list(self.undo)
-        fork.short_term = self.short_term.fork(fork.undo)
+        fork.undo = undo = list(self.undo)
+        fork.short_term = self.short_term.fork(undo)
+        copies = {id(self.short_term.written): fork.short_term.written}
         if self._sensory is not None:
-            fork._sensory = self._sensory.fork(fork.undo)
+            fork._sensory = self._sensory.fork(undo)
+            copies[id(self._sensory.written)] = fork._sensory.written
+        # The fork can undo earlier writes of the run, in its own trees.
+        undo[:] = [(copies.get(id(write[0]), write[0]), *write[1:]) for write in undo]
         return fork
 
     def adopt(self, fork: Run) -> None:
@@ -209,10 +218,9 @@ class Run:
         """Return the nodes of short-term and of sensory memory that were written since ``mark``."""
         short_term: dict[str, bytes | None] = {}
         sensory: dict[str, bytes | None] = {}
-        for tree, path, _, _ in self.undo[mark:]:
-            if tree.applied:
-                continue
-            (sensory if tree.scope is MemoryScope.SENSORY else short_term)[path] = tree.raw(path)
+        for written, scope, path, _, _ in self.undo[mark:]:
+            if scope is not None:
+                (sensory if scope is MemoryScope.SENSORY else short_term)[path] = written[path]
         return short_term, sensory
 
     def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:
@@ -225,10 +233,9 @@ class Run:
         """Undo everything that the run did."""
         self.rollback(0)
         self.queue.clear()
-        self.outputs, self.side_outputs = [], []
+        self.outputs = []
+        self.side_outputs = []
 
     def rollback(self, mark: int) -> None:
         """Undo the writes to memory that were made since ``undo`` had the length ``mark``."""
-        while len(self.undo) > mark:
-            tree, path, had, data = self.undo.pop()
-            tree.take_back(path, had, data)
+        take_back(self.undo, mark)

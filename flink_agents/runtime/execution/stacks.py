@@ -13,6 +13,8 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
 
+from flink_agents.api.common.awaited import Awaited
+from flink_agents.api.common.current import in_context
 from flink_agents.api.common.places import is_users, is_users_code, no_collection
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.serde.tracebacks import place
@@ -102,7 +104,7 @@ class Stack:
             return "asyncio.gather"
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
-    def seen(self, others: Sequence[str] = ()) -> StackSnapshot:
+    def seen(self, further_lines: Sequence[str] = ()) -> StackSnapshot:
         """Return a snapshot of the stack from the user's first frame on, without frames of this package."""
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
@@ -111,7 +113,7 @@ class Stack:
             FrameSummary(frame.f_code.co_filename, _line(frame), frame.f_code.co_name, lookup_line=False)
             for frame in shown[-MAX_LINES:]
         ]
-        return StackSnapshot(summaries, tuple(others))
+        return StackSnapshot(summaries, tuple(further_lines))
 
 
 def line_of(task: Any, thread: int, wait: WaitPhase | None) -> str | None:
@@ -131,10 +133,10 @@ def line_of(task: Any, thread: int, wait: WaitPhase | None) -> str | None:
     for stack in (inner, Stack.of(task)):
         if stack is not None and stack.where is not None:
             return stack.where
-    own = Stack.of_thread(thread)
+    thread_stack = Stack.of_thread(thread)
     # The thread of the event loop may execute another run by now.
-    is_loop = any(frame.f_code is asyncio.BaseEventLoop.run_forever.__code__ for frame in own.frames)
-    return None if is_loop else own.where
+    is_loop = any(frame.f_code is asyncio.BaseEventLoop.run_forever.__code__ for frame in thread_stack.frames)
+    return None if is_loop else thread_stack.where
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class StackSnapshot:
     def __str__(self) -> str:
         """Return the frames, and the further lines."""
         lines = "".join(StackSummary.from_list(self.frames).format())
-        return "".join([lines, *(f"{one}\n" for one in self.others)]).rstrip("\n")
+        return "".join([lines, *(f"{line}\n" for line in self.others)]).rstrip("\n")
 
 
 def waits_of(task: asyncio.Task[Any]) -> str:
@@ -180,22 +182,27 @@ def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
     if inspect.iscoroutine(awaitable):
         return awaitable.cr_frame, None if awaitable.cr_running else awaitable.cr_await
     if inspect.isgenerator(awaitable):
-        return awaitable.gi_frame, None if awaitable.gi_running else awaitable.gi_yieldfrom
+        frame = awaitable.gi_frame
+        if frame is not None and frame.f_code is in_context.__code__ and not awaitable.gi_running:
+            return frame, frame.f_locals.get("inner")
+        return frame, None if awaitable.gi_running else awaitable.gi_yieldfrom
     if inspect.isasyncgen(awaitable):
         # It counts as running until its step ends, even while that step awaits something.
         frame = awaitable.ag_frame
         return frame, None if frame is None or frame.f_back is not None else awaitable.ag_await
     if isinstance(awaitable, asyncio.Task):
         return None, awaitable.get_coro()
+    if isinstance(awaitable, Awaited):
+        return None, awaitable.begun
     if asyncio.isfuture(awaitable) or type(awaitable).__name__ not in _WRAPPERS:
         return None, None
     # These have no attribute for the object that they hold, but the garbage collector knows it.
-    return None, next((one for one in gc.get_referents(awaitable) if _is_awaited(one)), None)
+    return None, next((referent for referent in gc.get_referents(awaitable) if _is_awaited(referent)), None)
 
 
 def _is_awaited(value: Any) -> bool:
-    known = inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
-    return known or asyncio.isfuture(value) or type(value).__name__ in _WRAPPERS
+    has_frame = inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+    return has_frame or asyncio.isfuture(value) or type(value).__name__ in _WRAPPERS
 
 
 def _line(frame: FrameType) -> int:

@@ -12,12 +12,13 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
+from contextvars import copy_context
 from itertools import chain
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from flink_agents.api.common.awaited import truth_of
-from flink_agents.api.common.current import called_action_run
+from flink_agents.api.common.current import DECIMALS, called_action_run, isolated
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.action_run import ActionRun, check_awaited
@@ -110,8 +111,8 @@ class StepExecutor(FailurePolicies):
         """
         try:
             for step in run.steps:
-                if (left := self._execute_here(step)) is not None:
-                    return left
+                if (unfinished_step := self._execute_here(step)) is not None:
+                    return unfinished_step
         except BaseException:
             run.state.fail()
             raise
@@ -126,8 +127,11 @@ class StepExecutor(FailurePolicies):
         if step.action.off_thread:
             return step
         began = clock()
+        step.variables = variables = copy_context()
+        if DECIMALS in variables:
+            variables.run(DECIMALS.set, variables[DECIMALS].copy())
         try:
-            self.call(step)
+            variables.run(self.call, step)
         except MoveToLoop:
             return self.leave_thread(step)
         except ControlFlow:
@@ -142,7 +146,9 @@ class StepExecutor(FailurePolicies):
             return self.leave_thread(step)
         if self._notifies_sent:
             notify_sent(self.observers.events_sent_unnoted, step)
-        state, name, seconds = step.run.state, step.action.name, clock() - began
+        state = step.run.state
+        name = step.action.name
+        seconds = clock() - began
         self._action_ended(state, name, seconds, True)
         if (notes := state.notes) is not None and notes.folds:
             sent = step.sent
@@ -188,21 +194,24 @@ class StepExecutor(FailurePolicies):
     # -- one step ---------------------------------------------------------------------
 
     def call(self, step: ActionRun) -> None:
-        """Call the action and emit the events that it returns.
+        """Call the action and emit the events that it returns; run it in ``step.variables``.
 
         An awaitable that it returns stays in the step.
 
         An action that may be executed again gets a copy of the event. So a change that it makes to the event
         reaches neither its next attempt nor other actions, which would not see the change after a replay.
         """
-        action, event = step.action, step.event
+        action = step.action
+        event = step.event
         if action.name in self._owned:
             event = self._shared.code.events.own(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
         try:
             result = action.call(event, step.context)
-            if result is not None:
+            if type(result) is CoroutineType:
+                step.awaited = result
+            elif result is not None:
                 # Most actions return one event of a class that was emitted before.
                 route = self._shared.code.routes.by_class.get(type(result))
                 if route is not None:
@@ -217,9 +226,10 @@ class StepExecutor(FailurePolicies):
             called_action_run.reset(token)
 
     async def wait(self, step: ActionRun) -> None:
-        """Await the awaitable that :meth:`call` left; the step belongs to the thread of the running loop."""
+        """Await the awaitable that :meth:`call` left, on the loop's thread; run it in ``step.variables``."""
         while step.awaited is not None:
-            awaited, step.awaited = step.awaited, None
+            awaited = step.awaited
+            step.awaited = None
             if inspect.isasyncgen(awaited):
                 async with aclosing(cast("AsyncGenerator[Any, None]", awaited)) as events:
                     async for event in events:
@@ -227,7 +237,9 @@ class StepExecutor(FailurePolicies):
                             step.emit(event)
             else:
                 result = await cast("Awaitable[Any]", awaited)
-                if result is not None:
+                if (route := self._shared.code.routes.by_class.get(type(result))) is not None:
+                    step.take(result, route)
+                elif result is not None:
                     self._emit(step, result)
         if step.unawaited is not None:
             check_awaited(step)
@@ -261,11 +273,12 @@ class StepExecutor(FailurePolicies):
 
     def _walk(self, run: Run) -> Iterator[ActionRun]:
         """Yield the next step, as long as events are queued."""
-        queue, routes = run.queue, self._shared.code.routes
-        known = routes.by_class
+        queue = run.queue
+        routes = self._shared.code.routes
+        routes_by_class = routes.by_class
         while queue:
             event = queue.popleft()
-            route = known.get(type(event)) or routes.of(event)
+            route = routes_by_class.get(type(event)) or routes.of(event)
             assert route is not None
             if route.leaves:
                 run.outputs.append(cast("OutputEvent", event).output)
@@ -287,7 +300,7 @@ class StepExecutor(FailurePolicies):
             # The watchdog names the action whose condition blocks the loop.
             run.state.action_run = ActionRun(self._shared, run, action, event)
         try:
-            holds = action.settings.when(event)
+            holds = isolated().run(action.settings.when, event)
             return (
                 holds if type(holds) is bool else truth_of(holds, f"the condition of action {action.name!r}")
             )
@@ -323,7 +336,9 @@ class StepExecutor(FailurePolicies):
 
 def notify_ended(observers: Observers, step: ActionRun, seconds: float) -> None:
     """Note or notify observers that an attempt of an action has ended outside of Flink's task thread."""
-    state, name, notes = step.run.state, step.action.name, step.run.state.notes
+    state = step.run.state
+    name = step.action.name
+    notes = step.run.state.notes
     noted = notes is not None and notes.folds and not notes.lasts
     sent = observers.events_sent_unnoted if noted else observers.events_sent
     if sent is not None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pyflink.java_gateway as java_gateway
 from py4j.protocol import Py4JError
-from pyflink.common import TypeInformation, Types
+from pyflink.common import Time, TypeInformation, Types
 from pyflink.common.typeinfo import BasicType, RowTypeInfo
 from pyflink.datastream import DataStream, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.base import Sink, StreamTransformer, SupportsPreprocessing
@@ -99,13 +99,13 @@ def watch_operators(
     if getattr(original, "is_watched", False):
         return
 
-    def extract_process_function(proto: Any, context: Any, *rest: Any) -> Any:
+    def extract_process_function(proto: Any, context: Any, *remaining_arguments: Any) -> Any:
         job = context.getJobInfo()
         arrived = None
         try:
             announced = dict(context.getJobConfiguration().toMap()).get(_ANNOUNCED)
             arrived = arrives(str(job.getJobId().toString()), str(job.getJobName()), proto.payload, announced)
-            return original(proto, context, *rest)
+            return original(proto, context, *remaining_arguments)
         finally:
             loaded(arrived)
 
@@ -123,10 +123,10 @@ def task_configuration(context: RuntimeContext) -> dict[str, str]:
     java = getattr(context, "_runtime_context", None)
     if java is None:
         return {}
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for configuration in (java.getTaskManagerRuntimeInfo().getConfiguration(), java.getJobConfiguration()):
-        found.update({str(key): str(value) for key, value in dict(configuration.toMap()).items()})
-    return found
+        options.update({str(key): str(value) for key, value in dict(configuration.toMap()).items()})
+    return options
 
 
 def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedState:
@@ -152,8 +152,6 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
 
 
 def _ttl(milliseconds: int) -> StateTtlConfig:
-    from pyflink.common import Time
-
     return (
         StateTtlConfig.new_builder(Time.milliseconds(milliseconds))
         .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
@@ -216,12 +214,17 @@ def java_stream(stream: DataStream) -> Any:
 def transformation_ids_before(stream: DataStream) -> set[int]:
     """Return the ids of the transformations upstream of ``stream``, and its own."""
     transformation = _java(stream).getTransformation()
-    return {each.getId() for each in transformation.getTransitivePredecessors()}
+    return {predecessor.getId() for predecessor in transformation.getTransitivePredecessors()}
 
 
 def transformation_id(stream: DataStream) -> int:
     """Return the id of the transformation that produces ``stream``."""
     return _java(stream).getTransformation().getId()
+
+
+def transformation_ids(env: StreamExecutionEnvironment) -> set[int]:
+    """Return the ids of the operators of the job that is being built."""
+    return {transformation.getId() for transformation in java_environment(env).getTransformations()}
 
 
 def parallelism_of(stream: DataStream) -> int:
@@ -231,7 +234,8 @@ def parallelism_of(stream: DataStream) -> int:
 
 def can_have_watermarks(stream: DataStream) -> bool:
     """Return True if ``stream`` may have watermarks, or if that is unknown."""
-    ahead, seen = [_java(stream).getTransformation()], set[int]()
+    ahead = [_java(stream).getTransformation()]
+    seen = set[int]()
     while ahead:
         transformation = ahead.pop()
         if transformation.getId() in seen:
@@ -302,12 +306,14 @@ def without_jvm(kind: Any) -> Any:
     A type caches its JVM object, and creates it again if it is missing.
     """
     if isinstance(kind, list):
-        return [without_jvm(each) for each in cast("list[Any]", kind)]
+        return [without_jvm(inner_type) for inner_type in cast("list[Any]", kind)]
     if not isinstance(kind, TypeInformation):
         return kind
-    made = copy.copy(kind)
-    vars(made).update({name: without_jvm(each) for name, each in vars(kind).items()}, _j_typeinfo=None)
-    return made
+    copied_type = copy.copy(kind)
+    vars(copied_type).update(
+        {name: without_jvm(attribute) for name, attribute in vars(kind).items()}, _j_typeinfo=None
+    )
+    return copied_type
 
 
 def names_of_row(kind: RowTypeInfo) -> list[str]:
@@ -366,16 +372,13 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
     identity, by which its transactions are found.
 
     Args:
-        insert: Inserts a stream into the table, as part of the job.
-        name: Name of the sink in the job.
-        uid: Its identity in savepoints.
+        insert: Inserts a stream into the table, as part of the job. Returns the name of the sink in the job,
+            and its identity in savepoints.
     """
 
-    def __init__(self, insert: Callable[[DataStream], None], name: str, uid: str) -> None:
+    def __init__(self, insert: Callable[[DataStream], tuple[str, str]]) -> None:
         super().__init__(cast("Any", None))
         self._insert = insert
-        self._name = name
-        self._uid = uid
 
     def get_transformer(self) -> TableSink:
         """Return this sink, which transforms the stream."""
@@ -388,14 +391,23 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
     def insert(self, stream: DataStream) -> Any:
         """Insert the stream, and return the transformation of the sink."""
         env = _java(stream).getExecutionEnvironment()
-        before = {each.getId() for each in env.getTransformations()}
-        self._insert(stream)
-        added = [each for each in env.getTransformations() if each.getId() not in before]
-        sinks = [each for each in added if each.getClass().getSimpleName() == "SinkTransformation"]
+        previous_ids = {transformation.getId() for transformation in env.getTransformations()}
+        name, uid = self._insert(stream)
+        added = [
+            transformation
+            for transformation in env.getTransformations()
+            if transformation.getId() not in previous_ids
+        ]
+        sinks = [
+            transformation
+            for transformation in added
+            if transformation.getClass().getSimpleName() == "SinkTransformation"
+        ]
         if len(sinks) != 1:
-            raise TypeError(f"a table became {len(sinks)} sinks in {[each.getName() for each in added]}")
-        sinks[0].setName(self._name)
-        sinks[0].setUid(self._uid)
+            names = [transformation.getName() for transformation in added]
+            raise TypeError(f"a table became {len(sinks)} sinks in {names}")
+        sinks[0].setName(name)
+        sinks[0].setUid(uid)
         return sinks[0]
 
 
@@ -431,14 +443,17 @@ def java_text(error: Any) -> str:
     return f"{error.java_exception.toString()}\n{error}"
 
 
-def log_to(path: str) -> None:
-    """Redirect the log of this process's JVM to another file.
-
-    Flink's log configuration names the file by a system property, which is read when the JVM starts. Your
-    own log configuration stays as it is.
-    """
-    _jvm().java.lang.System.setProperty("log.file", path)
-    _jvm().org.apache.logging.log4j.core.config.Configurator.reconfigure()
+def log_to(path: str, configuration: Callable[[str], str | None]) -> None:
+    """Redirect the log of this JVM; ``configuration`` may return another configuration than the given one."""
+    system = _jvm().java.lang.System
+    log4j = _jvm().org.apache.logging.log4j
+    system.setProperty("log.file", path)
+    if (changed := configuration(str(system.getProperty("log4j.configurationFile") or ""))) is None:
+        return log4j.core.config.Configurator.reconfigure()
+    # Flink's RPC system has a class loader, and so a log context, of its own: it reads the property later.
+    system.setProperty("log4j.configurationFile", changed)
+    log4j.util.PropertiesUtil.getProperties().reload()
+    log4j.core.config.Configurator.reconfigure(_jvm().java.net.URI(changed))
 
 
 class _Listener:
@@ -491,7 +506,7 @@ def environment_of_tables(tables: Any) -> Any:
 def is_bounded(env: StreamExecutionEnvironment) -> bool:
     """Return True if all sources of a job end."""
     ends = java_environment(env).getTransformations()
-    sources = [each for one in ends for each in one.getTransitivePredecessors()]
+    sources = [predecessor for end in ends for predecessor in end.getTransitivePredecessors()]
     kinds = {"SourceTransformation", "LegacySourceTransformation"}
-    found = [each for each in sources if each.getClass().getSimpleName() in kinds]
-    return all(each.getBoundedness().name() == "BOUNDED" for each in found)
+    source_transformations = [source for source in sources if source.getClass().getSimpleName() in kinds]
+    return all(source.getBoundedness().name() == "BOUNDED" for source in source_transformations)

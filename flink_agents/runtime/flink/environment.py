@@ -23,6 +23,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast import edges
 from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import (
     check_mode_of_tables,
@@ -33,10 +34,11 @@ from flink_agents.runtime.flink.inputs.given import (
 )
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
+from flink_agents.runtime.flink.launch.connections import separate_background_calls
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.streams import FlinkAgentInput
-from flink_agents.runtime.flink.values.rows import Column, ReadRows, is_latest
+from flink_agents.runtime.flink.values.java import read_rows, row_type_of
+from flink_agents.runtime.flink.values.rows import Column, ReadRows, readers_of, with_wide_types
 
 _FILE_SYSTEMS = "apache_beam.io.filesystems"
 _EXECUTION_MODE = "python.execution-mode"
@@ -56,6 +58,7 @@ def create(
     gateway.check_prepared()
     if env is None:
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
+    separate_background_calls()
     flink = flink_compat.configuration_of(env)
     options = Configuration.load(config, flink)
     check_options(options)
@@ -93,9 +96,12 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
 
 
 def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
-    """Forward records after 2 ms; by default, Flink holds each record for up to 100 ms in each direction."""
+    """Forward records after 20 ms; by default, Flink holds each record for up to 100 ms in each direction.
+
+    Operators in Python forward theirs earlier (:mod:`flink_agents.runtime.flink.fast.edges`).
+    """
     if _BUFFER_TIMEOUT not in flink and env.get_buffer_timeout() == _FLINKS_BUFFER_TIMEOUT_MS:
-        env.set_buffer_timeout(2)
+        env.set_buffer_timeout(edges.BUFFER_TIMEOUT_MS)
 
 
 class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
@@ -158,12 +164,11 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
             selector: Callable[[Any], Any] = Column(key_selector)
         else:
             selector = given_selector("from_table", key_selector)
-        stream = self._rows_of(table, changes)
-        if changes == "latest":
-            stream = stream.filter(ShippedFunction(is_latest))
-        uses = [] if value is None else [value]
-        read = ReadRows(stream.get_type(), value, changes == "all")
-        rows = stream.map(ShippedFunction(read, uses))
+        row_type = row_type_of(table)
+        readers = readers_of(row_type)
+        stream = self._rows_of(with_wide_types(table, row_type), changes)
+        read = ReadRows(readers, value, changes)
+        rows = read_rows(stream, read, list(readers), [] if value is None else [value])
         return FlinkAgentInput(self._job, self._agents, rows, selector)
 
     def _rows_of(self, table: Any, changes: OnChange) -> DataStream:
@@ -191,8 +196,9 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         selector = given_selector("from_list", key_selector)
         at_hand = list(records)
         self._job.note_list(at_hand)
-        source = list_source(self.stream_env, at_hand, self.config.get(AgentOptions.CHECK_CODE))
-        return FlinkAgentInput(self._job, self._agents, source, selector, len(at_hand))
+        checks = self.config.get(AgentOptions.CHECK_CODE)
+        stream, source = list_source(self.stream_env, at_hand, checks)
+        return FlinkAgentInput(self._job, self._agents, stream, selector, len(at_hand), source)
 
     @override
     def load_yaml(self, *paths: str | Path) -> FlinkAgentsEnvironment:
@@ -217,20 +223,20 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         return at_users_line(lambda: self._job.execute(job_name))
 
 
-def _refused_table(found: str) -> UnsupportedTableError:
+def _refused_table(message: str) -> UnsupportedTableError:
     """Describe a table that Flink cannot convert to a stream, from Flink's message."""
-    if _SEVERAL_TIMES in found:
+    if _SEVERAL_TIMES in message:
         return UnsupportedTableError(
             "the table has several columns with watermarks",
             expected="one, which becomes the event time of the inputs",
-            found=found,
+            found=message,
             fix="cast the others in the query: CAST(... AS TIMESTAMP(3))",
             where=authors_place(),
         )
     return UnsupportedTableError(
         "the table has updates or deletes",
         expected="an insert-only table",
-        found=found,
+        found=message,
         fix="choose a policy for them: from_table(..., changes='latest') or changes='all'; or pass a table "
         "without updating aggregation",
         where=authors_place(),

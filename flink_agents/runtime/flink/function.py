@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -31,7 +30,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.execution.environment import Telemetry
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess
+from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess, wall_clock_ms
 from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.inputs import open_ends
 from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
@@ -150,8 +149,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
         if event_time.holds:
             # The operator only needs the names of tags.
-            others = [untimed(tag) for tag in ("", *side_types)]
-            self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in others}
+            untimed_tags = [untimed(tag) for tag in ("", *side_types)]
+            self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in untimed_tags}
         self._event_time = event_time
         self._envelopes: Envelopes | None = None
         self._watermarks = watermarks
@@ -184,6 +183,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         access = self._access = OperatorAccess(self, runtime_context, self._tags, fast, name)
+        state.journals = access.journals
         subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
         self._metrics = _metrics_of(subtask.shared.telemetry, runtime_context, name)
@@ -234,13 +234,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
         run: AnnouncedRun | None,
     ) -> OperatorHost:
         """Return this operator's view of Flink."""
-        fast_path, task_configuration = access.fast_path, flink_compat.task_configuration
+        fast_path = access.fast_path
+        task_configuration = flink_compat.task_configuration
         return OperatorHost(
             job_id=task.job_id,
             subtask=task.subtask,
             parallelism=task.parallelism,
             state=state,
-            clock=_now,
+            clock=wall_clock_ms,
             keys=access.keys,
             outlet=None if fast_path is None else lambda low: _leave(fast_path, low),
             check_cancelled=flink_compat.cancellation_check(),
@@ -253,10 +254,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def _go_fast(self, processor: AgentProcessor, heartbeat: Heartbeat, low: LowWatermark | None) -> None:
         """Route Flink's calls to ``processor`` by the fast path."""
-        fast_path, collector, timers = self._access.fast_path, self._access.collector, self._access.timers
+        fast_path = self._access.fast_path
+        collector = self._access.collector
+        timers = self._access.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
-        fire, report, holds_watermarks = heartbeat.fire, self._metrics.report_if_due, low is not None
+        fire = heartbeat.fire
+        report = self._metrics.report_if_due
+        holds_watermarks = low is not None
 
         def on_record(key: str, record: Any) -> Any:
             # Flink iterates over the generator, so watermarks leave while the record waits.
@@ -272,11 +277,13 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 raise
             report()
             leave(emission)
+            fast_path.flush(timers)
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
                 processor.waits.wait_for_a_sign()
                 leave(NOTHING)
+                fast_path.flush(timers)
                 yield from fast_path.rest()
             on_record(key, record)
             yield from fast_path.rest()
@@ -292,6 +299,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             report()
             if holds_watermarks:
                 leave(NOTHING)
+            fast_path.flush(timers)
 
         fast_path.install(on_record, on_timer)
 
@@ -360,18 +368,14 @@ def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
     return lambda emission: fast_path.leave(envelopes.of(emission))
 
 
-def _now() -> int:
-    return int(time.time() * 1000)
-
-
 def _milliseconds(duration: timedelta) -> int:
     return int(duration.total_seconds() * 1000)
 
 
 def _metrics_of(telemetry: Telemetry, context: RuntimeContext, agent: str) -> FlinkMetrics:
     group = context.get_metrics_group().add_group(METRIC_GROUP).add_group(agent)
-    own = telemetry.run_metrics.group
-    return FlinkMetrics((telemetry.metrics, group), (own, group.add_group(own.name)))
+    run_group = telemetry.run_metrics.group
+    return FlinkMetrics((telemetry.metrics, group), (run_group, group.add_group(run_group.name)))
 
 
 def _announce(error: AgentsError) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,8 +25,10 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.plan.binding.resource_options import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.graph import restarting_sources_of
+from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
+from flink_agents.runtime.flink.fast.identities import name_operators
 from flink_agents.runtime.flink.following.console import is_terminal, new_log
 from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
@@ -38,20 +39,25 @@ from flink_agents.runtime.flink.following.executions import (
 )
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
+from flink_agents.runtime.flink.following.rolling_logs import configuration_beside, rocksdb_settings
 from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.launch import gateway
+from flink_agents.runtime.flink.launch.local_options import bound_rest_ports, bound_restarts
 from flink_agents.runtime.flink.resume.local_start import LocalStart
-from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start
+from flink_agents.runtime.flink.resume.opening import (
+    ResumableAgent,
+    check_checkpoints,
+    open_start,
+    say_longest_downtime,
+)
 from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, GivenList, given_inputs
+from flink_agents.runtime.flink.resume.restoring import fit_to_state
+from flink_agents.runtime.flink.resume.transactions import TOLERABLE, is_set
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
-_RESTART_STRATEGY = "restart-strategy.type"
-_REST_PORTS = "rest.bind-port"
-_MANY_PORTS = 20
-_TOLERABLE = "execution.checkpointing.tolerable-failed-checkpoints"
 _IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 
 
@@ -110,6 +116,7 @@ class Job:
     def __init__(self, stream_env: StreamExecutionEnvironment, table_env: Any, config: Configuration) -> None:
         self.stream_env = stream_env
         self.config = config
+        self.resource_options = ResourceOptions(config)
         self._table_env = table_env
         self._own_tables: Any = None
         self._applied: dict[str, AppliedAgent] = {}
@@ -153,14 +160,16 @@ class Job:
             AgentCycleError: ``source`` comes from the output of that agent.
             DuplicateAgentError: The job has another agent of that name.
         """
-        other = self._applied.get(name)
-        if other is None:
+        applied_agent = self._applied.get(name)
+        if applied_agent is None:
             return
-        if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
+        if flink_compat.transformation_id(applied_agent.stream) in flink_compat.transformation_ids_before(
+            source
+        ):
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
                 expected="streams from one agent to another one, without a cycle",
-                found=f"the agent that is applied at {other.place}",
+                found=f"the agent that is applied at {applied_agent.place}",
                 where=authors_place(),
                 fix="let the agent loop with events inside itself, which run.max-events limits; for two "
                 "stages with the same code, apply the second one with another name=; or send the records of "
@@ -169,7 +178,7 @@ class Job:
         raise DuplicateAgentError(
             f"the job applies two agents named {name!r}",
             expected="one agent of each name",
-            found=f"the other one at {other.place}",
+            found=f"the other one at {applied_agent.place}",
             where=authors_place(),
             fix="choose another name for one of them: apply(agent, name='...'); names scope memory and state",
         )
@@ -203,9 +212,9 @@ class Job:
 
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
             stream = stream.map(ShippedFunction(_identity))
-        found = Outputs()
-        self._collecting.append(Collecting(stream, found))
-        return found
+        outputs = Outputs()
+        self._collecting.append(Collecting(stream, outputs))
+        return outputs
 
     # -- running ----------------------------------------------------------------------
 
@@ -221,13 +230,17 @@ class Job:
         from pyflink.common import JobExecutionResult
 
         job_name = self._prepare(job_name, resumes=True)
-        story, start, local = self._story, self._start, self.is_local
+        story = self._story
+        start = self._start
+        local = self.is_local
         waits = local or bool(self._collecting)
         try:
             if start is not None and start.skips:
                 return self._skip(start)
             if not waits:
-                self._applied, self._checks, self._lists = {}, [], []
+                self._applied = {}
+                self._checks = []
+                self._lists = []
                 with by_pyflink():
                     return self.stream_env.execute(job_name)
             with start or nullcontext():
@@ -256,12 +269,15 @@ class Job:
         """Skip a job that has finished, and fill its lists with its outputs."""
         from pyflink.common import JobExecutionResult
 
-        collecting, self._collecting = self._collecting, []
-        self._applied, self._checks, self._lists = {}, [], []
-        for one in collecting:
-            one.found.submitted = True
-        for one, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
-            one.found.extend(outputs)
+        collecting = self._collecting
+        self._collecting = []
+        self._applied = {}
+        self._checks = []
+        self._lists = []
+        for collection in collecting:
+            collection.found.submitted = True
+        for collection, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
+            collection.found.extend(outputs)
         return JobExecutionResult(start.skip(self.stream_env))
 
     def execute_async(self, job_name: str | None = None) -> Any:
@@ -278,7 +294,8 @@ class Job:
             self._submit(job_name)
         except Py4JJavaError as error:
             raise story.failed(flink_compat.java_text(error)) from None
-        local, self._local = self._local, None
+        local = self._local
+        self._local = None
         if local is not None:
             local.reports_itself()
         explained = RecordIterator(records, lambda error: _explain(local, story, error))
@@ -291,33 +308,57 @@ class Job:
         """Prepare a job that tables run, which may include only some of the agents."""
         for applied in self._applied.values():
             check_mode_of_tables(tables, applied.place)
-        self._prepare(None)
+        self._prepare(None, has_tables=True)
 
-    def _prepare(self, job_name: str | None, resumes: bool = False) -> str:
-        """Check the job, set the options that it needs, and return its name."""
-        check_may_run()
+    def _prepare(self, job_name: str | None, resumes: bool = False, has_tables: bool = False) -> str:
+        """Check the job, set the options that it needs, and return its name.
+
+        Args:
+            job_name: The name that was passed.
+            resumes: True if the job may resume.
+            has_tables: True if tables run it, which add operators later.
+        """
+        check_may_run(job_name)
         for applied in self._applied.values():
             check_runtime_mode(self.stream_env, applied.place)
         self._check_dead_letters()
         self._check_event_time()
         self._check_approvals()
+        self.resource_options.check()
         for check in self._checks:
             check()
         if self.is_local:
             self._start = self._open_start(job_name if resumes else None)
-        check_checkpoints(self.stream_env)
-        self._bound_restarts()
-        self._bound_rest_ports()
+        check_checkpoints(self.stream_env, self.config)
+        if self.is_local and self.stream_env.get_checkpoint_config().is_checkpointing_enabled():
+            bound_restarts(self.stream_env, self.config)
+            bound_rest_ports(self.stream_env)
         self._announce_classes()
         if self._start is None or not self._start.skips:
             self._attach_lists()
             self._keep_ends_open()
+        name_operators(self.stream_env)
+        is_fast = self.config.get(AgentOptions.FAST_PATH)
+        forward_at_once(
+            self.stream_env, [applied_agent.stream for applied_agent in self._applied.values() if is_fast]
+        )
+        if not has_tables and (self._start is None or not self._start.skips):
+            fit_to_state(
+                self.stream_env, {name: applied_agent.place for name, applied_agent in self._applied.items()}
+            )
         job_name = job_name or " -> ".join(self._applied) or "agents"
+        say_longest_downtime(self.stream_env, job_name)
         self._story = JobHistory(
             job_name,
-            untimed=[name for name, one in self._applied.items() if not one.event_time.holds],
-            typed=[place for one in self._applied.values() for place in one.typed],
-            totals={name: one.inputs for name, one in self._applied.items() if one.inputs is not None},
+            untimed=[
+                name for name, applied_agent in self._applied.items() if not applied_agent.event_time.holds
+            ],
+            typed=[place for applied_agent in self._applied.values() for place in applied_agent.typed],
+            totals={
+                name: applied_agent.inputs
+                for name, applied_agent in self._applied.items()
+                if applied_agent.inputs is not None
+            },
             java_trace=self.is_local and bool(self.config.get(AgentOptions.JAVA_TRACE)),
         )
         if self.is_local:
@@ -326,7 +367,11 @@ class Job:
 
     def _open_start(self, job_name: str | None) -> LocalStart | None:
         """Open the start of a local job, which may resume the last one."""
-        agents = [one.resumable for one in self._applied.values() if one.resumable is not None]
+        agents = [
+            applied_agent.resumable
+            for applied_agent in self._applied.values()
+            if applied_agent.resumable is not None
+        ]
         start = open_start(self.stream_env, self.config, job_name, agents, self._given_inputs)
         if start is not None and not start.skips:
             start.configure(self.stream_env)
@@ -337,23 +382,24 @@ class Job:
 
     def _attach_lists(self) -> None:
         """Let the streams fill their lists; if the job resumes, through files that have all outputs."""
-        for index, one in enumerate(self._collecting):
-            if one.source is not None:
-                continue
-            if self._start is not None:
-                one.source = self._start.list_file(index, one.stream)
-            else:
-                one.source = flink_compat.Collector(one.stream)
+        new = [collection for collection in self._collecting if collection.source is None]
+        if self._start is None:
+            for new_collection in new:
+                new_collection.source = flink_compat.Collector(new_collection.stream)
+            return
+        names = name_operators(self.stream_env, [collection.stream for collection in new])
+        for new_collection, name in zip(new, names, strict=True):
+            new_collection.source = self._start.list_file(name, new_collection.stream)
 
     def _prepare_to_follow(self) -> None:
         """Give a local job its own log and short REST refresh intervals."""
         flink = flink_compat.configuration_of(self.stream_env)
-        missing = {key: value for key, value in REFRESH.items() if key not in flink}
+        settings = REFRESH | rocksdb_settings(self.config)
+        missing = {key: value for key, value in settings.items() if key not in flink}
         if missing:
             flink_compat.configure(self.stream_env, missing)
-        log = new_log(self._story.name)
-        if log is not None:
-            flink_compat.log_to(str(log))
+        if (log := new_log(self._story.name)) is not None:
+            flink_compat.log_to(str(log), configuration_beside(log, self.config))
         bounded = is_terminal() and flink_compat.is_bounded(self.stream_env)
         self._story = replace(self._story, log=log, bounded=bounded)
         if not self._listens:
@@ -367,23 +413,26 @@ class Job:
         start = self._start
         self._local = LocalJob(client, self._story, None if start is None else start.may_restart)
         if start is not None:
-            start.submitted(client)
+            start.submitted(client, self._story.log)
         self._local.start()
 
     def _submit(self, job_name: str) -> tuple[Any, list[ListReader]]:
         """Submit the job; everything built from now on is another job."""
         self._local = None
-        collecting, self._collecting = self._collecting, []
-        self._applied, self._checks, self._lists = {}, [], []
+        collecting = self._collecting
+        self._collecting = []
+        self._applied = {}
+        self._checks = []
+        self._lists = []
         try:
             with by_pyflink():
                 client = self.stream_env.execute_async(job_name)
         finally:
             if self._start is not None:
                 self._start.withdraw(self.stream_env)
-        for one in collecting:
-            one.found.submitted = True
-        return client, [one.reader() for one in collecting]
+        for submitted_collection in collecting:
+            submitted_collection.found.submitted = True
+        return client, [collection.reader() for collection in collecting]
 
     @property
     def is_local(self) -> bool:
@@ -402,37 +451,14 @@ class Job:
         checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
         if not checkpoints or not self._applied:
             return
-        for name, one in self._applied.items():
-            if one.may_stay_open and not one.stays_open:
-                one.stays_open = keep_open(self.stream_env, name, one.level, one.stream)
-        waits = not all(one.stays_open for one in self._applied.values())
+        for name, applied in self._applied.items():
+            if applied.may_stay_open and not applied.stays_open:
+                applied.stays_open = keep_open(self.stream_env, name, applied.level, applied.stream)
+        waits = not all(applied_agent.stays_open for applied_agent in self._applied.values())
         flink = flink_compat.configuration_of(self.stream_env)
-        if waits and _TOLERABLE not in flink and flink_compat.is_bounded(self.stream_env):
+        if waits and not is_set(flink, TOLERABLE) and flink_compat.is_bounded(self.stream_env):
             # Checkpoints at the end expire, and are no reason to restart the job.
-            flink_compat.configure(self.stream_env, {_TOLERABLE: str(2**31 - 1)})
-
-    def _bound_restarts(self) -> None:
-        """Let a local job with checkpoints restart a few times; Flink's default is forever."""
-        flink = flink_compat.configuration_of(self.stream_env)
-        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
-        if self.is_local and checkpoints and _RESTART_STRATEGY not in flink:
-            delay = self.config.get(AgentOptions.RESTART_DELAY)
-            settings = {
-                _RESTART_STRATEGY: "fixed-delay",
-                "restart-strategy.fixed-delay.attempts": str(self.config.get(AgentOptions.RESTART_ATTEMPTS)),
-                "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
-            }
-            flink_compat.configure(self.stream_env, settings)
-
-    def _bound_rest_ports(self) -> None:
-        """Choose the REST port of a local job; Flink would take any port without reporting it."""
-        flink = flink_compat.configuration_of(self.stream_env)
-        checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
-        if self.is_local and checkpoints and not flink.keys() & {"rest.port", _REST_PORTS}:
-            with socket.socket() as probe:
-                probe.bind(("localhost", 0))
-                first = min(probe.getsockname()[1], 65535 - _MANY_PORTS)
-            flink_compat.configure(self.stream_env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})
+            flink_compat.configure(self.stream_env, {TOLERABLE: str(2**31 - 1)})
 
     def _check_dead_letters(self) -> None:
         for name, applied in self._applied.items():
@@ -484,6 +510,6 @@ def _explain(local: LocalJob | None, story: JobHistory, error: Py4JJavaError) ->
 
 def _submitted(job: weakref.ref[Job], client: Any) -> None:
     """Notify a job, if it still exists, that it was submitted."""
-    found = job()
-    if found is not None:
-        found.submitted(client)
+    live_job = job()
+    if live_job is not None:
+        live_job.submitted(client)

@@ -17,10 +17,11 @@ from flink_agents.api.errors import (
     UnpicklableOutputError,
 )
 from flink_agents.runtime.flink.following.brokers import noted_brokers
+from flink_agents.runtime.flink.restore_errors import not_restored
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
-_AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] \S+#fa\d{4})\S+$")
+_AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] .+#fa\d{4})\S+$")
 """The last line of an error of this package, with Flink's bracket around the whole failure."""
 
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
@@ -38,6 +39,11 @@ _KNOWN = {
         "classloader.parent-first-patterns.additional: pemja.;py4j. on each machine, then restart it; "
         "`flink-agents doctor --cluster URL` checks it",
     ),
+    "ClassNotFoundException: com.github.luben.zstd": (
+        "a topic has records that are compressed with zstd, and the library for it is missing",
+        "`flink-agents kafka fetch-connector` downloads it with the connector; or copy zstd-jni-*.jar "
+        "beside the connector: into the folder of jar= or FLINK_AGENTS_KAFKA_JAR, or into Flink's lib",
+    ),
     INTERRUPTED_START: (
         "Flink cancelled a task while this TaskManager process started Python; PyFlink does not start it a "
         "second time, so no further Python task can run in this process",
@@ -46,6 +52,11 @@ _KNOWN = {
 }
 """Causes that Flink's own message does not explain: a part of the message, its meaning, the fix."""
 
+
+JAVA_ERROR = "FlinkAgentsJavaError"
+"""The class of exceptions whose message Python has rendered as an error of this package."""
+
+_RENDERED = re.compile(JAVA_ERROR + r": (?P<text>.*?\[(?P<code>FA\d{4})\][^\n]*)", re.DOTALL)
 
 _NO_TIMESTAMP = (
     "Record has Java Long.MIN_VALUE timestamp",
@@ -72,6 +83,18 @@ _NO_BROKER = (
 )
 """Messages of Flink's Kafka source and sink if no broker answers."""
 
+_NOT_SENT = re.compile(r"Failed to send data to Kafka (?P<topic>\S+)-\d+@-?\d+ with ")
+"""The message of Flink's Kafka sink for a record that a broker or its client rejected."""
+
+_REJECTED = {
+    "InvalidTimestampException": "lower max_ahead= or max_behind= of kafka_sink to the limits of the topic "
+    "(message.timestamp.after.max.ms, message.timestamp.before.max.ms), or correct the time of the record",
+    "RecordTooLargeException": "raise max.message.bytes of the topic, and max.request.size of the sink: "
+    "kafka_sink(..., properties={'max.request.size': '...'}); or write smaller values",
+    "InvalidRecordException": "give each record of a compacted topic a key: kafka_sink(..., key=...)",
+}
+"""Errors of a single record, which each restart meets again, and the fix."""
+
 _NO_PICKLE = re.compile(
     r"cannot pickle .*|(?:Can't|Could not|Can not) pickle .*|Can't get local object .*", re.IGNORECASE
 )
@@ -82,9 +105,6 @@ _LOST = re.compile(
     r"|(?:unexpectedly closed by remote task manager|Lost connection to task manager) (?P<second>'[^']+')"
 )
 """Flink's messages for a lost TaskManager: from heartbeats, from RPC, and from its readers."""
-
-_STATE_LEFT = re.compile(r"Cannot map checkpoint/savepoint state for operator \w+")
-"""Flink's message for a checkpoint with state of an operator that the job does not have."""
 
 _WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
 _PYTHON_NAMES = {
@@ -105,8 +125,8 @@ _PYTHON_NAMES = {
 
 def lost_task_manager(java_text: str) -> str | None:
     """Return the id of the TaskManager that a failure reports as lost; None if it reports none."""
-    found = _LOST.search(java_text)
-    return None if found is None else (found["first"] or found["second"]).strip("'")
+    match = _LOST.search(java_text)
+    return None if match is None else (match["first"] or match["second"]).strip("'")
 
 
 def job_failed(
@@ -127,7 +147,7 @@ def job_failed(
     """
     cls, text = _failure(java_text)
     for error in (
-        _state_left(job_name, java_text),
+        not_restored(job_name, java_text),
         _known(job_name, java_text),
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
@@ -135,6 +155,8 @@ def job_failed(
         _missing_slots(job_name, java_text, lost),
         _wrong_class(job_name, java_text, cls, text, typed),
         _unpicklable(job_name, java_text, cls, text),
+        _rendered(job_name, java_text),
+        _rejected_record(job_name, java_text, cls, text),
         _no_broker(job_name, java_text),
     ):
         if error is not None:
@@ -155,8 +177,8 @@ def job_failed(
 
 def in_one_line(error: JobFailedError) -> str:
     """Return the user's line and the error, without the surrounding text."""
-    first, *others = error.message.split("\n")
-    frames = [line.removeprefix("  at ") for line in others if line.startswith("  at ")]
+    first, *remaining_lines = error.message.split("\n")
+    frames = [line.removeprefix("  at ") for line in remaining_lines if line.startswith("  at ")]
     return f"{frames[-1]}: {first}" if frames else first
 
 
@@ -168,27 +190,21 @@ def _known(job_name: str, java_text: str) -> JobFailedError | None:
     return None
 
 
-def _state_left(job_name: str, java_text: str) -> JobFailedError | None:
-    found = _STATE_LEFT.search(java_text)
-    if found is None:
+def _rendered(job_name: str, java_text: str) -> JobFailedError | None:
+    error = _RENDERED.search(java_text)
+    if error is None:
         return None
-    return JobFailedError(
-        "the job was changed: its checkpoint has state of an operator that the job lacks"
-        f"\n  job {job_name!r} failed",
-        failure=found[0],
-        java_trace=java_text,
-        expected="the sources, agents and sinks that the checkpoint was taken with",
-        fix="undo the change of the job around the agents, and change it once the job run has finished; or "
-        "start over: --fresh for a local job, no --savepoint on a cluster",
-    )
+    text = _AFTER_REFERENCE.sub(r"\1", error["text"])
+    message = f"{text}\n  job {job_name!r} failed"
+    return JobFailedError(message, failure=text, java_trace=java_text, fix=_FIX)
 
 
 def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
-    found = _NO_MODULE.search(text)
+    match = _NO_MODULE.search(text)
     in_action = ": ModuleNotFoundError: No module named" in text.split("\n", 1)[0]
-    if found is None or not (cls in _IMPORT_ERRORS or in_action):
+    if match is None or not (cls in _IMPORT_ERRORS or in_action):
         return None
-    module = found["module"]
+    module = match["module"]
     return ModuleNotOnWorkersError(
         f"the workers lack the module {module!r}, which the job needs\n  job {job_name!r} failed",
         failure=text,
@@ -214,22 +230,24 @@ def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -
 
 
 def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
-    found = _NO_TOPIC.search(java_text)
-    if found is None or "UnknownTopicOrPartitionException" not in java_text:
+    match = _NO_TOPIC.search(java_text)
+    if match is None or "UnknownTopicOrPartitionException" not in java_text:
         return None
     return JobFailedError(
-        f"the brokers do not have a topic that the job reads: {found['topics']}\n  job {job_name!r} failed",
-        failure=found[0],
+        f"the brokers do not have a topic that the job reads: {match['topics']}\n  job {job_name!r} failed",
+        failure=match[0],
         java_trace=java_text,
         fix="create it before the job starts, or correct its name",
     )
 
 
 def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailedError | None:
-    gone, no_slots = lost_task_manager(java_text), "NoResourceAvailableException" in java_text
-    if gone is None and not no_slots:
+    lost_manager = lost_task_manager(java_text)
+    no_slots = "NoResourceAvailableException" in java_text
+    if lost_manager is None and not no_slots:
         return None
-    which, fix = gone or lost, "start a TaskManager: flink-agents cluster start"
+    which = lost_manager or lost
+    fix = "start a TaskManager: flink-agents cluster start"
     if which is not None:
         waits = ", and the others have too few slots for the job" if no_slots else ""
         return TaskManagerLostError(
@@ -251,12 +269,12 @@ def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailed
 def _wrong_class(
     job_name: str, java_text: str, cls: str, text: str, typed: Sequence[str]
 ) -> JobFailedError | None:
-    found = _WRONG_CLASS.search(text) if cls == "java.lang.ClassCastException" else None
-    if found is None:
+    match = _WRONG_CLASS.search(text) if cls == "java.lang.ClassCastException" else None
+    if match is None:
         return None
     there, declared = (
         f"{_PYTHON_NAMES[name]} ({name})" if name in _PYTHON_NAMES else name
-        for name in (found["found"].rstrip(";"), found["declared"].rstrip(";"))
+        for name in (match["found"].rstrip(";"), match["declared"].rstrip(";"))
     )
     return JobFailedError(
         f"a stream has values of another type than it declares\n  job {job_name!r} failed",
@@ -288,9 +306,25 @@ def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
+def _rejected_record(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+    not_sent = _NOT_SENT.search(java_text)
+    kind = re.split(r"[.$]", cls)[-1]
+    if not_sent is None or kind not in _REJECTED:
+        return None
+    return JobFailedError(
+        f"the brokers reject a record of the Kafka sink of topic {not_sent['topic']!r}\n"
+        f"  job {job_name!r} failed",
+        failure=text,
+        java_trace=java_text,
+        expected="records that the topic takes",
+        found=f"{kind}: {text}".split("\n", 1)[0],
+        fix=_REJECTED[kind],
+    )
+
+
 def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
-    found = _NO_PICKLE.search(text.split("\n", 1)[0])
-    if found is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
+    match = _NO_PICKLE.search(text.split("\n", 1)[0])
+    if match is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
         return None
     return UnpicklableOutputError(
         f"the job emitted a value that cannot be pickled, as Flink does between operators"
@@ -298,7 +332,7 @@ def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFaile
         failure=text,
         java_trace=java_text,
         expected="outputs, side outputs and records of plain data: JSON values, dataclasses, pydantic models",
-        found=found[0],
+        found=match[0],
         fix="emit plain data: a list instead of a generator, a name or URL instead of an open resource; "
         "define classes at the top level of a module",
     )
@@ -306,10 +340,10 @@ def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFaile
 
 def _failure(java_text: str) -> tuple[str, str]:
     """Return class name and message of the Python exception, or of the innermost Java cause."""
-    found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
-    if found is not None:
-        text = _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()
-        return found["cls"], _AFTER_REFERENCE.sub(r"\1", text)
+    match = next(_PYTHON_EXCEPTION.finditer(java_text), None)
+    if match is not None:
+        text = _JAVA_FRAME.split(match["text"], maxsplit=1)[0].rstrip()
+        return match["cls"], _AFTER_REFERENCE.sub(r"\1", text)
     causes = list(_CAUSE.finditer(java_text))
     if causes:
         return causes[-1]["cls"], causes[-1]["text"] or ""
@@ -318,12 +352,12 @@ def _failure(java_text: str) -> tuple[str, str]:
 
 def _python_frames(java_text: str) -> list[str]:
     """Return the Python frames that Pemja lists below its exception, as ``file:line in name``."""
-    found = _PYTHON_EXCEPTION.search(java_text)
-    if found is None:
+    match = _PYTHON_EXCEPTION.search(java_text)
+    if match is None:
         return []
     frames = re.findall(
         r"^\s*at (?P<where>/\S+)\.(?P<name>\w+|<\w+>)\((?P<file>[\w<>]+\.py):(?P<line>\d+)\)",
-        found["text"].split("Caused by:", 1)[0],
+        match["text"].split("Caused by:", 1)[0],
         re.MULTILINE,
     )
     return [

@@ -31,20 +31,25 @@ from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.plan.binding.called_agents import asks_for_approvals
-from flink_agents.plan.binding.uses import keeps_state, may_wait
+from flink_agents.plan.binding.uses import keeps_state
 from flink_agents.plan.compile.compiler import compile_with_code
+from flink_agents.runtime.execution.environment.settings import may_suspend
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.end_valve import SignalEnd
+from flink_agents.runtime.flink.fast.graph import is_bounded
+from flink_agents.runtime.flink.fast.identities import name_keys, name_list
 from flink_agents.runtime.flink.function import ActionExecutionOperator
-from flink_agents.runtime.flink.inputs.given import given_selector, given_stream
-from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
+from flink_agents.runtime.flink.inputs.given import check_parallelism, given_selector, given_stream
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.flink.values.java import write_rows
 from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
-from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema
-from flink_agents.runtime.flink.values.types import columns_of, row_type, stream_type
+from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
+from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.schedules.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
@@ -61,6 +66,7 @@ class FlinkAgentInput(AgentInput):
         stream: The input.
         key_selector: Returns the key of a record.
         size: The number of records, if it is known.
+        list_source: The source of the list, if the input is one.
     """
 
     def __init__(
@@ -70,13 +76,15 @@ class FlinkAgentInput(AgentInput):
         stream: DataStream,
         key_selector: Callable[[Any], Any],
         size: int | None = None,
+        list_source: DataStream | None = None,
     ) -> None:
         self._job = job
         self._agents = agents
         self._stream = stream
         self._key_selector = key_selector
         self._size = size
-        self._signals = False
+        self._list_source = list_source
+        self._signals: SignalEnd | None = None
 
     @override
     def with_signals(
@@ -87,9 +95,9 @@ class FlinkAgentInput(AgentInput):
             given_selector("with_signals", key_selector)
         stream = joined(self._stream, signals, key_selector)
         keys = KeyOfEither(self._key_selector)
-        made = FlinkAgentInput(self._job, self._agents, stream, keys)
-        made._signals = True
-        return made
+        agent_input = FlinkAgentInput(self._job, self._agents, stream, keys, list_source=self._list_source)
+        agent_input._signals = self._signals or SignalEnd(endless=not is_bounded(self._stream))
+        return agent_input
 
     @override
     def apply(
@@ -103,6 +111,7 @@ class FlinkAgentInput(AgentInput):
         observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
     ) -> AgentStream:
+        check_parallelism(parallelism, max_parallelism)
         resolved = self._agent(agent)
         plan, code = compile_with_code(resolved, name)
         code = _portable(code)
@@ -110,7 +119,7 @@ class FlinkAgentInput(AgentInput):
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.ignore()
         side_types = _side_types(bound, self._job, event_time, lineage)
-        if self._signals and UNMATCHED_SIGNALS_TAG not in side_types:
+        if self._signals is not None and UNMATCHED_SIGNALS_TAG not in side_types:
             raise _no_wait_for_signals(plan.name)
         output_type = Types.PICKLED_BYTE_ARRAY() if lineage else stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
@@ -129,7 +138,7 @@ class FlinkAgentInput(AgentInput):
         applied.inputs, applied.place = self._size, authors_place()
         applied.resumable = _resumable(plan, bound, store, self._job)
         applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
-        applied.has_signals = self._signals
+        applied.has_signals = self._signals is not None
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
 
@@ -138,6 +147,7 @@ class FlinkAgentInput(AgentInput):
         bound = bind(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
+        self._job.resource_options.add(bound, bound.instance)
         check_trace_options(self._job.config)
         answer_topic_of(self._job.config)
         return bound
@@ -154,9 +164,12 @@ class FlinkAgentInput(AgentInput):
         lineage: bool,
     ) -> DataStream:
         """Return the operator of the agent, on the keyed input."""
-        source, watermarks, uid = self._stream, True, f"flink-agents-{plan.name}"
+        source = self._stream
+        watermarks = True
+        uid = f"flink-agents-{plan.name}"
         if event_time.holds:
-            watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
+            watermarks = flink_compat.can_have_watermarks(source)
+            output_type = envelope_type()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
         operator = ActionExecutionOperator(
             plan,
@@ -175,7 +188,11 @@ class FlinkAgentInput(AgentInput):
         keys = ShippedFunction(KeyEncoder(self._key_selector), uses)
         check_shippable("the key selector", keys)
         check_shippable(f"the agent {plan.name!r}", operator)
-        keyed = source.key_by(keys, key_type=Types.STRING())
+        selector = keys if self._signals is None else KeysOfUnion(keys, self._signals)
+        keyed = source.key_by(selector, key_type=Types.STRING())
+        name_keys(keyed, plan.name)
+        if self._list_source is not None:
+            name_list(self._list_source, plan.name)
         stream = keyed.process(operator, output_type=output_type)
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
@@ -200,8 +217,7 @@ def _resumable(
     """Return the facts that a local job needs to resume the agent."""
     if not job.is_local:
         return None
-    waits: bool | None = job.config.get(AgentOptions.MAY_SUSPEND)
-    keeps = store is not None or bool(waits) or may_wait(bound) or keeps_state(bound)
+    keeps = store is not None or may_suspend(bound, job.config) or keeps_state(bound)
     return ResumableAgent(plan.name, plan.fingerprint, store, keeps)
 
 
@@ -221,8 +237,13 @@ def _side_types(
         return dict.fromkeys(tags, pickled)
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
     late = stream_type(bound.output_type)
-    own = {DEAD_LETTER_TAG: pickled, UNMATCHED_SIGNALS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
-    return {tag: types.get(tag) or own[tag] for tag in tags}
+    default_types = {
+        DEAD_LETTER_TAG: pickled,
+        UNMATCHED_SIGNALS_TAG: pickled,
+        APPROVALS_TAG: pickled,
+        LATE_TAG: late,
+    }
+    return {tag: types.get(tag) or default_types[tag] for tag in tags}
 
 
 class FlinkAgentStream(AgentStream):
@@ -252,19 +273,22 @@ class FlinkAgentStream(AgentStream):
     def to_datastream(self, output_type: Any = None) -> DataStream:
         if output_type is None:
             return self._stream
-        self._applied.typed.append(authors_place() or "to_datastream")
-        return self._stream.map(ShippedFunction(self._value), output_type=stream_type(output_type))
+        place = authors_place() or "to_datastream"
+        self._applied.typed.append(place)
+        typed = CarriedValues(self._value, output_type, place)
+        return self._stream.map(ShippedFunction(typed), output_type=stream_type(output_type))
 
     @override
     def to_table(self, schema: Any = None, *, rowtime: str | None = None) -> Any:
         columns = columns_of(schema if schema is not None else self._bound.output_type)
-        values = self._stream.map(ShippedFunction(self._value)) if self._applied.lineage else self._stream
-        rows = values.map(ShippedFunction(ToRow(list(columns))), output_type=row_type(columns))
-        if rowtime is None:
-            return self._job.table_env.from_data_stream(rows)
-        if not self._applied.event_time.holds or rowtime in columns:
+        if rowtime is not None and (not self._applied.event_time.holds or rowtime in columns):
             raise _no_rowtime(self._applied.name, rowtime, list(columns))
-        return self._job.table_env.from_data_stream(rows, rowtime_schema(rowtime))
+        values = self._stream.map(ShippedFunction(self._value)) if self._applied.lineage else self._stream
+        rows = write_rows(values, ToRow(columns, authors_place()), list(columns), row_type_sent(columns))
+        tables = self._job.table_env
+        if rowtime is None:
+            return with_types(tables.from_data_stream(rows), columns)
+        return with_types(tables.from_data_stream(rows, rowtime_schema(rowtime)), columns, rowtime)
 
     @override
     def to_list(self) -> list[Any]:
@@ -347,12 +371,12 @@ def _no_wait_for_signals(agent: str) -> JobDefinitionError:
 
 
 def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTableError:
-    taken = rowtime in columns
+    is_taken = rowtime in columns
     return UnsupportedTableError(
         f"the outputs of agent {agent!r} cannot have the event-time column {rowtime!r}",
-        expected="a name that no other column has" if taken else "outputs with event time",
-        found=", ".join(columns) if taken else "an agent that was applied with EventTime.ignore()",
-        fix="choose another name" if taken else "apply it with event_time=EventTime.hold_watermarks()",
+        expected="a name that no other column has" if is_taken else "outputs with event time",
+        found=", ".join(columns) if is_taken else "an agent that was applied with EventTime.ignore()",
+        fix="choose another name" if is_taken else "apply it with event_time=EventTime.hold_watermarks()",
         where=authors_place(),
     )
 

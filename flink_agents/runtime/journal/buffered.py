@@ -57,21 +57,29 @@ class BufferedJournal(RunJournal):
     ) -> None:
         records = [record._replace(seq=seq) for record in records]
         stored = [record for record in records if _is_kept(record)]
-        before = list(suspension.records) if suspension is not None else []
-        repeated = self._repeated(before)
-        self.all_records = before + [record for record in stored if record not in repeated]
-        found = set(stored)
-        unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
+        suspended_records = list(suspension.records) if suspension is not None else []
+        repeated = self._repeated(suspended_records)
+        since = [record for record in stored if record not in repeated]
+        self.all_records = suspended_records + since
+        stored_records = set(stored)
+        unstored = (
+            [suspended_records[place] for place in suspension.unstored] if suspension is not None else []
+        )
         # A crash may have come between the append and the checkpoint: then the store has some of them.
-        self._unstored = {record: None for record in unstored if record not in found}
+        self._unstored = {record: None for record in unstored if record not in stored_records}
         # A journal without a store never appends, and so has no use for these two.
         headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
         known_now = [*headers, *self.all_records]
         super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
         self.replayed = bool(self.all_records)
         self.has_records = bool(records) or (suspension is not None and suspension.recorded)
+        was_bound = suspension is not None and suspension.bound
+        # A run that only waited has nothing that state lacks: its next call is made for the first time.
+        self.was_interrupted = (
+            bool(since) or (bool(headers) and not was_bound) or len(self._unstored) < len(unstored)
+        )
         # If the store has records, only those decide. State may be older.
-        self.bound = bool(headers) or (suspension is not None and suspension.bound and not records)
+        self.bound = bool(headers) or (was_bound and not records)
 
     @staticmethod
     @override
@@ -83,9 +91,9 @@ class BufferedJournal(RunJournal):
         """The positions of the records that are not in the store yet."""
         return [place for place, record in enumerate(self.all_records) if record in self._unstored]
 
-    def _repeated(self, before: Sequence[Record]) -> set[Record]:
+    def _repeated(self, suspended_records: Sequence[Record]) -> set[Record]:
         """Return the records from before the suspension that the store may have as well."""
-        return set(before)
+        return set(suspended_records)
 
     def _addressed(self, records: list[Record]) -> list[Record]:
         """Return records in the form that the store gets."""
@@ -132,19 +140,20 @@ class BufferedJournal(RunJournal):
         return self._store is not None  # pyright: ignore[reportUnnecessaryComparison]
 
     async def _append(self, records: list[Record]) -> None:
-        own = list(records)
+        new_records = list(records)
         if not self._has_store:
             # Only the end of an execution with calls from before a suspension comes here without a store.
-            self.all_records += own
+            self.all_records += new_records
             return
         # Records from now on may depend on the unstored ones, so those go first.
-        before = list(self._unstored)
+        unstored_records = list(self._unstored)
         self.has_records = True
-        logged, reads = 0, list[Record]()
+        logged = 0
+        reads = list[Record]()
         if self._log is not None and len(self._log.reads) > self._logged:
             logged = len(self._log.reads)
             reads = list(self._read(self._log.reads[self._logged : logged]))
-        whole = [*reads, *before, *own]
+        whole = [*reads, *unstored_records, *new_records]
         if not self.bound:
             header = self._header().pack(self._codec)
             whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
@@ -154,8 +163,8 @@ class BufferedJournal(RunJournal):
             self.bound = True
         # Only now, because the reads are recorded only if the append succeeded.
         self._logged = max(self._logged, logged)
-        self.all_records += [*reads, *filter(_is_kept, own)]
-        for record in before:
+        self.all_records += [*reads, *filter(_is_kept, new_records)]
+        for record in unstored_records:
             self._unstored.pop(record, None)
 
 

@@ -15,7 +15,7 @@ next attempt, or the next attempt of the job, makes the call again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -89,7 +89,11 @@ class StepRecords:
 
     def calls_made(self) -> list[tuple[str, Number, CallRecord]]:
         """Return function, number and outcome of the calls that were not cancelled, in order."""
-        return [(one.call.function, nr, one) for nr, one in self.in_order() if isinstance(one, CallRecord)]
+        return [
+            (outcome.call.function, nr, outcome)
+            for nr, outcome in self.in_order()
+            if isinstance(outcome, CallRecord)
+        ]
 
 
 def is_cancelled(outcome: Outcome) -> bool:
@@ -229,8 +233,18 @@ class CallReplay:
         self._made[kind, task] = index + 1
         return Number(kind, task, index)
 
-    def make(self, task: str, identity: CallIdentity) -> Call:
+    def make(
+        self,
+        task: str,
+        identity: CallIdentity,
+        may_be: Callable[[CallIdentity], bool] = lambda recorded: False,
+    ) -> Call:
         """Assign a number to the next call of ``task``, and match it with its record.
+
+        Args:
+            task: The task that makes the call.
+            identity: The function and the arguments of the call.
+            may_be: Returns True if the call is a recorded one although the digests of their arguments differ.
 
         Raises:
             Mismatch: Another call was recorded under its number.
@@ -244,12 +258,14 @@ class CallReplay:
         # Flat numbers do not show which task made a call, so a branch cannot be matched.
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
             raise self.note_mismatch(Mismatch(number, None, identity, flat=True))
-        recorded, intent = records.outcomes.get(number), records.intents.get(number)
+        recorded = records.outcomes.get(number)
+        intent = records.intents.get(number)
         assert not isinstance(recorded, WaitRecord)
         # An intent without an outcome: the call may have taken effect before a crash.
         call = recorded.call if recorded is not None else intent
         if call is not None and not call.same(identity):
-            raise self.note_mismatch(Mismatch(number, call, identity))
+            if not may_be(call):
+                raise self.note_mismatch(Mismatch(number, call, identity))
         # A copy, because outcomes that come later do not belong to this call's history.
         after = dict(self.unrecorded) if self.unrecorded else _NOTHING
         return Call(number, identity, recorded, intent is not None, after)
@@ -269,7 +285,8 @@ class CallReplay:
 
     def take_unsure(self) -> dict[Number, Outcome]:
         """Remove and return the outcomes that may or may not be recorded."""
-        unsure, self.unsure = self.unsure, {}
+        unsure = self.unsure
+        self.unsure = {}
         return unsure
 
     def keep(self, recorded: Mapping[Number, Outcome]) -> None:

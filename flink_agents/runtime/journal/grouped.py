@@ -33,12 +33,12 @@ class GroupedStore(ForwardingStore):
     """Opens one store for each job whose journals the attempt owns, and routes each call to the right one.
 
     Args:
-        own: The store of the job's own journals, and of everything that belongs to no job; not open yet.
+        store: The store of the job's own journals, and of everything that belongs to no job; not open yet.
         make: Creates another store like it.
     """
 
-    def __init__(self, own: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
-        super().__init__(own)
+    def __init__(self, store: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
+        super().__init__(store)
         self._make = make
         self._owner: Owner | None = None
         self._group: str | None = None
@@ -76,12 +76,12 @@ class GroupedStore(ForwardingStore):
                 self._others[group] = await self._opened(group)
 
     async def _opened(self, group: str) -> ActionStateStore:
-        own = self._owner
-        if own is None or self._closed:
+        owner = self._owner
+        if owner is None or self._closed:
             raise closed_error("the store was opened without an owner, or is closed")
         store = self._make()
         try:
-            await store.open(Owner.create(own.job_id, group, own.subtask, own.parallelism))
+            await store.open(Owner.create(owner.job_id, group, owner.subtask, owner.parallelism))
             if self._closed:
                 raise closed_error()
         except BaseException:
@@ -90,8 +90,8 @@ class GroupedStore(ForwardingStore):
         return store
 
     def _is_foreign(self, journal_id: str) -> bool:
-        own = self._owner
-        return own is not None and journal_id != own.group and not journal_id.startswith("\x00")
+        owner = self._owner
+        return owner is not None and journal_id != owner.group and not journal_id.startswith("\x00")
 
     @override
     def _of(self, journal: JournalKey) -> ActionStateStore:
@@ -152,8 +152,8 @@ class GroupedStore(ForwardingStore):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
             return self._own.may_have(journal, marker, pending)
-        other = self._others.get(journal.journal_id)
-        return other is None or other.may_have(journal, marker, pending)
+        other_store = self._others.get(journal.journal_id)
+        return other_store is None or other_store.may_have(journal, marker, pending)
 
     @override
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:

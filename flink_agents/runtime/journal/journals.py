@@ -14,7 +14,7 @@ from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
-from flink_agents.runtime.journal.other_jobs import Origin, inherited
+from flink_agents.runtime.journal.other_jobs import JournalIdentity, Origin, inherited, other_store
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.retention.pruning import Pruner
@@ -54,8 +54,11 @@ class Journals:
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
         on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
             debugging, or None.
+        identity: Compares the store with the restored state; None if the host has no state for it.
 
     Attributes:
+        position: Returns the position of the store.
+        is_named: False as long as state does not name the store, because it has nothing to lose.
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and may still
             read it.
         plan: Fingerprint of the agent's plan.
@@ -74,10 +77,15 @@ class Journals:
         make: Callable[[], ActionStateStore] | None = None,
         pruner: Pruner | None = None,
         on_call: Callable[[Any, Call], None] | None = None,
+        identity: JournalIdentity | None = None,
     ) -> None:
         # Almost all journals are the job's own. They use its store directly.
-        self._own, self._group = store, owner.group
+        self._own = store
+        self._group = owner.group
         self.store = store = store if make is None else GroupedStore(store, make)
+        self.position: Callable[[], bytes] = self._own.position
+        self._identity = identity
+        self.is_named = False
         self.store_id = ""
         self._copied: frozenset[str] = frozenset()
         self.codec = codec
@@ -100,10 +108,16 @@ class Journals:
         self.store_id = self.store.store_id
         plans = await self.store.plans()
         self._copied = origins_in(plans)
+        if self._identity is not None:
+            await self._identity.check(self._own, self._copied)
         self.values.open(plans)
         await self._plans.remember()
         if self.pruner is not None:
             self.pruner.open(self.store)
+
+    def name_store(self) -> None:
+        """Name the store in state, so that each checkpoint has its identity. For Flink's task thread."""
+        self.is_named = self._identity is None or self._identity.write(self._own)
 
     async def close(self) -> None:
         """Close the store."""
@@ -175,11 +189,11 @@ class Journals:
         """
         journal = self.key(journal_id, key_text)
         # This attempt has read the journal before: only runs without their inputs are left of it.
-        left = self._skipped.get(journal)
-        if left is not None:
-            for seq in left.skipped - set(skipped):
-                left.give_up(seq)
-            return left
+        recorded_runs = self._skipped.get(journal)
+        if recorded_runs is not None:
+            for seq in recorded_runs.skipped - set(skipped):
+                recorded_runs.give_up(seq)
+            return recorded_runs
         # Before reading: the former owner must not append after we have read.
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
@@ -227,7 +241,7 @@ class Journals:
             source = self.key(origin.journal_id, journal.key)
             try:
                 await self.store.rebuild(source, origin.marker, True)
-                found = inherited(self.codec, await self.store.scan(source, from_seq), origin)
+                inherited_records = inherited(self.codec, await self.store.scan(source, from_seq), origin)
             except (RecordsPrunedError, StoreMismatchError) as error:
                 _log.warning(
                     "inputs that were in flight start again, because the records of job %s for them are "
@@ -236,10 +250,10 @@ class Journals:
                     error.message,
                 )
                 return []
-            if found:
-                for portion in portions(found, self.store.max_record_bytes):
+            if inherited_records:
+                for portion in portions(inherited_records, self.store.max_record_bytes):
                     await self.store.append(journal, portion)
-                return found
+                return inherited_records
         return []
 
     async def keeps_records(self, journal_id: str, key_text: str) -> bool:
@@ -301,12 +315,6 @@ def check_store(journals: Journals | None, store_id: str) -> None:
     Raises:
         StoreMismatchError: They were not, so their effects would be repeated.
     """
-    found = journals.store_id if journals is not None else "no store"
-    if found != store_id:
-        raise StoreMismatchError(
-            "state belongs to another store of durable calls than the configured one",
-            expected=f"the store with the id {store_id}",
-            found=found,
-            fix="configure the store that the state was written with (action-state.store and its options), "
-            "copy its journals into this one (flink-agents journal copy), or start without that state",
-        )
+    actual_store = journals.store_id if journals is not None else "no store"
+    if actual_store != store_id:
+        raise other_store(store_id, actual_store)

@@ -23,7 +23,8 @@ def journal_name(job: str, agent: str) -> str:
     if "/" not in agent:
         return f"{job}/{agent}"
     # This form has no slash, so it differs from all names above.
-    job, agent = _escaped(job), _escaped(agent)
+    job = _escaped(job)
+    agent = _escaped(agent)
     return f"{len(job)}:{job}:{agent}"
 
 
@@ -37,7 +38,8 @@ def split_journal_name(name: str) -> tuple[str, str]:
         begin = sized.end()
         # No name is longer than 9 digits can express, and int() rejects very long numbers.
         end = begin + int(sized[1][:9])
-        job, agent = _plain(name[begin:end]), _plain(name[end + 1 :])
+        job = _plain(name[begin:end])
+        agent = _plain(name[end + 1 :])
         if journal_name(job, agent) == name:
             return job, agent
     return name, ""

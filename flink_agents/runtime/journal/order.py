@@ -204,7 +204,8 @@ class InputOrder:
         # A skipped run whose input has come goes first: it is older than all others.
         if self._late:
             return NextRun(self._came[self._late[0]], self._late[0])
-        first, unknown = self.recorded.first, self._unknown()
+        first = self.recorded.first
+        unknown = self._unknown()
         # No recorded run waits, so unknown inputs run in the order of arrival.
         if first is None:
             return None if unknown is None else NextRun(unknown, next_seq)

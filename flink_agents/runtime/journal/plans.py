@@ -62,12 +62,14 @@ class Plans:
         )
 
 
-def check_actions(agent: str, known: Container[str], first: Container[str], steps: Iterable[str]) -> None:
+def check_actions(
+    agent: str, action_names: Container[str], first: Container[str], steps: Iterable[str]
+) -> None:
     """Check that an agent still has the actions that a run has records of.
 
     Args:
         agent: The name of the agent.
-        known: The names of its actions.
+        action_names: The names of its actions.
         first: The names of the actions that handle the event which the run started with.
         steps: The paths of the executions with records.
 
@@ -75,7 +77,7 @@ def check_actions(agent: str, known: Container[str], first: Container[str], step
         PlanChangedError: It lacks some, or they handle other events.
     """
     ways = [[part.partition("[")[0] for part in step.split("/")] for step in steps]
-    lost = sorted({name for way in ways for name in way if name not in known})
+    lost = sorted({name for way in ways for name in way if name not in action_names})
     if lost:
         raise PlanChangedError(
             f"agent {agent!r} has an unfinished run with records of actions that it lacks: {', '.join(lost)}",
@@ -104,21 +106,22 @@ def give_back(what: str) -> str:
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the differences between two plans, as text; by the parts of ``AgentPlan.recovery_parts``."""
-    found: list[str] = []
+    differences: list[str] = []
     for kind in ("actions", "events", "resources"):
-        before, after = old.get(kind, {}), new.get(kind, {})
-        found += [f"{kind[:-1]} {name} is gone" for name in sorted(before.keys() - after.keys())]
-        found += [f"{kind[:-1]} {name} is new" for name in sorted(after.keys() - before.keys())]
-        for name in sorted(before.keys() & after.keys()):
-            if before[name] != after[name]:
-                found.append(f"{kind[:-1]} {name} changed{_fields(before[name], after[name])}")
-    rest = sorted((old.keys() | new.keys()) - {"actions", "events", "resources"})
-    found += [f"{name} changed" for name in rest if old.get(name) != new.get(name)]
-    return found
+        old_parts = old.get(kind, {})
+        after = new.get(kind, {})
+        differences += [f"{kind[:-1]} {name} is gone" for name in sorted(old_parts.keys() - after.keys())]
+        differences += [f"{kind[:-1]} {name} is new" for name in sorted(after.keys() - old_parts.keys())]
+        for name in sorted(old_parts.keys() & after.keys()):
+            if old_parts[name] != after[name]:
+                differences.append(f"{kind[:-1]} {name} changed{_fields(old_parts[name], after[name])}")
+    other_names = sorted((old.keys() | new.keys()) - {"actions", "events", "resources"})
+    differences += [f"{name} changed" for name in other_names if old.get(name) != new.get(name)]
+    return differences
 
 
-def _fields(before: Any, after: Any) -> str:
-    if not isinstance(before, dict) or not isinstance(after, dict):
+def _fields(old_part: Any, after: Any) -> str:
+    if not isinstance(old_part, dict) or not isinstance(after, dict):
         return ""
-    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    names = sorted(name for name in old_part.keys() | after.keys() if old_part.get(name) != after.get(name))
     return f" ({', '.join(names)})"

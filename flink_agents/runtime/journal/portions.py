@@ -30,11 +30,13 @@ def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
 
 
 def _split(records: list[Record], limit: int) -> Iterator[list[Record]]:
-    portion, size = list[Record](), 0
+    portion = list[Record]()
+    size = 0
     for record in records:
         if portion and size + _size(record) > limit:
             yield portion
-            portion, size = [], 0
+            portion = []
+            size = 0
         portion.append(record)
         size += _size(record)
     yield portion

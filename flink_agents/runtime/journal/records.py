@@ -19,6 +19,9 @@ _LAYOUT = 1
 RECORD_FRAME = 64
 """An upper bound for the bytes of a call's record besides its identity, value and error."""
 
+_MOST_OF_OUTCOME = 7
+"""The number of fields of the record of a call that describe its outcome."""
+
 FLAT_NUMBERS = 1
 """Layout of headers of runs whose calls share one row of numbers, in whichever task."""
 
@@ -26,7 +29,10 @@ TASK_NUMBERS = 2
 """Layout of headers of runs whose calls are numbered within the task that makes them."""
 
 
-SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
+SIGNAL = "signal"
+TIMEOUT = "timeout"
+END = "end of input"
+DEADLINE = "deadline"
 """The ends of a durable wait: by a signal, by its own time, with the input, or by the deadline of its run."""
 
 
@@ -62,7 +68,7 @@ class RunHeader(NamedTuple):
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the header."""
         fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
-        return codec.encode([self.layout, *fields])
+        return codec.encode_record([self.layout, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
@@ -78,24 +84,28 @@ class CallIdentity(NamedTuple):
         function: ``module:qualname``, or the name that its author gave it.
         arguments: Digest of the canonical arguments.
         request: The arguments as readable text, shortened; None if it was not stored.
+        fields: The names of the fields of each class of the arguments, by the name of the class; None if the
+            arguments have no classes.
     """
 
     function: str
     arguments: bytes
     request: str | None = None
+    fields: dict[str, list[str]] | None = None
 
-    def same(self, other: CallIdentity) -> bool:
-        """Return True if ``other`` is the same call."""
-        return self.function == other.function and self.arguments == other.arguments
+    def same(self, other_call: CallIdentity) -> bool:
+        """Return True if ``other_call`` is the same call."""
+        return self.function == other_call.function and self.arguments == other_call.arguments
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the record that the call is about to be made."""
-        return codec.encode([_LAYOUT, self.function, self.arguments, self.request])
+        fields = [_LAYOUT, self.function, self.arguments, self.request]
+        return codec.encode_record(fields if self.fields is None else [*fields, self.fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """Return the identity from its bytes."""
-        return cls(*fields_of(codec, data, 3))
+        return cls(*fields_of(codec, data, 3, added=1))
 
 
 class CallRecord(NamedTuple):
@@ -110,6 +120,7 @@ class CallRecord(NamedTuple):
         order: The number of outcomes of the execution before it.
         elapsed: Microseconds from the start of the execution to the end of the call, by the execution's
             clock.
+        result_type: The type that validated the value, as text; None if there was none.
     """
 
     call: CallIdentity
@@ -119,30 +130,33 @@ class CallRecord(NamedTuple):
     ended_at: int
     order: int = 0
     elapsed: int = 0
+    result_type: str | None = None
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the record."""
         call = self.call
-        return codec.encode(
-            [
-                _LAYOUT,
-                call.function,
-                call.arguments,
-                call.request,
-                self.value,
-                self.error,
-                self.attempts,
-                self.ended_at,
-                self.order,
-                self.elapsed,
-            ]
-        )
+        fields = [
+            _LAYOUT,
+            call.function,
+            call.arguments,
+            call.request,
+            self.value,
+            self.error,
+            self.attempts,
+            self.ended_at,
+            self.order,
+            self.elapsed,
+        ]
+        if self.result_type is not None or call.fields is not None:
+            fields += [self.result_type, call.fields]
+        return codec.encode_record(fields)
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """Return the record from its bytes."""
-        function, arguments, request, *rest = fields_of(codec, data, 8, added=1)
-        return cls(CallIdentity(function, arguments, request), *rest)
+        function, arguments, request, *outcome_fields = fields_of(codec, data, 8, added=3)
+        fields = outcome_fields.pop() if len(outcome_fields) > _MOST_OF_OUTCOME else None
+        return cls(CallIdentity(function, arguments, request, fields), *outcome_fields)
 
 
 class WaitRecord(NamedTuple):

@@ -34,6 +34,8 @@ class RunJournal:
     Attributes:
         limit: The most bytes of a record.
         replayed: True if earlier attempts recorded something of the run.
+        was_interrupted: True if an earlier attempt recorded something that state lacks. So it ended within
+            the run, and may have made calls whose records are missing.
         has_records: True if anything of it was recorded.
         bound: True if its header is stored, so that no other input can get its number.
         end: A position after its records, once it has ended; None while the key has runs to replay, and if
@@ -57,7 +59,7 @@ class RunJournal:
         self._seq = seq
         self._header = header
         recorded = list(records)
-        self.replayed = self.has_records = bool(recorded)
+        self.replayed = self.has_records = self.was_interrupted = bool(recorded)
         # If an earlier version numbered calls otherwise, its header does not hold for new records.
         self.bound = bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS
         self.end: bytes | None = None
@@ -98,7 +100,8 @@ class RunJournal:
             try:
                 await self._append([])
             finally:
-                binding, self._binding = self._binding, None
+                binding = self._binding
+                self._binding = None
                 if not binding.done():
                     binding.set_result(None)
         else:
@@ -132,9 +135,9 @@ class RunJournal:
         await self._append([Record(RecordKind.RERUN, self._seq, step, 0, b"")])
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
-        found = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
+        ordered_outcomes = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
         records: list[Record] = []
-        for (kind, task, nth), outcome in found:
+        for (kind, task, nth), outcome in ordered_outcomes:
             name = step_name(step, task) if task else step
             records.append(Record(kind, self._seq, name, nth, outcome.pack(self._codec)))
         return records
@@ -171,7 +174,8 @@ class RunJournal:
         return packed_reads(self._codec, self._seq, reads, self._logged, self.limit)
 
 
-_data_of, _step_of = attrgetter("data"), attrgetter("step")
+_data_of = attrgetter("data")
+_step_of = attrgetter("step")
 
 
 def _place(outcome: tuple[Number, Outcome]) -> int:

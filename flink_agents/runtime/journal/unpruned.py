@@ -124,7 +124,8 @@ class UnprunedKeys:
 
     def _report(self, key: Any, key_text: str) -> None:
         """Report the current restored key to the pruner. It may have had inputs since the restore."""
-        packed, data = self._state.unpruned.value(), self._state.head.value()
+        packed = self._state.unpruned.value()
+        data = self._state.head.value()
         # No mark, or one of a later version, which must stay.
         if packed is None or packed[:1] != _VERSION:
             return

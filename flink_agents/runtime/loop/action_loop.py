@@ -8,7 +8,9 @@ and by sockets. Those are counted when they schedule something of the action.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import threading
 from contextvars import Context, copy_context
 from types import FrameType
 from typing import Any
@@ -26,6 +28,24 @@ _ROOM = __name__.rpartition(".")[0]
 
 _OF_LOCKS = ("asyncio", "anyio")
 """Libraries that implement locks for other libraries."""
+
+
+class _Collection:
+    """The run of Python's collector of cycles, which finalizes objects amid the code of any action.
+
+    Attributes:
+        thread: The thread that collects now, or None.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        self.thread = threading.get_ident() if phase == "start" else None
+
+
+_collection = _Collection()
 
 
 class _ActionHandle(asyncio.Handle):
@@ -66,8 +86,11 @@ class ActionLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         """Schedule a call from any thread.
 
-        A call from the loop's own thread, as of a dropped generator, is counted.
+        A call from the loop's own thread, as of a dropped generator, is counted. If the collector of cycles
+        found the generator, its action may be any: its end belongs to none, and takes no number of a task.
         """
+        if context is None and _collection.thread == threading.get_ident():
+            return super().call_soon_threadsafe(callback, *args, context=Context())
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         # The end of work in a thread does not count as work of the action.
         foreign = getattr(callback, "__module__", None) == "asyncio.futures"
@@ -126,8 +149,10 @@ class ActionLoop(asyncio.SelectorEventLoop):
             return future
         name = _OVER.get(frame.f_code.co_name)
         if name is not None:
-            one = frame.f_locals.get(name)
-            future.enders = tuple(one) if isinstance(one, set | list | tuple) else (one,)
+            awaited_value = frame.f_locals.get(name)
+            future.enders = (
+                tuple(awaited_value) if isinstance(awaited_value, set | list | tuple) else (awaited_value,)
+            )
         return future
 
 

@@ -95,11 +95,13 @@ class KeyActor:
         self.head = head
         self.runs = KeyRuns(key_text, head, memory, journal)
         self.next_seq = head.next_seq
-        self.loaded, self.ahead = head.first_pending, head.ahead
+        self.loaded = head.first_pending
+        self.ahead = head.ahead
         self.submitted = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
-        self.unpruned, self.noted = 0, head.committed_through
+        self.unpruned = 0
+        self.noted = head.committed_through
         self.resumed: int | None = None
         self.woken: set[int] = set()
 
@@ -202,7 +204,8 @@ class KeyRuns:
         self.key_text = key_text
         self.journal_id = head.journal_id
         self.journal = journal
-        self.begin, self.ends = head.begin, head.ends
+        self.begin = head.begin
+        self.ends = head.ends
         self.memory = memory
         self.seq = head.next_seq
         self.queue: deque[QueuedInput] = deque()
@@ -262,7 +265,8 @@ class KeyRuns:
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
         # The commit may come late. Free what it does not need.
-        waiting.record, waiting.packed = None, b""
+        waiting.record = None
+        waiting.packed = b""
         waiting.run = waiting.step = waiting.state = None
         waiting.records = ()
         if self.mailbox is not None:

@@ -155,6 +155,9 @@ class AgentLoop:
             # Recorded runs are left. Their inputs are examined and chosen again after the resumption.
             journals.unmark_replayed(runs.journal_id, runs.key_text)
         self._submitted -= len(runs.queue)
+        for waiting in runs.queue:
+            if waiting.state is not None:
+                waiting.state.withdraw()
         runs.queue.clear()
 
     def end_run(self, runs: KeyRuns, seq: int) -> None:
@@ -333,7 +336,8 @@ class AgentLoop:
         self._tasks[asyncio.Task(self._work(runs), loop=self._loop)] = runs
 
     async def _work(self, runs: KeyRuns) -> None:
-        notified, task = False, asyncio.current_task()
+        notified = False
+        task = asyncio.current_task()
         assert task is not None
         try:
             if runs.recovery is not None and runs.recovery.order is None:
@@ -356,6 +360,8 @@ class AgentLoop:
                     self.ended += 1
                     notified = False
                     break
+                if waiting.suspension is not None:
+                    self.suspender.settle(run, waiting.suspension)
                 # Before the next run starts, which runs on the memory of this one.
                 runs.finish(run, waiting)
                 self._ended(runs, clock() - started)
@@ -382,7 +388,8 @@ class AgentLoop:
 
     async def _read_records(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
         """Read the records of the key. The watchdog sees that as a phase of the next run."""
-        observers, seq = self._shared.telemetry.observers, recovery.actor.next_seq
+        observers = self._shared.telemetry.observers
+        seq = recovery.actor.next_seq
         runs.state = RunState(runs.key_text, seq, observers, Phase.RECORDS, clock())
         await self.replays.read(runs, recovery)
         runs.state = None
@@ -439,10 +446,10 @@ class AgentLoop:
 
     def _pull(self, runs: KeyRuns) -> bool:
         """Choose one more input that is in memory; returns True if there is one."""
-        before = runs.pulled
-        found = self.replays.pull(runs)
-        self._pulled += runs.pulled - before
-        return found
+        previous_count = runs.pulled
+        has_input = self.replays.pull(runs)
+        self._pulled += runs.pulled - previous_count
+        return has_input
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error

@@ -11,11 +11,12 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.current import current_action_run
+from flink_agents.api.common.current import current_action_run, in_context, is_closing, isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnMismatch
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.outcomes import is_close
+from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.durable.values import mismatch_error
@@ -27,6 +28,7 @@ from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.execution.waits.swallowed import failure_of
 from flink_agents.runtime.loop.action_loop import make_action_task
 from flink_agents.runtime.metrics.run_metrics import clock
 
@@ -136,22 +138,31 @@ class Attempts:
 
         Raises:
             RunSuspended: The run is suspended, whatever its code did with the cancellation.
+            ContextMisuseError: The code swallowed it again and again.
         """
         if step.retry_state is None:
             step.retry_state = resumed_attempt(waits.failed.get(step.path, ()))
+        failure: BaseException | None = None
         try:
             await self._perform(step)
-        except BaseException:
+        except BaseException as error:
             if step.suspended is None or self._is_over():
                 raise
+            failure = failure_of(step, error)
         if step.suspended is not None:
             assert self._durable is not None
             if (going_on := self._durable.finish(step)) is not None:
                 await going_on
-            raise RunSuspended(step)
+            failure = failure or failure_of(step)
+            try:
+                raise failure or RunSuspended(step)
+            finally:
+                # Its traceback has this frame, which must not be part of a reference cycle.
+                del failure
 
     async def _perform(self, step: ActionRun) -> None:
-        durable, state = self._durable, step.run.state
+        durable = self._durable
+        state = step.run.state
         limiter = self._limits.of_action(step.action)
         if limiter is not None:
             # The limit first, then the slot. An execution with a slot never waits for a limit.
@@ -199,10 +210,10 @@ class Attempts:
             return self._steps.failed(step, error)
         mismatch = step.calls.mismatch
         if mismatch is None:
-            before = len(step.run.side_outputs)
+            side_output_count = len(step.run.side_outputs)
             following = self._steps.failed(step, error)
             if following is None:
-                await durable.end_failed(step, step.run.side_outputs[before:])
+                await durable.end_failed(step, step.run.side_outputs[side_output_count:])
             return following
         if durable.on_mismatch is OnMismatch.RERUN:
             await durable.void(step)
@@ -212,7 +223,8 @@ class Attempts:
 
     async def end_tasks(self, step: ActionRun) -> None:
         """Cancel the tasks that an attempt left running, and wait for their end."""
-        tasks, step.tasks = step.tasks or [], None
+        tasks = step.tasks or []
+        step.tasks = None
         await cancel_tasks([task for task in tasks if not task.done()])
 
     def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
@@ -222,26 +234,35 @@ class Attempts:
             step.end()
             step.abandon()
             raise error if is_close(error) else asyncio.CancelledError from error
-        if isinstance(error, ENDS):
-            # It may close this coroutine, and no policy handles it.
-            self._steps.failed(step, error)
+        is_closing_exit = isinstance(error, GeneratorExit) and (
+            is_close(error) or (step.variables is not None and step.variables.get(is_closing))
+        )
+        if is_closing_exit or isinstance(error, ENDS):
+            # It closes this coroutine, in which nothing can follow, or no policy handles it.
+            self._steps.fail_whole_job(step, error)
 
     def _in_time(self, step: ActionRun, started: float) -> Awaitable[None]:
         """Await the result of an action that started at ``started``, until its timeout expires."""
         timeout = step.action.settings.timeout
         if timeout is None:
             return self._wait(step)
-        rest = max(0.0, started + timeout - clock())
-        return within(Deadline.of(step.action), self._wait(step), rest)
+        remaining_seconds = max(0.0, started + timeout - clock())
+        return within(Deadline.of(step.action), self._wait(step), remaining_seconds)
 
     async def _wait(self, step: ActionRun) -> None:
-        # Tasks that the code starts inherit it, so that they can be cancelled at the end.
+        variables = step.variables
+        assert variables is not None
+        # The watchdog finds it in the context of the task. Tasks that the code starts inherit it from that of
+        # the code, so that they can be cancelled at the end.
         current_step.set(step)
+        variables.run(current_step.set, step)
+        # The deadline does not count the time that its calls wait for a thread.
+        variables.run(thread_wait.set, thread_wait.get())
         step.task = asyncio.current_task()
         if self._durable is not None:
-            self._durable.enter(step)
+            variables.run(self._durable.enter, step)
         try:
-            await self._steps.wait(step)
+            await in_context(variables, self._steps.wait(step))
         except BaseException as error:
             if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
                 # Its calls took effect, or will. They must be recorded, not cancelled.
@@ -256,9 +277,10 @@ class Attempts:
                 await self.end_tasks(step)
 
     async def _call(self, step: ActionRun) -> None:
+        step.variables = variables = isolated()
         if step.action.is_async:
-            # This creates the coroutine. No code of the user runs yet.
-            self._steps.call(step)
+            # This creates the coroutine. Of the user's code, only decorators may run yet.
+            variables.run(self._steps.call, step)
         elif step.action.settings.timeout is None:
             await self._in_pool(step)
         else:
@@ -266,12 +288,14 @@ class Attempts:
 
     async def _in_pool(self, step: ActionRun, deadline: Deadline | None = None) -> None:
         state = step.run.state
+        variables = step.variables
+        assert variables is not None
 
         def call() -> None:
             # In the pool's thread: the wait for a thread is over.
             state.end_wait(wait)
             step.adopt()
-            self._steps.call(step)
+            variables.run(self._steps.call, step)
             if step.has_ended:
                 # The attempt has ended, for example by a timeout.
                 step.abandon()

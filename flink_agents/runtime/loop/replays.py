@@ -97,18 +97,20 @@ class Replays:
         """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
         codec = self._shared.codec
         for records in recorded.runs:
-            taken = [signal.identity for signal in taken_signals(codec, records)]
-            mailbox.reserve([identity for identity in taken if identity is not None])
+            identities = [signal.identity for signal in taken_signals(codec, records)]
+            mailbox.reserve([identity for identity in identities if identity is not None])
 
     def _resume(self, runs: KeyRuns, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder) -> None:
         """Put a suspended run first, with its records from the store."""
-        journals, actor = self._shared.journals, recovery.actor
+        journals = self._shared.journals
+        actor = recovery.actor
         assert journals is not None
         recovery.resumes = None
         waiting.records = order.recorded.resume(waiting.seq)
         journals.left(runs.journal_id, runs.key_text, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
-        waiting.ends_replay, waiting.ordered = not order.recorded, True
+        waiting.ends_replay = not order.recorded
+        waiting.ordered = True
         runs.put(waiting, self._shared.telemetry.observers)
         runs.pulled += 1
 
@@ -151,11 +153,13 @@ class Replays:
 
     def choose(self, runs: KeyRuns, load: Callable[[int], bytes | None]) -> QueuedInput | None:
         """Return the input that runs next; None if all have to wait, or if it cannot be loaded here."""
-        recovery, journals = runs.recovery, self._shared.journals
+        recovery = runs.recovery
+        journals = self._shared.journals
         if recovery is None or recovery.order is None:
             return None
         assert journals is not None
-        actor, order = recovery.actor, recovery.order
+        actor = recovery.actor
+        order = recovery.order
         choice = order.next(actor.next_seq, not (recovery.overdue or self.no_more_input))
         packed = None if choice is None else load(choice.number)
         if choice is None or packed is None:
@@ -188,7 +192,8 @@ class Replays:
         recovery = runs.recovery
         if recovery is None or recovery.order is None or runs.held is not None or recovery.overdue:
             return
-        actor, order = recovery.actor, recovery.order
+        actor = recovery.actor
+        order = recovery.order
         # Not all inputs were examined, so the right one may be among them.
         if actor.backlog <= 0 or order.looked < actor.head.next_pending:
             return
@@ -206,7 +211,8 @@ class Replays:
         self._held.pop(runs, None)
         if runs.held is None:
             return None
-        held, runs.state = runs.state, None
+        held = runs.state
+        runs.state = None
         return held
 
     def end_if_drained(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
@@ -239,7 +245,7 @@ class Replays:
         For any thread.
         """
         held = list(self._held.values())
-        shown = [_describe(one.actor, one.order) for one in held if one.order is not None]
+        shown = [_describe(recovery.actor, recovery.order) for recovery in held if recovery.order is not None]
         if not shown:
             return ""
         if len(shown) > MAX_SHOWN:

@@ -15,6 +15,7 @@ from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import stored_attempts
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
+from flink_agents.runtime.execution.waits.requests import settle_requests
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
 from flink_agents.runtime.journal.records import RunHeader
@@ -77,6 +78,7 @@ class RunSuspender:
             None if self._deadline is None else run.started_at + self._deadline,
             None if runs.release is None or suspension is None else runs.release.parts(run, suspension),
             any(map(ends_part, waiting.records)),
+            suspension is not None and suspension.submission != self._shared.submission,
         )
         self._take_recorded(run.waits, journal, waiting)
         if waiting.records or suspension is not None:
@@ -91,9 +93,12 @@ class RunSuspender:
         assert isinstance(journal, BufferedJournal) and run.waits is not None
         # Code that catches its cancellation may emit something. Drop it: the resumed run replaces it.
         sent, side = step.put
-        step.sent, step.side = step.sent[:sent], (step.side or [])[:side]
+        step.sent = step.sent[:sent]
+        step.side = (step.side or [])[:side]
         # Outputs from before the wait leave now, with the suspension.
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
+        if waiting.suspension is not None:
+            self.settle(run, waiting.suspension, waits)
         # Before the stored form is built, which contains all records.
         journal.keep_reads()
         release = runs.release
@@ -110,6 +115,7 @@ class RunSuspender:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := stored_attempts(step.retry_state)) else {},
+            self._shared.submission,
             last_deadline=run.waits.last_deadline,
         )
         if release is not None and part is not None:
@@ -127,15 +133,30 @@ class RunSuspender:
         if runs.mailbox is not None:
             self._bridge.hand(self._live.pop, runs.mailbox, None)
 
+    def settle(self, run: Run, suspension: Suspension, waits: list[StoredWait] | None = None) -> None:
+        """Emit what the code of a resumed run has not emitted about its approval requests.
+
+        Args:
+            run: The run.
+            suspension: Its stored form, from which it resumed.
+            waits: The open waits; None if the run has ended.
+        """
+        settle_requests(run, suspension.waits, waits, self._shared.codec, self._shared.telemetry.observers)
+
     def _journal(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> BufferedJournal:
-        journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
-        records, is_later, release = waiting.records, waiting.is_later_part, runs.release
-        before = suspension.records if suspension is not None and not is_later else ()
+        journals = self._shared.journals
+        suspension = waiting.suspension
+        codec = self._shared.codec
+        records = waiting.records
+        is_later = waiting.is_later_part
+        release = runs.release
+        suspended_records = suspension.records if suspension is not None and not is_later else ()
         began = suspension.started_at if suspension is not None else None
-        log = restore_begin(codec, run, [*before, *records], began)
+        log = restore_begin(codec, run, [*suspended_records, *records], began)
         header: Callable[[], RunHeader] = _no_header
         if journals is not None:
-            memory, packed = run.short_term, waiting.packed
+            memory = run.short_term
+            packed = waiting.packed
             header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
         create = BufferedJournal if release is None else partial(release.journal, waiting.seq)
         return create(
@@ -152,19 +173,23 @@ class RunSuspender:
     def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
         """Remove the signals that the run took, according to records that only the store has."""
         suspension = waiting.suspension
-        before = len(suspension.records) if suspension is not None else 0
-        if len(journal.all_records) == before:
+        suspended_count = len(suspension.records) if suspension is not None else 0
+        if len(journal.all_records) == suspended_count:
             return
         codec = self._shared.codec
-        stored = taken_signals(codec, journal.all_records[:before])
-        for taken in taken_signals(codec, journal.all_records):
-            found = next((record for record in stored if record.identity == taken.identity), None)
-            if found is not None:
-                stored.remove(found)
-            elif taken.identity is not None:
-                waits.taken.append(taken.identity)
-                waits.recorded.append((taken.identity, taken.name))
-                waits.mailbox.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
+        stored = taken_signals(codec, journal.all_records[:suspended_count])
+        for wait_record in taken_signals(codec, journal.all_records):
+            stored_record = next(
+                (record for record in stored if record.identity == wait_record.identity), None
+            )
+            if stored_record is not None:
+                stored.remove(stored_record)
+            elif wait_record.identity is not None:
+                waits.taken.append(wait_record.identity)
+                waits.recorded.append((wait_record.identity, wait_record.name))
+                waits.mailbox.forget(
+                    wait_record.identity, reserved=suspension is None or waiting.is_later_part
+                )
         # These signals were removed from state, but their records are void by now.
         waits.give_back(stored)
 

@@ -30,6 +30,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
+from flink_agents.runtime.execution.waits.swallowed import end_blocking_code, end_waiting_code
 from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.serde.keys import decode_key
 
@@ -39,7 +40,8 @@ _lines = bounded_logger("flink_agents.watched")
 LOOKS = 4
 """The number of callbacks, and of checks of runs, within a limit."""
 
-SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 1.0
+SHORTEST_SECONDS = 0.001
+LONGEST_SECONDS = 1.0
 """Bounds of the interval between two callbacks."""
 
 MANY = 20
@@ -153,32 +155,37 @@ class Watchdog:
 
     def _look(self, now: float) -> None:
         """Report the runs that have become too old."""
-        reported, others = 0, list[KeyRuns]()
+        reported = 0
+        unreported_runs = list[KeyRuns]()
         for task, runs in self._runs.items():
             state = runs.state
             if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
                 continue
             if state.started > now - self.stuck_after or self._reported.get(runs) is state:
                 continue
+            step = state.action_run
+            if step is not None and step.suspended is not None:
+                end_waiting_code(step, Stack.of(step.task or task).frames)
             # Once per run: the key of the table is the run's state.
             self._reported[runs] = state
             self._stuck.inc()
-            if reported + len(others) < MANY_LINES:
+            if reported + len(unreported_runs) < MANY_LINES:
                 self._note_state(task, runs, state, now - state.started)
             if state.action_run is None or reported >= MANY:
-                others.append(runs)
+                unreported_runs.append(runs)
             else:
                 reported += 1
                 self._report(task, state, state.action_run, now - state.started)
-        if others:
-            keys = ", ".join(repr(_key(runs)) for runs in others[:MANY])
-            more = ", ..." if len(others) > MANY else ""
+        if unreported_runs:
+            keys = ", ".join(repr(_key(runs)) for runs in unreported_runs[:MANY])
+            more = ", ..." if len(unreported_runs) > MANY else ""
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
-            self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
+            self._note(logging.WARNING, text, self._agent, len(unreported_runs), self.stuck_after, keys, more)
 
     def describe_runs(self) -> list[str]:
         """Return activity and stack of each run in flight, for the first of many. For any thread."""
-        now, texts = self._loop.time(), list[str]()
+        now = self._loop.time()
+        texts = list[str]()
         for task, runs in list(self._runs.items())[:MAX_TASKS]:
             state = runs.state
             if state is not None and state.action_run is not None:
@@ -195,7 +202,8 @@ class Watchdog:
         """Return the fields of a report about a run: place, action, seconds, wait, stack."""
         in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
         stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
-        waits, wait = stack.awaits, state.wait
+        waits = stack.awaits
+        wait = state.wait
         if wait is not None:
             waits = wait.what
             inner = self._inside(wait, step)
@@ -216,7 +224,8 @@ class Watchdog:
 
     def _note_state(self, task: asyncio.Task[Any], runs: KeyRuns, state: RunState, seconds: float) -> None:
         """Let the thread log a run for those who read logs by program."""
-        step, waits = state.action_run, state.waits_for or state.phase.value
+        step = state.action_run
+        waits = state.waits_for or state.phase.value
         more: dict[str, Any] = {"phase": state.phase.name.lower(), "for": waits}
         if step is not None:
             where = line_of(step.task or task, step.thread, state.wait) or step.action.where
@@ -277,14 +286,20 @@ class Watchdog:
         # Compared with the checks before: the same handle blocks, different ones are just busy.
         episode.add(handle)
         # Checks count, not time: the whole process may have been stopped meanwhile.
-        if episode.reported or (episode.looks - 1) * self._interval < self._blocked_after:
+        if (episode.looks - 1) * self._interval < self._blocked_after:
+            return
+        # A handle that was there in all checks blocks the loop. Otherwise, it is one of many.
+        alone = (episode.same - 1) * self._interval >= self._blocked_after
+        stack = Stack(frames[::-1])
+        task = asyncio.current_task(self._loop)
+        step = _step_of(handle, self._current) or self._step_of_run(task)
+        if alone and step is not None and step.suspended is not None:
+            # Its code swallows the suspension of its run.
+            end_blocking_code(step, self._loop_thread)
+        if episode.reported:
             return
         episode.reported = True
         self._blocked.inc()
-        # A handle that was there in all checks blocks the loop. Otherwise, it is one of many.
-        alone = (episode.same - 1) * self._interval >= self._blocked_after
-        stack, task = Stack(frames[::-1]), asyncio.current_task(self._loop)
-        step = _step_of(handle, self._current) or self._step_of_run(task)
         client = self._clients.lives_in(task) if step is None else None
         what = f"client {client!r} of agent {self._agent}" if client is not None else f"agent {self._agent}"
         what = _describe(step) if step is not None else what
@@ -342,7 +357,8 @@ class _Lag:
         now = time.monotonic()
         if now >= self._until:
             self._until = now + WINDOW_SECONDS
-            self._before, self._longest = self._longest, 0.0
+            self._before = self._longest
+            self._longest = 0.0
         self._longest = max(self._longest, seconds)
         self._tell(round(1000 * max(self._longest, self._before), 1))
 
@@ -372,7 +388,8 @@ def _step_of(handle: Any, current: ContextVar[ActionRun | None]) -> ActionRun | 
 
 def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
     """Return a line for each task of a step whose frames are not in ``stack``."""
-    seen, texts = set(map(id, stack.frames)), list[str]()
+    seen = set(map(id, stack.frames))
+    texts = list[str]()
     for task in step.tasks or ():
         inner = Stack.of(task)
         if task.done() or not inner.frames or id(inner.frames[-1]) in seen:

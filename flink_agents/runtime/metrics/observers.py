@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flink_agents.api.agents.observers import ObserverSource, RunObserver
+from flink_agents.api.common.current import contained, isolated
 from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.trace.recording.segments import Segment
 
@@ -24,8 +26,8 @@ class Observers:
     """All observers of a subtask as one.
 
     Args:
-        own: The runtime's observer, which may raise.
-        others: Third-party observers, whose errors are logged and counted.
+        own_observer: The runtime's observer, which may raise.
+        other_observers: Third-party observers, whose errors are logged and counted.
         failed: Counts an error of a third-party observer. Thread-safe.
         agent: Name of the agent whose runs are observed.
 
@@ -36,6 +38,10 @@ class Observers:
         phase_changed_unnoted: Like ``phase_changed``, for a run with notes that has not ended. Omits those
             that read the times of waits from them.
         begin_notes: Returns the notes of a run that begins, or None; None if no observer reads notes.
+        approval_ended: Called with run, action, wait and outcome of an approval; None if no observer reads
+            notes.
+        input_blocked: Called with identity, key and number of a run whose input waits for a suspended run;
+            None if no observer reads notes.
         end_notes: Called at the end of a run with notes, in place of ``phase_changed`` of their reader.
         call_content: None if it has no observer, so that the content is not built.
         call_request: Like ``call_content``, for requests. Omits observers that need no requests.
@@ -52,17 +58,17 @@ class Observers:
 
     def __init__(
         self,
-        own: RunObserver,
-        others: Sequence[RunObserver] = (),
+        own_observer: RunObserver,
+        other_observers: Sequence[RunObserver] = (),
         failed: Callable[[], None] = lambda: None,
         agent: str = "",
     ) -> None:
         self.agent = agent
-        self.others = tuple(others)
+        self.others = tuple(other_observers)
 
-        def dispatch(name: str, among: Sequence[RunObserver] = others) -> Callable[..., None] | None:
-            methods = [getattr(own, name)] if _overrides(own, name) else []
-            methods += [_harmless(getattr(one, name), failed) for one in among if _overrides(one, name)]
+        def dispatch(name: str, among: Sequence[RunObserver] = other_observers) -> Callable[..., None] | None:
+            methods = [getattr(own_observer, name)] if _overrides(own_observer, name) else []
+            methods += [_harmless(observer, name, failed) for observer in among if _overrides(observer, name)]
             return methods[0] if len(methods) == 1 else _all(methods) if methods else None
 
         self.phase_changed = dispatch("phase_changed")
@@ -73,12 +79,22 @@ class Observers:
         self.action_mismatched = dispatch("action_mismatched") or _ignore
         self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _ignore
-        without_waits = [one for one in others if not getattr(one, "reads_waits", False)]
+        without_waits = [
+            observer for observer in other_observers if not getattr(observer, "reads_waits", False)
+        ]
         self.phase_changed_unnoted = dispatch("phase_changed", without_waits)
-        reader: Any = next((one for one in others if one not in without_waits), None)
+        reader: Any = next((observer for observer in other_observers if observer not in without_waits), None)
         self.begin_notes: Callable[[Any], Segment | None] | None = None if reader is None else reader.begin
         self.end_notes: Callable[[Any], None] = _ignore if reader is None else reader.end
-        without_notes = [one for one in others if not getattr(one, "reads_notes", False)]
+        self.approval_ended: Callable[[Any, str, str, ApprovalOutcome], None] | None = (
+            None if reader is None else reader.approval_ended
+        )
+        self.input_blocked: Callable[[str, str, int], None] | None = (
+            None if reader is None else reader.blocked
+        )
+        without_notes = [
+            observer for observer in other_observers if not getattr(observer, "reads_notes", False)
+        ]
         self.action_ended_unnoted = dispatch("action_ended", without_notes) or _ignore
         self.events_sent_unnoted = dispatch("events_sent", without_notes)
         self.memory_written_unnoted = dispatch("memory_written", without_notes)
@@ -87,7 +103,7 @@ class Observers:
         self.call_retried = dispatch("call_retried") or _ignore
         self.call_recorded = dispatch("call_recorded") or _ignore
         self.call_content = dispatch("call_content")
-        wanting = [one for one in others if getattr(one, "reads_requests", True)]
+        wanting = [observer for observer in other_observers if getattr(observer, "reads_requests", True)]
         self.call_request = dispatch("call_content", wanting)
         self.call_failed = dispatch("call_failed") or _ignore
         self.call_replayed = dispatch("call_replayed") or _ignore
@@ -110,19 +126,22 @@ def _ignore(*arguments: Any) -> None:
 
 def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
     def notify(*arguments: Any) -> None:
-        for one in methods:
-            one(*arguments)
+        for method in methods:
+            method(*arguments)
 
     return notify
 
 
-def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callable[..., None]:
+def _harmless(observer: RunObserver, name: str, failed: Callable[[], None]) -> Callable[..., None]:
+    method = getattr(observer, name)
+    # The trace binds the sub-agent that an action calls.
+    contained_method = method if getattr(observer, "binds_context", False) else contained(method)
     logged = False
 
     def notify(*arguments: Any) -> None:
         nonlocal logged
         try:
-            method(*arguments)
+            contained_method(*arguments)
         except KeyboardInterrupt:
             # The user's Ctrl-C, which met the observer by chance.
             raise
@@ -148,16 +167,16 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
     """
     if sources:
         metrics.group.get_counter(OBSERVER_ERRORS)
-    found: list[RunObserver] = []
+    observers: list[RunObserver] = []
     for source in sources:
         try:
-            observer = source if isinstance(source, RunObserver) else source()
+            observer = source if isinstance(source, RunObserver) else isolated().run(source)
             if not isinstance(observer, RunObserver):
                 raise TypeError(f"{source!r} has returned {observer!r}, which is not a RunObserver")
-            found.append(observer)
+            observers.append(observer)
         except KeyboardInterrupt:
             raise
         except BaseException:
             metrics.count(OBSERVER_ERRORS)
             _log.exception("an observer of runs could not be created, and is omitted")
-    return found
+    return observers

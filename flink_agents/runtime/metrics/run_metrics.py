@@ -196,7 +196,9 @@ class RunMetrics(RunObserver):
         histogram.extend([1e6 * seconds for seconds in new], self._seen[durations] - seen)
 
 
-TIMER, SIGNAL, APPROVAL = "timer", "signal", "approval"
+TIMER = "timer"
+SIGNAL = "signal"
+APPROVAL = "approval"
 
 
 class _Suspended(NamedTuple):

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-RUNTIME, ACTION, CHAT, LETTERS, REACT = (
-    "runtime",
-    "runtime.action.NAME",
-    "chat.NAME",
-    "runtime.dead_letters",
-    "react",
-)
+RUNTIME = "runtime"
+ACTION = "runtime.action.NAME"
+CHAT = "chat.NAME"
+LETTERS = "runtime.dead_letters"
+REACT = "react"
 
-COUNTER, GAUGE, METER, HISTOGRAM = "counter", "gauge", "meter", "histogram"
+COUNTER = "counter"
+GAUGE = "gauge"
+METER = "meter"
+HISTOGRAM = "histogram"
 
 
 class Metric(NamedTuple):
@@ -163,9 +164,13 @@ def page() -> str:
 
 
 def _lists() -> Iterator[str]:
-    for group in dict.fromkeys(one.group for one in METRICS):
+    for group in dict.fromkeys(metric.group for metric in METRICS):
         yield f"## `{group}`\n"
-        yield from (f"- `{one.name}` ({one.kind}): {one.meaning}" for one in METRICS if one.group == group)
+        yield from (
+            f"- `{metric.name}` ({metric.kind}): {metric.meaning}"
+            for metric in METRICS
+            if metric.group == group
+        )
         yield ""
 
 

@@ -27,6 +27,7 @@ gets signals and requests.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +43,7 @@ from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.plan import BoundAgent
+from flink_agents.plan import AgentPlan, BoundAgent
 from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
 from flink_agents.runtime.execution.environment.loaded_agent import LoadedAgent
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
@@ -50,6 +51,7 @@ from flink_agents.runtime.execution.environment.settings import RunSettings, may
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
 from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
@@ -159,6 +161,7 @@ class OperatorHost:
         pause: Waits before the next attempt of a call or an action.
         attempt: Number of the task attempt, from 0.
         identity: The base of all ids. Default: the option ``job-identifier``, else ``job_id``.
+        submission: Identifies the submission of the job. Default: ``job_id``.
     """
 
     job_id: str
@@ -175,6 +178,7 @@ class OperatorHost:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     attempt: int = 0
     identity: str | None = None
+    submission: str | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,8 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
         blueprint: The agent and its settings.
         host: The environment.
     """
-    agent, config = blueprint.agent, blueprint.config
+    agent = blueprint.agent
+    config = blueprint.config
     job_id: str = host.identity or config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
     codec = ValueCodec(config.get(AgentOptions.ALLOW_PICKLE))
     metrics = RunMetrics(action.name for action in agent.actions)
@@ -209,7 +214,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     observers = made_observers(blueprint.observers, metrics)
     traced = TracedSubtask(job_id, agent.plan.name, host.subtask, host.attempt)
     recorder = recorder_of(config, traced, lambda number: metrics.count("trace_drops", None, number))
-    observers += [one for one in (recorder, answer_topic_of(config)) if one is not None]
+    observers += [observer for observer in (recorder, answer_topic_of(config)) if observer is not None]
     shared = RunEnvironment(
         LoadedAgent(agent, config, codec),
         RunSettings.of(agent, config, journals is not None, bool(observers), blueprint.traces_outputs),
@@ -220,6 +225,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
         journals,
         host.clock,
         host.pause,
+        _submission(host, agent.plan),
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
@@ -233,16 +239,27 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     return _operator(host, shared, job_id, low, blueprint.end)
 
 
+def _submission(host: OperatorHost, plan: AgentPlan) -> str:
+    """Return a short text that differs if the code of the job may differ: Flink can keep the id of a job."""
+    whole = f"{host.submission or host.job_id}\x00{plan.to_json()}"
+    return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
 def _journals(
     blueprint: Blueprint, host: OperatorHost, job_id: str, codec: ValueCodec, metrics: RunMetrics
 ) -> Journals | None:
     """Return the journals of durable calls; None if there is no store."""
-    make, plan = blueprint.make_store, blueprint.agent.plan
+    make = blueprint.make_store
+    plan = blueprint.agent.plan
     if make is None:
         return None
     owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
     on_change = OnPlanChange(blueprint.config.get(AgentOptions.ON_PLAN_CHANGE))
-    return Journals(make(), owner, codec, plan, on_change, make, host.make_pruner(metrics), host.on_call)
+    identity = None
+    if (state := host.state.journals) is not None:
+        identity = JournalIdentity(state, job_id, OtherJobs(blueprint.config, job_id))
+    pruner = host.make_pruner(metrics)
+    return Journals(make(), owner, codec, plan, on_change, make, pruner, host.on_call, identity)
 
 
 def _operator(
@@ -253,7 +270,8 @@ def _operator(
     It has one timer for all keys if the host can switch keys, else one for each key.
     """
     one_timer = host.outlet is not None and host.keys is not None
-    hooks, forgetting = Hooks(), None
+    hooks = Hooks()
+    forgetting = None
     if shared.settings.idle_key_ttl is not None:
         forgetting = IdleKeyExpiry(shared, host.state, host.clock)
     operator = AgentProcessor(
@@ -314,7 +332,9 @@ def key_services(
         forgetting: Removes the heads of idle keys; None if they stay.
         one_timer: True if one timer serves all keys.
     """
-    state, clock, keys = host.state, host.clock, host.keys
+    state = host.state
+    clock = host.clock
+    keys = host.keys
     services: list[KeyService] = []
     if low is not None:
         services.append(EventTimeService(shared, state, low))

@@ -31,7 +31,7 @@ from flink_agents.runtime.loop.queued_input import SuspendedRun
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.services.hooks import Hooks
-from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
 from flink_agents.runtime.state.suspended import Suspension
 
@@ -88,7 +88,8 @@ class RunCommitter:
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
-        hooks, emission = self._hooks, Emission()
+        hooks = self._hooks
+        emission = Emission()
         # No step 2: the input of an inline run never was in state.
         self._memory(run, changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
@@ -115,7 +116,8 @@ class RunCommitter:
             The last of them if it was suspended or released: the actor executes nothing after it.
         """
         # Read this first: then all runs before the suspended one are in `finished`, and commit before it.
-        suspended, finished = actor.runs.suspended, actor.runs.finished
+        suspended = actor.runs.suspended
+        finished = actor.runs.finished
         runs: list[EndedRun] = []
         while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
@@ -129,12 +131,20 @@ class RunCommitter:
         if not runs:
             return None
         # The marker from before the commit. Step 4 replaces it in the head.
-        head, marker, now = actor.head, actor.head.marker, clock()
+        head = actor.head
+        marker = actor.head.marker
+        now = clock()
         for ended in runs:
             self._commit(ended, actor, timers, emission)
         # A fork has copied the records of its origin before its first run, so it needs the origin no longer.
         head.origins = ()
         self._head(head, timers)
+        journals = self._journals
+        if (named := self._state.journals) is not None and journals is not None and head.marker is not marker:
+            if journals.is_named:
+                named.put(POSITION, journals.position())
+            else:
+                journals.name_store()
         if self._hooks.committed:
             self._mark(actor, marker)
         for ended in runs:
@@ -147,7 +157,10 @@ class RunCommitter:
 
     def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
         """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""
-        run, head, hooks, left = ended.run, actor.head, self._hooks, ended.suspension
+        run = ended.run
+        head = actor.head
+        hooks = self._hooks
+        suspension = ended.suspension
         assert ended.number is not None
         if ended.frees_key:
             self._memory(run, ended.changes)
@@ -155,7 +168,7 @@ class RunCommitter:
         self._outputs(run, ended, head, emission, timers)
         if ended.frees_key:
             self._records(run, head, actor, run.recorded)
-        elif left is not None and left.recorded:
+        elif suspension is not None and suspension.recorded:
             # Its records are needed until it is committed, so they do not count as prunable.
             self._records(run, head, None, True)
         if ended.counts:
@@ -164,7 +177,7 @@ class RunCommitter:
         if ended.skips or (head.skipped and ended.frees_key):
             for hook in hooks.skipping:
                 hook(actor, ended.seq, ended.skips)
-        if head.ends and left is None:
+        if head.ends and suspension is None:
             for hook in hooks.ending:
                 hook(run, actor)
         for hook in hooks.committing:
@@ -185,7 +198,8 @@ class RunCommitter:
         """
         if changes:
             write_nodes(self._state.memory, changes)
-            notes, observers = run.state.notes, self._shared.telemetry.observers
+            notes = run.state.notes
+            observers = self._shared.telemetry.observers
             notify = observers.memory_written
             if notes is not None and notes.folds:
                 notes.write({name: len(value or b"") for name, value in changes.items()})
@@ -282,11 +296,12 @@ class RunCommitter:
         return self._state.pending.get(number) is None
 
 
-def _suspended(left: SuspendedRun) -> EndedRun:
+def _suspended(suspended_run: SuspendedRun) -> EndedRun:
     """Return the part of a run that has ended, for a run that stays in state."""
-    run, suspension, skips, part = left
+    run, suspension, skips, part = suspended_run
     if part is None:
-        number, seq = suspension.number, suspension.seq
+        number = suspension.number
+        seq = suspension.seq
         return EndedRun(run, number, seq, {}, suspension, frees_key=False, skips=skips)
     return EndedRun(
         run,

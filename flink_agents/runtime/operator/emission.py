@@ -38,12 +38,12 @@ class Emission:
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
-    def followed_by(self, other: Emission) -> Emission:
+    def followed_by(self, next_emission: Emission) -> Emission:
         """Add the values of another emission, and return this one."""
-        self.outputs += other.outputs
-        self.side_outputs += other.side_outputs
-        self.timestamps += other.timestamps
-        self.side_timestamps += other.side_timestamps
+        self.outputs += next_emission.outputs
+        self.side_outputs += next_emission.side_outputs
+        self.timestamps += next_emission.timestamps
+        self.side_timestamps += next_emission.side_timestamps
         return self
 
 
@@ -57,7 +57,9 @@ def trace_outputs(run: Run, agent: str) -> None:
     Delayed events stay in state, but they are counted: the numbers of outputs that left with a suspended run
     include them.
     """
-    run_id, number, side = run.lineage.id, 0, ""
+    run_id = run.lineage.id
+    number = 0
+    side = ""
     context = traceparent(run_id, run.state.traceparent)
 
     def traced(value: object) -> TracedOutput:
@@ -79,7 +81,8 @@ def trace_outputs(run: Run, agent: str) -> None:
         number = run.waits.outputs_left
     run.outputs = [traced(value) for value in run.outputs]
     if run.waits is not None:
-        number, side = run.waits.side_outputs_left, "side-"
+        number = run.waits.side_outputs_left
+        side = "side-"
     side_outputs: list[tuple[str, object]] = []
     for tag, value in run.side_outputs:
         if tag == DELAYED_TAG:

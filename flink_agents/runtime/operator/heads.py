@@ -96,8 +96,8 @@ class Heads:
         Raises:
             Error: As :meth:`read` does.
         """
-        found = self.read(key_text)
-        return self._new_head(self._job_id) if found is None else found
+        head = self.read(key_text)
+        return self._new_head(self._job_id) if head is None else head
 
     def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         """Return True if an earlier attempt may have recorded runs of a key.
@@ -185,7 +185,8 @@ class KeyCache:
             return
         if len(memory) > MOST_NODES:
             # Only the head is cached then.
-            memory, whole = {}, False
+            memory = {}
+            whole = False
         self._latest[key_text] = CachedKey(head, memory, whole, searched)
         self._bytes += KEY_BYTES
         for data in memory.values():
@@ -193,7 +194,9 @@ class KeyCache:
         if self._bytes > self._most:
             # Two generations: entries that are used move to the newer one, and the older one is dropped
             # whole.
-            self._before, self._latest, self._bytes = self._latest, {}, 0
+            self._before = self._latest
+            self._latest = {}
+            self._bytes = 0
 
     def drop(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""

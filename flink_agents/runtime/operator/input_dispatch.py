@@ -157,10 +157,10 @@ class InputDispatcher:
         if recovery is None or (order := recovery.order) is None:
             return False
         cached = recovery.cached
-        before = len(cached)
+        previous_count = len(cached)
         chosen = loop.replays.choose(runs, lambda number: self._again(number, recovery))
         if chosen is not None:
-            self._cached -= before - len(cached)
+            self._cached -= previous_count - len(cached)
             resumed = self._resumed(actor, chosen.number, chosen.packed, chosen.seq)
             if resumed is not None:
                 chosen = replace(

@@ -78,6 +78,7 @@ class LoopBackpressure:
         """
         if self._shared.journals is not None:
             self.loop.open_store(self._check_cancelled)
+            self._shared.journals.name_store()
 
     def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop, and return a future of its result."""

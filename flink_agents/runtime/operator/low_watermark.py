@@ -287,7 +287,8 @@ class LowWatermark:
             timers: Timers of the current key, whichever it is.
             is_held_back: Returns True if the inputs of a key wait for another input, which may be late.
         """
-        now, moved = self._clock(), fired == self._awaited
+        now = self._clock()
+        moved = fired == self._awaited
         if moved:
             self._awaited = None
             if self._looked is not None and now < self._looked + PROGRESS_MS:
@@ -295,11 +296,14 @@ class LowWatermark:
                 return
         elif self._at is not None and now < self._at != fired:
             return
-        watermark, ends = timers.current_watermark(), False
+        watermark = timers.current_watermark()
+        ends = False
         if is_held(watermark):
             # The input has ended, and the job waits for the last runs: their outputs are not late.
-            watermark, ends = self._watermark, True
-        self._at, self._looked = None, now
+            watermark = self._watermark
+            ends = True
+        self._at = None
+        self._looked = now
         self._note(watermark, now)
         if self._knows_inputs(now):
             low = self._lowest(watermark, is_held_back)

@@ -115,7 +115,8 @@ class AgentProcessor:
 
     def attach(self, schedule: Schedule) -> None:
         """Set the schedule. Called before the operator opens."""
-        self.schedule, self.on_timer = schedule, schedule.on_timer
+        self.schedule = schedule
+        self.on_timer = schedule.on_timer
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -130,12 +131,14 @@ class AgentProcessor:
         for hook in self.hooks.arriving:
             hook(timestamp, timers)
         # Before the input: it can run inline only if its key has no actor.
-        before = self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
+        previous_emission = (
+            self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
+        )
         try:
             emission = self._process(key_text, record, timestamp, timers)
         except InputRejected as rejected:
             emission = self._reject(key_text, record, timestamp, rejected.error)
-        return emission if before is None else before.followed_by(emission)
+        return emission if previous_emission is None else previous_emission.followed_by(emission)
 
     def _commit_and_release(self, key_text: str, timers: Timers) -> Emission | None:
         """Commit the finished runs of the current key's actor, and release the actor if it has no more work.
@@ -157,13 +160,14 @@ class AgentProcessor:
         # Inputs of a key run in order, so this one queues after those of the actor.
         if actor is not None:
             return self._feed_input(actor, record, timestamp, timers)
-        heads, cached = self.heads, self.cache.get(key_text)
+        heads = self.heads
+        cached = self.cache.get(key_text)
         head = cached.head if cached is not None else heads.of(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         for hook in self.hooks.blocks:
             if hook(head):
                 self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
-                self.blocked(key_text)
+                self.blocked(key_text, head)
                 return NOTHING
         # Most keys have no store that could have records of them.
         unread = (
@@ -177,9 +181,11 @@ class AgentProcessor:
         memory = cached.memory if cached is not None else {}
         whole = head.next_seq == 0 if cached is None else cached.whole
         # Before the action runs, which may change the input.
-        shared, stored = self._shared, None if whole else self._state.memory
+        shared = self._shared
+        stored = None if whole else self._state.memory
         packed = self._intake.packed_early(record, timestamp) if shared.may_record else None
-        seq, now = head.next_seq, self._clock()
+        seq = head.next_seq
+        now = self._clock()
         run = Run(shared, head.journal_id, key_text, seq, timestamp, now, stored, memory, head.unrecorded)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
@@ -262,10 +268,10 @@ class AgentProcessor:
         """Return True if inputs of a key without an actor have to stay in state for now."""
         return any(hook(head) for hook in self.hooks.blocks)
 
-    def blocked(self, key_text: str) -> None:
+    def blocked(self, key_text: str, head: Head) -> None:
         """Notify services that inputs of a key stay in state, maybe for days."""
         for hook in self.hooks.blocked:
-            hook(key_text)
+            hook(key_text, head)
 
     # -- inputs that wait -------------------------------------------------------------
 
@@ -318,7 +324,8 @@ class AgentProcessor:
 
     def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
-        hooks, cached = self.hooks, self.cache.get(key_text)
+        hooks = self.hooks
+        cached = self.cache.get(key_text)
         nodes: dict[str, bytes | None]
         if cached is not None and cached.whole:
             nodes = cached.memory

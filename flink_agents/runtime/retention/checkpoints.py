@@ -79,9 +79,11 @@ class CheckpointView:
     hides: bool = False
     progress: tuple[int, ...] = ()
 
-    def is_older(self, other: CheckpointView) -> bool:
-        """Return True if the snapshot was made before that of ``other``."""
-        return any(own < theirs for own, theirs in zip(self.progress, other.progress, strict=False))
+    def is_older(self, other_view: CheckpointView) -> bool:
+        """Return True if the snapshot was made before that of ``other_view``."""
+        return any(
+            counter < theirs for counter, theirs in zip(self.progress, other_view.progress, strict=False)
+        )
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
@@ -104,14 +106,16 @@ class CheckpointView:
             ]
             retained = [entry["id"] for entry in completed if not entry["discarded"]]
             newest = max(retained, default=0)
-            gone = [entry["id"] for entry in completed if entry["discarded"] and entry["id"] < newest]
+            discarded_ids = [
+                entry["id"] for entry in completed if entry["discarded"] and entry["id"] < newest
+            ]
             ended = [entry for entry in history if entry["status"] != "IN_PROGRESS"]
             highest = max((entry["id"] for entry in [*history, *latest]), default=0)
             return cls(
                 connection,
                 content,
                 highest=highest,
-                discarded=max(gone, default=0),
+                discarded=max(discarded_ids, default=0),
                 hides=1 < len(ended) == len(retained) < counts["completed"],
                 progress=(highest, *(counts.get(name, 0) for name in GROWING)),
             )
@@ -222,7 +226,9 @@ def _body(response: HTTPResponse) -> bytes:
         TimeoutError: It comes in small pieces, for too long.
         HTTPException: It is too long.
     """
-    deadline, parts, size = time.monotonic() + REQUEST_SECONDS, list[bytes](), 0
+    deadline = time.monotonic() + REQUEST_SECONDS
+    parts = list[bytes]()
+    size = 0
     while part := response.read1(65536):
         parts.append(part)
         size += len(part)
@@ -346,7 +352,8 @@ def rest_addresses(flink: Mapping[str, str]) -> tuple[str, ...]:
 
 def _ports(flink: Mapping[str, str]) -> Iterator[int]:
     """Yield the port that clients use, and those that a JobManager may choose from."""
-    bound, seen = flink.get("rest.bind-port", ""), set[int]()
+    bound = flink.get("rest.bind-port", "")
+    seen = set[int]()
     ranges = [flink.get("rest.port") or (str(DEFAULT_PORT) if not bound else ""), *bound.split(",")]
     for part in ranges:
         first, _, last = part.strip().partition("-")

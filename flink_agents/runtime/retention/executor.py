@@ -92,7 +92,8 @@ class PruneExecutor:
         if self._closed:
             return
         # Retry with the next batch. The store may have recovered.
-        failed, self._failed = self._failed, {}
+        failed = self._failed
+        self._failed = {}
         for notes in (journals, failed):
             for journal, (through, runs) in notes.items():
                 add_note(self._due, journal, through, runs)
@@ -103,8 +104,8 @@ class PruneExecutor:
         due = self._due
         while due and not self._closed:
             number = max(AT_ONCE, len(due) // SHARE)
-            some = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
-            await asyncio.gather(*(self._prune(*each) for each in some))
+            batch = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
+            await asyncio.gather(*(self._prune(*arguments) for arguments in batch))
             await asyncio.sleep(PAUSE_SECONDS)
         self._task = None
 
@@ -141,5 +142,5 @@ def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
 
 def add_note(notes: dict[JournalKey, tuple[int, int]], journal: JournalKey, through: int, runs: int) -> None:
     """Add a commit to the notes of a journal: its last run, and the number of runs with records before it."""
-    noted, before = notes.get(journal, (through, 0))
-    notes[journal] = max(noted, through), before + runs
+    noted, previous_runs = notes.get(journal, (through, 0))
+    notes[journal] = max(noted, through), previous_runs + runs

@@ -89,11 +89,11 @@ class PendingCommits:
         """Add a commit."""
         add_note(self.journals, journal, through, runs)
 
-    def merge(self, others: PendingCommits) -> None:
+    def merge(self, other_commits: PendingCommits) -> None:
         """Add other commits at the same stage."""
-        for journal, (through, runs) in others.journals.items():
+        for journal, (through, runs) in other_commits.journals.items():
             self.add(journal, through, runs)
-        self.at = max(self.at, others.at)
+        self.at = max(self.at, other_commits.at)
 
     def answered(self, view: CheckpointView, highest: int, is_older: bool) -> None:
         """Update the stage with an answer.
@@ -104,9 +104,12 @@ class PendingCommits:
             is_older: True if it is older than the answer before. Then it does not count as a change.
         """
         if self.connection != view.connection or is_older:
-            self.connection, self.content, self.changes = view.connection, view.content, 0
+            self.connection = view.connection
+            self.content = view.content
+            self.changes = 0
         elif self.content != view.content:
-            self.content, self.changes = view.content, self.changes + 1
+            self.content = view.content
+            self.changes = self.changes + 1
         if self.changes >= CHANGES:
             self.bound = highest
 
@@ -324,7 +327,9 @@ class Pruner(Listener):
 
     def _prune(self) -> None:
         """Schedule the commits that all retained checkpoints have."""
-        now, waiting, due = self._clock(), list[PendingCommits](), list[PendingCommits]()
+        now = self._clock()
+        waiting = list[PendingCommits]()
+        due = list[PendingCommits]()
         for notes in self._notes:
             covered = notes.bound is not None and notes.bound <= self._discarded
             (due if covered and now - notes.at >= self._retention else waiting).append(notes)
@@ -406,10 +411,10 @@ def pruner_of(
 
 def _merged(groups: Iterable[PendingCommits]) -> list[PendingCommits]:
     """Return the same commits, merged by stage."""
-    found: dict[Hashable, PendingCommits] = {}
+    commits_by_stage: dict[Hashable, PendingCommits] = {}
     for notes in groups:
-        if notes.stage in found:
-            found[notes.stage].merge(notes)
+        if notes.stage in commits_by_stage:
+            commits_by_stage[notes.stage].merge(notes)
         else:
-            found[notes.stage] = notes
-    return list(found.values())
+            commits_by_stage[notes.stage] = notes
+    return list(commits_by_stage.values())

@@ -25,12 +25,12 @@ def awaitable_text(value: object) -> str:
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"
 
 
-def close_unawaited(made: Coroutine[Any, Any, Any]) -> None:
+def close_unawaited(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Close a coroutine and the coroutines among its arguments, so that Python does not warn of them."""
-    frame: Any = getattr(made, "cr_frame", None)
-    for one in (made, *([] if frame is None else frame.f_locals.values())):
-        if inspect.iscoroutine(one):
-            one.close()
+    frame: Any = getattr(coroutine, "cr_frame", None)
+    for value in (coroutine, *([] if frame is None else frame.f_locals.values())):
+        if inspect.iscoroutine(value):
+            value.close()
 
 
 def shows_forgotten_await(error: BaseException) -> bool:

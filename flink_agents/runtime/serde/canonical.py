@@ -1,20 +1,24 @@
 """Digests that are equal for equal values, whatever the order of dictionaries and sets.
 
 They are made from the bytes that ``codec`` writes, so that every value it supports has a digest, and
-values of different types (``1``, ``1.0``, ``True``) differ. BLAKE2b: RFC 7693.
+values of different types (``1``, ``1.0``, ``True``) differ. Of an object, its class and the values of its
+fields count, not which of them had their default. BLAKE2b: RFC 7693.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.classes.values import MARKED
+from flink_agents.runtime.serde.classes.values import DATACLASS, MODEL, NAMED, NAMED_TUPLE
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
+from flink_agents.runtime.serde.typenames import find_type
 
 DIGEST_BYTES = 16
 
@@ -44,8 +48,8 @@ def digest_of_bytes(data: bytes) -> bytes:
     try:
         form = canonical(data)
     except RecursionError:
-        raise UnserializableValueError("a value is nested too deeply to be digested") from None
-    return hashlib.blake2b(form, digest_size=DIGEST_BYTES).digest()
+        raise _too_deep() from None
+    return digest_of_form(form)
 
 
 def canonical(data: bytes) -> bytes:
@@ -55,11 +59,19 @@ def canonical(data: bytes) -> bytes:
 
 
 def _ordered(data: bytes) -> bytes:
-    free = False
+    tree, has_order = _tree_of(data)
+    return b"=" + data[1:] if has_order else Forms().form(tree)
+
+
+def _tree_of(data: bytes) -> tuple[Any, bool]:
+    """Return a value as MessagePack has it, and True if no part of it has a variable order, or a class."""
+    is_free = False
 
     def pairs(entries: list[tuple[Any, Any]]) -> _Pairs:
-        nonlocal free
-        free = free or len(entries) > 1 or (bool(entries) and isinstance(entries[0][0], msgpack.ExtType))
+        nonlocal is_free
+        is_free = (
+            is_free or len(entries) > 1 or (bool(entries) and isinstance(entries[0][0], msgpack.ExtType))
+        )
         return _Pairs(entries)
 
     tree = msgpack.unpackb(
@@ -69,27 +81,125 @@ def _ordered(data: bytes) -> bytes:
         strict_map_key=False,
         unicode_errors="surrogatepass",
     )
-    return _form(tree) if free else b"=" + data[1:]
+    return tree, not is_free
 
 
-def _form(node: Any) -> bytes:
-    if isinstance(node, _Pairs):
-        entries = [(_form(key), _value_form(key, value)) for key, value in node]
-        return b"{" + b"".join(_framed(part) for entry in sorted(entries) for part in entry) + b"}"
-    if isinstance(node, list):
-        return b"[" + b"".join(_framed(_form(item)) for item in node) + b"]"
-    return b"." + msgpack.Packer(unicode_errors="surrogatepass", strict_types=True).pack(node)
+@dataclass(slots=True)
+class StoredObject:
+    """An object of a named class, as its bytes have it.
+
+    Attributes:
+        name: The name of its class.
+        fields: Its fields and private attributes by name; of an enum, its member.
+        extra: Further attributes that its class does not declare.
+        unset: Fields that had their default.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    extra: Any = None
+    unset: Sequence[str] = ()
 
 
-def _value_form(key: Any, value: Any) -> bytes:
-    """Return the form of a map's value; the items of a set have no order."""
-    if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
-        return b"<" + b"".join(_framed(form) for form in sorted(_form(item) for item in value)) + b">"
-    if isinstance(key, msgpack.ExtType) and isinstance(value, list) and key.code in MARKED:
-        # Type markers are no part of the value, and earlier versions wrote none.
-        return _form(value[:2])
-    return _form(value)
+class Forms:
+    """Forms of values that are equal for equal values.
+
+    Attributes:
+        fields: The names of the fields of each class among the values, by the name of the class.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, list[str]] = {}
+
+    def form(self, node: Any) -> bytes:
+        """Return the form of a part."""
+        if isinstance(node, _Pairs):
+            if len(node) == 1 and (stored := _object_in(*node[0])) is not None:
+                # Its kind does not count: a dataclass can become a model.
+                return self.object_form(stored)
+            entries = [(self.form(key), self._value_form(key, value)) for key, value in node]
+            return b"{" + b"".join(_framed(part) for entry in sorted(entries) for part in entry) + b"}"
+        if isinstance(node, list):
+            return b"[" + b"".join(_framed(self.form(item)) for item in node) + b"]"
+        return b"." + msgpack.Packer(unicode_errors="surrogatepass", strict_types=True).pack(node)
+
+    def _value_form(self, key: Any, value: Any) -> bytes:
+        """Return the form of a map's value; the items of a set have no order."""
+        if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
+            return b"<" + b"".join(_framed(form) for form in sorted(map(self.form, value))) + b">"
+        return self.form(value)
+
+    def object_form(self, stored: StoredObject) -> bytes:
+        """Return the form of an object: its class, and the values of its fields."""
+        names = self.fields.setdefault(stored.name, [])
+        names += [name for name in stored.fields if name not in names]
+        return self.form_of_fields(stored.name, stored.fields, stored.extra)
+
+    def form_of_fields(self, name: str, fields: Mapping[str, Any], extra: Any) -> bytes:
+        """Return the form of the fields of an object."""
+        parts = [self.form(name)]
+        for field in sorted(fields):
+            parts += [self.form(field), self.form(fields[field])]
+        return b"(" + b"".join(map(_framed, [*parts, self.form(extra)])) + b")"
+
+
+def _object_in(key: Any, content: Any) -> StoredObject | None:
+    """Return the object of an entry that the codec wrote, without type markers, which are no values."""
+    if not (isinstance(key, msgpack.ExtType) and key.code in NAMED and isinstance(content, list)):
+        return None
+    code: int = key.code
+    name, *parts = content
+    if code == MODEL:
+        _, fields, unset, *more = parts
+        extra, private = more[:2] or (None, None)
+        return StoredObject(name, {**_by_name(fields), **_by_name(private or ())}, extra, unset)
+    if code == DATACLASS:
+        return StoredObject(name, _by_name(parts[0]))
+    if code == NAMED_TUPLE:
+        # Earlier versions wrote no names.
+        names = (
+            parts[1].split(",") if len(parts) > 1 and parts[1] else getattr(find_type(name), "_fields", ())
+        )
+        return StoredObject(name, dict(zip(names, parts[0], strict=False)))
+    return StoredObject(name, {"": parts[0]})
+
+
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs)
 
 
 def _framed(form: bytes) -> bytes:
     return len(form).to_bytes(8, "big") + form
+
+
+def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]:
+    """Return the digest of a value, and the names of the fields of its classes; None if it has none.
+
+    Raises:
+        UnserializableValueError: The value is nested too deeply.
+    """
+    if not _MAP.search(data, 1):
+        return digest_of_form(b"=" + data[1:]), None
+    try:
+        tree, has_order = _tree_of(data)
+        if has_order:
+            return digest_of_form(b"=" + data[1:]), None
+        forms = Forms()
+        form = forms.form(tree)
+    except RecursionError:
+        raise _too_deep() from None
+    return digest_of_form(form), forms.fields or None
+
+
+def tree_of(data: bytes) -> Any:
+    """Return a value as MessagePack has it, for :class:`Forms`, from the bytes that ``codec`` wrote."""
+    return _tree_of(data)[0]
+
+
+def digest_of_form(form: bytes) -> bytes:
+    """Return the digest of a form of :class:`Forms`."""
+    return hashlib.blake2b(form, digest_size=DIGEST_BYTES).digest()
+
+
+def _too_deep() -> UnserializableValueError:
+    return UnserializableValueError("a value is nested too deeply to be digested")

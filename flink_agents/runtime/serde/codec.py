@@ -1,9 +1,8 @@
 """Converts values to bytes for state: a version byte, then MessagePack.
 
-JSON values, bytes, tuples, sets, big integers, dates, decimals, UUIDs, enums, dataclasses,
-named tuples, Pydantic models and PyFlink rows keep their types; classes are written by name
-(``typenames``), never as pickled code. MessagePack does not distinguish bytes
-and bytearrays: both return as bytes. https://msgpack.org (specification 2013)
+JSON values, bytes, tuples, sets, big integers, dates, decimals, UUIDs, values of libraries (``library``),
+enums, dataclasses, named tuples, Pydantic models and PyFlink rows keep their types; classes are written by
+name (``typenames``), never as pickled code. https://msgpack.org (specification 2013)
 
 Values with a short string or a few bytes (dates, decimals) are extensions. Values made of other
 values (tuples, models) are a map with one entry, whose key is an empty extension that names
@@ -13,14 +12,15 @@ the kind. So nesting costs neither copies nor stack, which is small on Flink's t
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
-from zoneinfo import ZoneInfo
+from typing import Any, cast
 
 import msgpack
 from pydantic import BaseModel
@@ -32,18 +32,28 @@ from flink_agents.api.errors import (
     ValueChangedError,
 )
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, is_awaitable
-from flink_agents.runtime.serde.classes import values as class_values
+from flink_agents.runtime.serde.classes import library, values as class_values
+from flink_agents.runtime.serde.classes.own_forms import OWN_FORM, OwnForm
+from flink_agents.runtime.serde.classes.times import time_reader, write_time
 from flink_agents.runtime.serde.typenames import shorten
 
 VERSION = b"\x01"
 
-_TUPLE, _SET, _FROZENSET, _BIG_INT = 1, 2, 3, 4
-_DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 5, 6, 7, 8, 9, 10
-_ROW, _PICKLE = 15, 16  # 11 to 14 are those of classes.values
+_TUPLE = 1
+_SET = 2
+_FROZENSET = 3
+_BIG_INT = 4
+_DATETIME = 5
+_DATE = 6
+_TIME = 7
+_TIMEDELTA = 8
+_DECIMAL = 9
+_UUID = 10
+_ROW, _PICKLE = 15, 16  # 11 to 14 are those of classes.values, 17 and 18 are those of libraries and own forms
 
 _EXPECTED = (
-    "JSON values, bytes, tuples, sets, dates, decimals, UUIDs, enums, dataclasses, named tuples "
-    "or pydantic models"
+    "JSON values, bytes, tuples, sets, deques, dates, numbers, UUIDs, paths, URLs, IP addresses, secrets, "
+    "enums, dataclasses, named tuples or pydantic models"
 )
 
 
@@ -97,9 +107,23 @@ class ValueCodec:
             UnserializableValueError: State cannot hold it; the message names the part and its type.
         """
         try:
-            return VERSION + self._packers.pack(value)
+            data = self._packers.pack(value)
+            if _MAY_HAVE_BYTES(data):
+                _check_bytes(value)
+            return VERSION + data
         except Exception as error:
             raise self._refused(value, error) from error
+
+    def encode_record(self, record: list[Any]) -> bytes:
+        """Return a record of this package as bytes. Its values of users are encoded already.
+
+        Raises:
+            UnserializableValueError: State cannot hold it.
+        """
+        try:
+            return VERSION + self._packers.pack(record)
+        except Exception as error:
+            raise self._refused(record, error) from error
 
     def decode(self, data: bytes) -> Any:
         """Return the value for ``data``.
@@ -108,13 +132,16 @@ class ValueCodec:
             StateFormatError: The bytes are corrupt, or of an unknown version.
             UnknownTypeNameError: A class of the value no longer exists.
         """
+        return self._decoded(data, _untagged)
+
+    def _decoded(self, data: bytes, restore_map: Callable[[dict[Any, Any]], Any]) -> Any:
         if data[:1] != VERSION:
             raise unknown_version("state", data, VERSION)
         try:
             return msgpack.unpackb(
                 data[1:],
                 ext_hook=self._extension,
-                object_hook=_untagged,
+                object_hook=restore_map,
                 strict_map_key=False,
                 unicode_errors="surrogatepass",
             )
@@ -125,6 +152,15 @@ class ValueCodec:
             raise StateFormatError(
                 "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
             ) from error
+
+    def decode_fields(self, data: bytes) -> Any:
+        """Return the value for ``data``, with the fields of models and dataclasses in place of their objects.
+
+        Raises:
+            StateFormatError: The bytes are corrupt.
+            UnknownTypeNameError: An enum of the value no longer exists.
+        """
+        return self._decoded(data, _fields_of)
 
     def copy(self, value: Any) -> Any:
         """Return a copy of ``value`` by :meth:`encode` and :meth:`decode`.
@@ -157,7 +193,8 @@ class ValueCodec:
             raise UnserializableValueError(
                 f"state cannot hold a value of type {kind.__module__}.{kind.__qualname__}",
                 expected=_EXPECTED,
-                fix="store a pydantic model or plain values; or set the option state.allow-pickle",
+                fix="store such values; or, in a field of a model, one that pydantic writes as JSON and "
+                "reads back as an equal value; or set the option state.allow-pickle",
             )
         import cloudpickle
 
@@ -190,10 +227,15 @@ class ValueCodec:
                 fix="store references or a flat list instead of nested objects",
             )
         path, culprit = self._culprit(value)
-        message, expected, fix = "a value cannot be written to state", None, None
+        message = "a value cannot be written to state"
+        expected = None
+        fix = None
         details = f" ({type(error).__name__}: {error})"
         if isinstance(error, StateError):
-            message, expected, fix, details = error.message, error.expected, error.fix, ""
+            message = error.message
+            expected = error.expected
+            fix = error.fix
+            details = ""
         place = f"at {path}: " if path else ""
         return UnserializableValueError(
             message, expected=expected, found=f"{place}{shorten(culprit)}{details}", fix=fix
@@ -206,8 +248,10 @@ class ValueCodec:
             for step, part in _parts(value):
                 try:
                     self._packers.pack(part)
+                    _check_bytes(part)
                 except Exception:
-                    path, value = path + step, part
+                    path = path + step
+                    value = part
                     break
             else:
                 return path, value
@@ -221,7 +265,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{shorten(key)}]", item
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from zip((f".{name}" for name in value._fields), value, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, set | frozenset):
         yield from ((f"{{{shorten(item)}}}", item) for item in value)
@@ -230,6 +274,31 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", item) for name, item in fields.items())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from ((f".{name}", item) for name, item in class_values.fields_of_dataclass(value).items())
+    elif type(value).__name__ == "Row" and type(value).__module__ == "pyflink.common.types":
+        yield from ((f"[{index}]", item) for index, item in enumerate(list(cast("Any", value))))
+
+
+_MAY_HAVE_BYTES = re.compile(rb"[\xc4-\xc6]").search
+"""Finds the first byte of what MessagePack writes for bytes; texts may contain it, too."""
+
+
+def _check_bytes(value: Any) -> None:
+    """Reject other classes of bytes, which MessagePack would write as bytes without asking."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if type(part) in (bytearray, memoryview):
+            raise UnserializableValueError(
+                f"state cannot hold a value of type {type(part).__name__}",
+                expected=_EXPECTED,
+                fix="store bytes(value)",
+            )
+        if type(part) is dict and UNCHANGING.issuperset(map(type, part)):
+            part = list(part.values())
+        if type(part) in (list, tuple):
+            waiting += part if not UNCHANGING.issuperset(map(type, part)) else ()
+        else:
+            waiting += [inner for _, inner in _parts(part)]
 
 
 class _Tag:
@@ -259,16 +328,26 @@ def _untagged(content: dict[Any, Any]) -> Any:
         raise _not_made(key.code, inner, error) from error
 
 
+def _fields_of(content: dict[Any, Any]) -> Any:
+    """Return the fields of an object of a named class; other values as they are."""
+    for key, inner in content.items():
+        if type(key) is _Tag and key.code in class_values.FIELD_READERS:
+            return class_values.FIELD_READERS[key.code](inner)
+        if type(key) is _Tag and key.code == OWN_FORM:
+            return inner
+    return _untagged(content)
+
+
 def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
-    found = f"{type(error).__name__}: {error}"
+    error_text = f"{type(error).__name__}: {error}"
     if code not in class_values.NAMED or not (isinstance(content, list) and isinstance(content[0], str)):
-        return StateFormatError("state bytes cannot be read", found=found)
+        return StateFormatError("state bytes cannot be read", found=error_text)
     name: str = content[0]
     return ValueChangedError(
         f"a stored {shorten(name)} cannot be restored",
         type_name=name,
         expected="a constructor that accepts the stored fields",
-        found=found,
+        found=error_text,
         fix="let the class accept them, or change the class and return the value from a function with "
         f"@upgrades({name!r})",
     )
@@ -288,36 +367,12 @@ def _order(item: Any) -> str:
     return hex(item) if type(item) is int else repr(item)
 
 
-# -- times: a part that isoformat() lacks follows after a bar --------------------------
-
-
-def _write_time(value: datetime | time) -> bytes:
-    zone = value.tzinfo
-    if isinstance(zone, ZoneInfo) and zone.key:
-        return f"{value.replace(tzinfo=None).isoformat()}|{value.fold}|{zone.key}".encode()
-    if zone is not None and value.utcoffset() is None:
-        raise UnserializableValueError(
-            f"state cannot hold a {type(value).__name__} whose time zone has no offset",
-            expected="a ZoneInfo or a fixed offset",
-            fix="use zoneinfo.ZoneInfo",
-        )
-    return f"{value.isoformat()}|{value.fold}".encode() if value.fold else value.isoformat().encode()
-
-
-def _time_reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
-        text, _, rest = data.decode().partition("|")
-        value = parse(text)
-        if not rest:
-            return value
-        fold, _, zone = rest.partition("|")
-        value = value.replace(fold=int(fold))
-        return value.replace(tzinfo=ZoneInfo(zone)) if zone else value
-
-    return read
-
-
 # -- classes -------------------------------------------------------------------------
+
+
+def is_writable(kind: type) -> bool:
+    """Return True if state has a form for the values of a class."""
+    return kind in UNCHANGING or kind in _LEAVES or kind in _WRITERS or _writer_of(kind) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -325,7 +380,7 @@ def _writer_of(kind: type) -> class_values.Writer | None:
     """Return the function that writes composite values of a class; None for another class."""
     if kind.__name__ == "Row" and kind.__module__ == "pyflink.common.types":
         return _write_row
-    return class_values.writer_of(kind)
+    return class_values.writer_of(kind) or library.writer_of(kind)
 
 
 def _write_row(value: Any) -> tuple[int, Any]:
@@ -347,13 +402,16 @@ def _read_timedelta(data: bytes) -> timedelta:
     return timedelta(int(days), int(seconds), int(microseconds))
 
 
-_TAGS = {code: msgpack.ExtType(code, b"") for code in (_TUPLE, _SET, _FROZENSET, _ROW, *class_values.NAMED)}
+_TAGS = {
+    code: msgpack.ExtType(code, b"")
+    for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *class_values.NAMED)
+}
 
 _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     int: (_BIG_INT, lambda value: f"{value:x}".encode()),
-    datetime: (_DATETIME, _write_time),
+    datetime: (_DATETIME, write_time),
     date: (_DATE, lambda value: value.isoformat().encode()),
-    time: (_TIME, _write_time),
+    time: (_TIME, write_time),
     timedelta: (_TIMEDELTA, lambda value: f"{value.days} {value.seconds} {value.microseconds}".encode()),
     Decimal: (_DECIMAL, lambda value: str(value).encode()),
     uuid.UUID: (_UUID, lambda value: value.bytes),
@@ -361,9 +419,9 @@ _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
 
 _LEAF_READERS: dict[int, Callable[[bytes], Any]] = {
     _BIG_INT: lambda data: int(data, 16),
-    _DATETIME: _time_reader(datetime.fromisoformat),
+    _DATETIME: time_reader(datetime.fromisoformat),
     _DATE: lambda data: date.fromisoformat(data.decode()),
-    _TIME: _time_reader(time.fromisoformat),
+    _TIME: time_reader(time.fromisoformat),
     _TIMEDELTA: _read_timedelta,
     _DECIMAL: lambda data: Decimal(data.decode()),
     _UUID: lambda data: uuid.UUID(bytes=data),
@@ -373,6 +431,7 @@ _WRITERS: dict[type, Callable[[Any], tuple[int, Any]]] = {
     tuple: lambda value: (_TUPLE, list(value)),
     set: lambda value: (_SET, sorted(value, key=_order)),
     frozenset: lambda value: (_FROZENSET, sorted(value, key=_order)),
+    OwnForm: lambda value: (OWN_FORM, value.content),
 }
 
 _READERS: dict[int, Callable[[Any], Any]] = {
@@ -380,6 +439,8 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _SET: set,
     _FROZENSET: frozenset,
     _ROW: _read_row,
+    library.LIBRARY: library.read_value,
+    OWN_FORM: OwnForm,
     **class_values.READERS,
 }
 

@@ -1,10 +1,17 @@
-"""Compares values with declared types, and describes the differences."""
+"""Compares values with declared types, describes the differences, and converts values for Flink.
+
+A stream of numbers, strings or bools uses Flink's own serializer, which takes only exact Python types in the
+range of their Java type: an enum member, a scalar of numpy, or an int for a float would fail the job. Both
+the test kit and jobs convert what is lossless.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -25,13 +32,18 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
         Exception: Pydantic does not describe such values.
     """
     try:
-        return _cached_adapter(kind)
+        return _cached_adapter(kind, order_of(kind))
     except TypeError:
         return TypeAdapter(kind)  # Such a type is not hashable.
 
 
+def order_of(kind: Any) -> str | None:
+    """Return a text for keys of caches: unions are equal in any order, which decides what fits."""
+    return None if isinstance(kind, type) else repr(kind)
+
+
 @lru_cache(maxsize=256)
-def _cached_adapter(kind: Any) -> TypeAdapter[Any]:
+def _cached_adapter(kind: Any, order: str | None) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -73,16 +85,19 @@ def _no_instance(kind: type, value: Any) -> str | None:
 def problems_text(error: ValidationError, value: Any) -> str:
     """Return the differences between ``value`` and the type that it was validated as."""
     problems = error.errors(include_url=False, include_context=False)
-    texts = [_problem_text(one["loc"], one["msg"], one["input"]) for one in problems[:MOST_PROBLEMS]]
+    texts = [
+        _problem_text(problem["loc"], problem["msg"], problem["input"])
+        for problem in problems[:MOST_PROBLEMS]
+    ]
     if len(problems) > MOST_PROBLEMS:
         texts.append(f"and {len(problems) - MOST_PROBLEMS} more")
     return f"{type(value).__qualname__} {shorten(value)}: " + "; ".join(texts)
 
 
-def _problem_text(location: tuple[int | str, ...], message: str, found: Any) -> str:
+def _problem_text(location: tuple[int | str, ...], message: str, value: Any) -> str:
     if not location:
         return message
-    return f"at {'.'.join(map(str, location))}: {message}, not {shorten(found)}"
+    return f"at {'.'.join(map(str, location))}: {message}, not {shorten(value)}"
 
 
 def strict_adapter(kind: Any) -> TypeAdapter[Any]:
@@ -97,4 +112,125 @@ def _module_of(kind: Any) -> str:
     return (kind if isinstance(kind, type) else type(kind)).__module__
 
 
-__all__ = ["Check", "adapter_of", "check_of", "problems_text", "strict_adapter", "type_text"]
+Carry = Callable[[Any], Any]
+"""Returns a value as Flink carries it, or raises ``NotCarriedError``."""
+
+_LARGEST_FLOAT = 3.4028234663852886e38
+
+
+class NotCarriedError(Exception):
+    """A value that its type cannot carry; its text describes the value."""
+
+
+def not_carried(value: Any, problem: str) -> NotCarriedError:
+    """Return the error of ``value``."""
+    return NotCarriedError(f"{type(value).__qualname__} {shorten(value)}: {problem}")
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", None) == "b"
+
+
+def integers(bits: int) -> Carry:
+    """Return the conversion to integers of ``bits`` bits."""
+    limit = 1 << (bits - 1)
+
+    def carry(value: Any) -> int:
+        if type(value) is not int:
+            if not isinstance(value, Integral) or _is_bool(value):
+                raise not_carried(value, "Input should be a valid integer")
+            value = int(value)
+        if not -limit <= value < limit:
+            raise not_carried(value, f"Input should be an integer of {bits} bits")
+        return value
+
+    return carry
+
+
+def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if not isinstance(value, Real) or _is_bool(value):
+        raise not_carried(value, "Input should be a valid number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.nan
+    if number != value and value == value:
+        raise not_carried(value, "Input should be a number that a float represents exactly")
+    return number
+
+
+def short_float(value: Any) -> float:
+    """Return a value as a float of 32 bits, which Flink rounds."""
+    number = _float(value)
+    if _LARGEST_FLOAT < abs(number) < math.inf:
+        raise not_carried(value, "Input should be a float of 32 bits")
+    return number
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise not_carried(value, "Input should be a valid string")
+    text = value if type(value) is str else str.__str__(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # Half of a surrogate pair, which UTF-8 cannot encode.
+            raise not_carried(value, "Input should be text without half of a character") from None
+    return text
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    if not _is_bool(value) or getattr(value, "shape", ()) != ():
+        raise not_carried(value, "Input should be a valid boolean")
+    return bool(value)
+
+
+CARRIED: dict[Any, Carry] = {int: integers(64), float: _float, str: _string, bool: _bool}
+"""The types with a serializer of Flink, and their conversions."""
+
+_OF_FLINK: dict[str, Carry] = {
+    "BYTE": integers(8),
+    "SHORT": integers(16),
+    "INT": integers(32),
+    "LONG": CARRIED[int],
+    "FLOAT": short_float,
+    "DOUBLE": _float,
+    "STRING": _string,
+    "BOOLEAN": _bool,
+}
+
+
+def carry_of(kind: Any) -> Carry | None:
+    """Return the conversion for a declared type; None if its values are not converted.
+
+    Args:
+        kind: A Python type, or a basic type of PyFlink, which this package does not import here.
+    """
+    basic = getattr(kind, "_basic_type", None)
+    if basic is not None:
+        return _OF_FLINK.get(cast("str", basic.name))
+    try:
+        return CARRIED.get(kind)
+    except TypeError:
+        return None  # Such a type is not hashable.
+
+
+__all__ = [
+    "CARRIED",
+    "Carry",
+    "Check",
+    "NotCarriedError",
+    "adapter_of",
+    "carry_of",
+    "check_of",
+    "integers",
+    "problems_text",
+    "short_float",
+    "strict_adapter",
+    "type_text",
+]

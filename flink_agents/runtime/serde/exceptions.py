@@ -6,18 +6,30 @@ the next success unrecordable, as both are recorded together. So large parts are
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, get_args
 
-from flink_agents import redaction
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
+from pydantic_core.core_schema import ErrorType
+
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.error_parts import ERROR, Copies, RecordedObject, Restored, read_response
 from flink_agents.runtime.serde.tracebacks import text_of
-from flink_agents.runtime.serde.typenames import error_name, find_error, shorten
+from flink_agents.runtime.serde.typenames import error_name, find_error, member_of, shorten
+
+_ARGUMENTS: Any = vars(BaseException)["args"].__set__
 
 FRAME = 16
 """An upper bound for the bytes of a value's encoding besides those of its parts."""
+
+_UNSET = object()
+"""Represents a slot without a value."""
 
 LEAST = 64
 """A part is dropped if it would be cut below this size."""
@@ -36,11 +48,12 @@ def shares(wanted: list[int], limit: int) -> list[int]:
 
     Small parts get their size; large ones share the rest.
     """
-    given, left = [0] * len(wanted), max(0, limit)
+    portions = [0] * len(wanted)
+    remaining_bytes = max(0, limit)
     for number, position in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        given[position] = min(wanted[position], left // (len(wanted) - number))
-        left -= given[position]
-    return given
+        portions[position] = min(wanted[position], remaining_bytes // (len(wanted) - number))
+        remaining_bytes -= portions[position]
+    return portions
 
 
 def cut(text: str, limit: int) -> str:
@@ -75,6 +88,10 @@ def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
         return type(value)(_items(codec, list(value), room))
     if type(value) is dict:
         return _entries(codec, value, room)
+    if type(value) is RecordedObject and value.kind != ERROR:
+        # Its name and the names of its fields, which the parts do not include.
+        overhead = len(codec.encode(replace(value, content=None)))
+        return replace(value, content=trimmed(codec, value.content, room - overhead))
     return cut(shorten(value), room)
 
 
@@ -127,18 +144,29 @@ LEAST_BYTES = 512
 ALIKE = 40
 """If this many characters of its message are equal, a trimmed exception counts as the same one."""
 
+NOTE = "The recorded form of this error lacks:"
+"""The start of the note that names what is missing."""
+
+MOST_NAMES = 8
+"""The largest number of parts that a note names."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+_KINDS_OF_MISTAKES = frozenset(get_args(ErrorType))
+"""Kinds of mistakes that Pydantic describes itself; others have a text."""
+
 _FRAMES = 96
 """An upper bound for the bytes of the names of the parts."""
 
 
-def room(limit: int, taken: int) -> int:
+def room(limit: int, used_bytes: int) -> int:
     """Return the number of bytes that a failure may have in a record.
 
     Args:
         limit: The largest size of a record.
-        taken: The bytes that its other parts take.
+        used_bytes: The bytes that its other parts take.
     """
-    return max(LEAST_BYTES, min(MAX_BYTES, limit - taken))
+    return max(LEAST_BYTES, min(MAX_BYTES, limit - used_bytes))
 
 
 def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
@@ -149,7 +177,13 @@ def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) ->
         error: The exception.
         limit: The largest size of the encoded result, at least ``LEAST_BYTES``.
     """
-    return _fitted(codec, _weighed(codec, error, 0), limit)
+    try:
+        return _fitted(codec, _weighed(codec, error, ()), limit)
+    except Exception:
+        # Foreign classes run their own code here. Without a record, the call would have no end.
+        kind = _recorded_class(type(error))
+        message = text_of(error)
+        return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
 
 
 @dataclass(slots=True)
@@ -157,12 +191,13 @@ class _Weighed:
     """An exception with its size.
 
     Attributes:
-        kind: Name of its class.
+        kind: Name of its class, or of the base that a replay finds.
         message: Its message, up to the maximum.
         parts: Its arguments and attributes, by name.
         sizes: Bytes of each part; None if it cannot be encoded.
         members: The members of a group; None for any other exception.
         total: Bytes of everything.
+        left_out: Names of what is not recorded.
     """
 
     kind: str
@@ -171,24 +206,66 @@ class _Weighed:
     sizes: dict[str, int | None]
     members: list[_Weighed] | None
     total: int
+    left_out: list[str]
 
 
-def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
-    kind, message = error_name(type(error)), text_of(error)
+def _weighed(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Weighed:
+    """Return an exception with its size.
+
+    Args:
+        codec: Encodes its parts.
+        error: The exception.
+        inside: Ids of the objects around it.
+    """
+    read_response(error)
+    kind = _recorded_class(type(error))
+    message = text_of(error)
+    inside = (*inside, id(error))
+
+    def describe_part(part: BaseException, around: tuple[int, ...]) -> dict[str, Any]:
+        return _fitted(codec, _weighed(codec, part, around), MAX_BYTES // 4)
+
+    copies = Copies(codec, describe_part, inside)
+    arguments = _arguments(error)
     parts: dict[str, Any] = {
-        "args": redaction.hidden(_arguments(error)),
-        "state": _encodable(codec, _raw(error, "__dict__", {})),
+        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(arguments)],
+        "state": copies.of_attributes(_raw(error, "__dict__", {}), delegates=_delegates(type(error))),
     }
-    fields = _encodable(codec, _fields(error))
+    fields = copies.of_attributes(_fields(error))
     if fields:
         parts["fields"] = fields
     sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
     members = None
-    total = _FRAMES + _utf8(kind) + _utf8(message) + sum(size or 0 for size in sizes.values())
-    if isinstance(error, BaseExceptionGroup) and depth < MAX_DEPTH:
-        members = [_weighed(codec, one, depth + 1) for one in _members(error)]
+    left_out = copies.left_out[:MOST_NAMES]
+    total = (
+        _FRAMES
+        + sum(map(_utf8, left_out))
+        + _utf8(kind)
+        + _utf8(message)
+        + sum(size or 0 for size in sizes.values())
+    )
+    if isinstance(error, BaseExceptionGroup) and len(inside) <= MAX_DEPTH:
+        members = [_weighed(codec, member, inside) for member in _members(error)]
         total += sum(member.total for member in members)
-    return _Weighed(kind, message, parts, sizes, members, total)
+    return _Weighed(kind, message, parts, sizes, members, total, left_out)
+
+
+@lru_cache(maxsize=1024)
+def _recorded_class(cls: type[BaseException]) -> str:
+    """Return the name by which a replay finds a class, or its nearest base, which handlers name.
+
+    Libraries create classes for the errors of a service, or give a class the name of another one.
+    """
+    for base in cls.__mro__:
+        if base.__module__ == "builtins" or not issubclass(base, BaseException):
+            continue
+        name = error_name(base)
+        if find_error(name) is base:
+            return name
+        for attribute, value in vars(sys.modules.get(base.__module__, object)).items():
+            if value is base:
+                return f"{base.__module__}:{attribute}"
+    return error_name(cls)
 
 
 def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
@@ -196,16 +273,18 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
     kind = cut(error.kind, limit // 2)
     message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
     described: dict[str, Any] = {"type": kind, "message": message}
+    if error.left_out:
+        described["left_out"] = error.left_out
     wanted = {name: size for name, size in error.sizes.items() if size is not None}
     if error.members is not None:
         wanted["members"] = sum(member.total for member in error.members)
-    rest = limit - _FRAMES - _utf8(kind) - _utf8(message)
-    given = dict(zip(wanted, shares(list(wanted.values()), rest), strict=True))
-    cuts = [name for name, size in wanted.items() if given[name] < size]
+    remaining_bytes = limit - _FRAMES - _utf8(kind) - _utf8(message)
+    portions = dict(zip(wanted, shares(list(wanted.values()), remaining_bytes), strict=True))
+    cuts = [name for name, size in wanted.items() if portions[name] < size]
     for name, value in error.parts.items():
-        described[name] = _encoded(codec, value, given[name]) if name in given else None
+        described[name] = _encoded(codec, value, portions[name]) if name in portions else None
     if error.members is not None:
-        described["members"] = _members_fitted(codec, error.members, given["members"])
+        described["members"] = _members_fitted(codec, error.members, portions["members"])
     if cuts:
         described["trimmed"] = True
     return described
@@ -215,8 +294,8 @@ def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> b
     """Return the bytes of as many members of a group as fit; None if none fits."""
     if sum(member.total for member in members) > limit:
         members = members[: limit // LEAST_BYTES]
-    given = shares([member.total for member in members], limit)
-    described = [_fitted(codec, member, share) for member, share in zip(members, given, strict=True)]
+    portions = shares([member.total for member in members], limit)
+    described = [_fitted(codec, member, share) for member, share in zip(members, portions, strict=True)]
     return codec.encode(described) if described else None
 
 
@@ -229,35 +308,29 @@ def _utf8(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries that can be encoded; attributes such as clients are left out."""
-    if _can_be_stored(codec, content):
-        return dict(content)
-    return {name: value for name, value in content.items() if _can_be_stored(codec, value)}
-
-
-def _can_be_stored(codec: ValueCodec, value: Any) -> bool:
-    """Return True if a value can be encoded, and no object inside contains a secret."""
-    try:
-        data = codec.encode(value)
-    except (StateError, RecursionError):
-        return False
-    return not redaction.knows_any() or not redaction.shows(data.decode("utf-8", "replace"))
-
-
 def _fields(error: BaseException) -> dict[str, Any]:
     """Return the attributes of ``error`` in slots, and keyword arguments of builtin classes."""
     names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
+    if isinstance(error, OSError) and error.args[:2] != (error.errno, error.strerror):
+        # A class that replaced its arguments, such as those of aiohttp.
+        names += ["errno", "strerror", "filename"]
+    fields = {name: value for name in names if (value := _raw(error, name, None)) is not None}
     for cls in type(error).__mro__:
         slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            private = name.startswith("__") and not name.endswith("__")
-            names.append(f"_{cls.__name__.lstrip('_')}{name}" if private else name)
-    found = {name: _raw(error, name, None) for name in names if name != "__dict__"}
-    return {name: value for name, value in found.items() if value is not None}
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            private = slot.startswith("__") and not slot.endswith("__")
+            name = f"_{cls.__name__.lstrip('_')}{slot}" if private else slot
+            # None as well: a slot that is not set is an AttributeError.
+            if name != "__dict__" and (value := _raw(error, name, _UNSET)) is not _UNSET:
+                fields[name] = value
+    return fields
 
 
 def _arguments(error: Any) -> list[Any]:
+    if isinstance(error, ValidationError):
+        # It has no arguments. Those of its pickles have objects in place of some kinds.
+        title, _, *options = error.__reduce__()[1]
+        return [title, error.errors(include_url=False), *options]
     if isinstance(error, OSError):
         # It stores the name of its file separately from its arguments.
         return list(OSError.__reduce__(error)[1])
@@ -303,20 +376,20 @@ def rebuild(
     )
 
 
-def first_time(made: BaseException, error: BaseException) -> BaseException:
+def first_time(rebuilt_error: BaseException, error: BaseException) -> BaseException:
     """Return the exception that an action first gets for ``error``: as on replay, with its traceback.
 
     An action that checks the type or the attributes of an error must behave the same now and
     after a crash. The original error is the cause.
 
     Args:
-        made: The result of :func:`rebuild`.
+        rebuilt_error: The result of :func:`rebuild`.
         error: The original error.
     """
     # Not through the class itself, which may override attribute access.
-    BaseException.with_traceback(made, error.__traceback__)
-    BaseException.__setattr__(made, "__cause__", error)
-    return made
+    BaseException.with_traceback(rebuilt_error, error.__traceback__)
+    BaseException.__setattr__(rebuilt_error, "__cause__", error)
+    return rebuilt_error
 
 
 def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | None:
@@ -324,28 +397,88 @@ def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | No
         kind: Any = find_error(described["type"])
         if kind is None or described.get("args") is None:
             return None
-        args, builtin = codec.decode(described["args"]), _builtin(kind)
+        restored = Restored(lambda inner: rebuild(codec, inner, (BaseException,)))
+        args = restored.of(codec.decode(described["args"]))
+        builtin = _builtin(kind)
         if issubclass(kind, BaseExceptionGroup):
-            args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(described["members"])])
+            args.append(
+                [rebuild(codec, member, (BaseException,)) for member in codec.decode(described["members"])]
+            )
             error = builtin.__new__(kind, *args)
+        elif kind is ValidationError:
+            error = _validation(*args)
+            _note(error, described.get("left_out", ()))
+            return error
         else:
             error = kind.__new__(kind, *args)
         # Some builtin classes have more state than their arguments; their constructor sets it. The own
         # constructor of the class may take other arguments, and is not called.
         builtin.__init__(error, *args)
         if described.get("state") is not None:
-            _raw(error, "__dict__", {}).update(codec.decode(described["state"]))
+            _raw(error, "__dict__", {}).update(restored.of(codec.decode(described["state"])))
         if described.get("fields") is not None:
-            for name, value in codec.decode(described["fields"]).items():
+            for name, value in restored.of(codec.decode(described["fields"])).items():
                 object.__setattr__(error, name, value)
+        left_out = [*described.get("left_out", ()), *sorted(restored.missing)]
         # A group of class BaseExceptionGroup has become another one if none of its members needs that.
-        same = type(error) is kind or not isinstance(error, BaseExceptionGroup)
-        return (
-            error if same and (text_of(error) == described["message"] or _alike(error, described)) else None
-        )
+        if type(error) is not kind and isinstance(error, BaseExceptionGroup):
+            return None
+        is_alike = text_of(error) == described["message"] or _alike(error, described)
+        if not is_alike and kind.__str__ is not BaseException.__str__:
+            if _plain(text_of(error)) != _plain(described["message"]):
+                return None
+        elif not is_alike:
+            # Its text has an argument that is not restored, or the address of one, which differs each time.
+            _ARGUMENTS(error, (described["message"],))
+            left_out.append("args")
+        _note(error, left_out)
+        is_partial = described.get("trimmed") or described.get("state") is None
+        return None if is_partial and _delegates(kind) and not _can_miss_attributes(error) else error
     except BaseException:
         # Foreign classes run their own code here; whatever it raises, the record counts.
         return None
+
+
+def _delegates(cls: type) -> bool:
+    """Return True if a class looks for missing attributes elsewhere, such as in a response."""
+    return member_of(cls, "__getattr__") is not None
+
+
+def _can_miss_attributes(error: BaseException) -> bool:
+    """Return True if a missing attribute is an ``AttributeError``, so that ``hasattr`` works."""
+    try:
+        getattr(error, "_flink_agents_no_such_attribute", None)
+    except Exception:
+        return False
+    return True
+
+
+def _validation(title: str, mistakes: list[dict[str, Any]], *options: Any) -> ValidationError:
+    """Return an error of Pydantic."""
+    details = list[Any]()
+    for mistake in mistakes:
+        detail = {name: mistake[name] for name in ("type", "loc", "input", "ctx") if name in mistake}
+        if mistake["type"] not in _KINDS_OF_MISTAKES:
+            template = mistake["msg"].replace("{", "{{").replace("}", "}}")
+            detail["type"] = PydanticCustomError(mistake["type"], template, mistake.get("ctx"))
+        details.append(detail)
+    error = ValidationError.from_exception_data(title, details, *options)
+    # As that of a model.
+    error.args = ()
+    return error
+
+
+def _note(error: BaseException, left_out: Iterable[str]) -> None:
+    """Name what the record of an exception does not have."""
+    if left_out:
+        # Not by its method, which looks for earlier notes where the class looks for missing attributes.
+        notes = _raw(error, "__dict__", {}).setdefault("__notes__", [])
+        notes.append(f"{NOTE} {', '.join(dict.fromkeys(left_out))}")
+
+
+def _plain(text: str) -> str:
+    """Return a text without addresses of objects, which differ each time."""
+    return _ADDRESS.sub("", text)
 
 
 def _alike(error: BaseException, described: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import uuid
 from collections.abc import Callable
+from contextvars import copy_context
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -20,6 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from flink_agents.api.common.current import DECIMALS
 from flink_agents.api.common.places import place_of, place_of_class
 from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError, UnserializableValueError
 from flink_agents.runtime.serde.classes.changed import remake_dataclass, remake_model
@@ -39,6 +41,8 @@ _FIX = (
     "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, a tuple of them, or a "
     "frozen dataclass or frozen pydantic model of them"
 )
+_COLON = "\\x3a"
+"""A colon in the name of a class, such as one of an argument of a parametrized model."""
 
 
 def escape(text: str) -> str:
@@ -129,13 +133,19 @@ def _framed(items: list[str]) -> str:
     return "".join(f"{len(item)}:{item}" for item in items)
 
 
+def _name_of(kind: type) -> str:
+    """Return the escaped name of a class, with one colon."""
+    module, _, name = type_name(kind).partition(":")
+    return f"{escape(module)}:{escape(name).replace(':', _COLON)}"
+
+
 def _encode_enum(key: Enum) -> str:
     if key.name not in type(key).__members__:
         raise KeyEncodingError(
             "a key is a combination of flags", expected=_PLAIN, found=repr(key), fix="use key.value"
         )
     try:
-        return f"e{escape(type_name(type(key)))}:{escape(key.name)}"
+        return f"e{_name_of(type(key))}:{escape(key.name)}"
     except UnserializableValueError as error:
         raise KeyEncodingError(
             "a key is of a class that cannot be imported", expected=_PLAIN, found=repr(key), fix=_FIX
@@ -159,7 +169,7 @@ def _encode_fields(key: Any) -> str:
                 fix=error.fix,
             ) from None
     try:
-        named = escape(type_name(kind))
+        named = _name_of(kind)
     except UnserializableValueError as error:
         raise KeyEncodingError(
             "a key is of a class that cannot be imported", expected=_PLAIN, found=shorten(key), fix=error.fix
@@ -202,9 +212,9 @@ def key_fields(kind: type) -> tuple[str, ...]:
     if not parameters.frozen:
         raise refuse("can change", f"write @dataclass(frozen=True) above {kind.__qualname__}")
     fields = dataclasses.fields(kind)
-    if not parameters.eq or not all(one.compare for one in fields):
+    if not parameters.eq or not all(field.compare for field in fields):
         raise refuse("is not compared by all its fields", "remove eq=False and compare=False")
-    return tuple(one.name for one in fields)
+    return tuple(field.name for field in fields)
 
 
 _ENCODERS: dict[type, Callable[[Any], str]] = {
@@ -232,7 +242,8 @@ def decode_key(text: str, *, from_outside: bool = False) -> Any:
             that is not loaded.
         UnknownTypeNameError: It names a class that this program does not have.
     """
-    kind, body = text[:1], text[1:]
+    kind = text[:1]
+    body = text[1:]
     try:
         if kind == "t":
             return _decode_tuple(body, from_outside)
@@ -262,23 +273,23 @@ def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
 def _decode_fields(body: str, from_outside: bool) -> Any:
     module, name, names, values = body.split(":", 3)
     full = unescape(f"{module}:{name}")
-    found: Any = _class_of_key(full, from_outside)
+    cls: Any = _class_of_key(full, from_outside)
     fields = dict(
         zip(map(unescape, filter(None, names.split(","))), _decode_tuple(values, from_outside), strict=True)
     )
-    if found is None or kind_of(found) not in (Kind.DATACLASS, Kind.MODEL):
+    if cls is None or kind_of(cls) not in (Kind.DATACLASS, Kind.MODEL):
         raise ValueError(body)
-    if key_fields(found) != tuple(fields):
+    if key_fields(cls) != tuple(fields):
         raise KeyEncodingError(
             f"a stored key of type {full} no longer fits its class",
             expected=f"the fields {', '.join(fields)}",
-            found=f"the fields {', '.join(key_fields(found))}",
+            found=f"the fields {', '.join(key_fields(cls))}",
             fix="restore the former fields of the class: they form the key",
-            where=place_of_class(found),
+            where=place_of_class(cls),
         )
-    if kind_of(found) is Kind.MODEL:
-        return remake_model(found, fields, ())
-    return remake_dataclass(found, fields)
+    if kind_of(cls) is Kind.MODEL:
+        return remake_model(cls, fields, ())
+    return remake_dataclass(cls, fields)
 
 
 def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
@@ -297,10 +308,10 @@ def _decode_tuple(body: str, from_outside: bool) -> tuple[Any, ...]:
 def _decode_enum(body: str, from_outside: bool) -> Any:
     module, name, member = body.split(":", 2)
     full = unescape(f"{module}:{name}")
-    found = _class_of_key(full, from_outside)
-    if found is None or not issubclass(found, Enum):
+    cls = _class_of_key(full, from_outside)
+    if cls is None or not issubclass(cls, Enum):
         raise ValueError(body)
-    return found[unescape(member)]
+    return cls[unescape(member)]
 
 
 _DECODERS: dict[str, Callable[[str], Any]] = {
@@ -334,8 +345,11 @@ class KeyEncoder:
         Raises:
             KeyEncodingError: The selector raised, or its key has no canonical string.
         """
+        context = copy_context()
+        if DECIMALS in context:
+            context.run(DECIMALS.set, context[DECIMALS].copy())
         try:
-            return encode_key(self.selector(record))
+            return encode_key(context.run(self.selector, record))
         except KeyEncodingError as error:
             raise KeyEncodingError(
                 error.message,

@@ -9,6 +9,7 @@ import linecache
 import re
 import traceback
 from collections.abc import Iterator
+from itertools import chain, islice
 from types import FrameType
 from typing import Any
 
@@ -22,14 +23,16 @@ from flink_agents.api.errors import ActionFailedError, AgentsError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.api.resources.memory import MemoryObject
-from flink_agents.api.resources.raised_notes import notes_of
+from flink_agents.api.resources.raised_notes import MOST_CAUSES, causes_of, notes_of
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.tracebacks import shown_text, text_of
 from flink_agents.runtime.serde.typenames import shorten
 
 _MOST_PROBLEMS = 3
 _MOST_NOTES = 5
+_MOST_CAUSES = 10
 _NOTE_LENGTH = 500
+_OTHER_LOOP = re.compile(r"(?:different (?:event )?loop|Event loop is closed)")
 _BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument but \d+ were given")
 _NO_ITEMS = re.compile(
     r"'TreeObject' object (?:does not support item|is not subscriptable|doesn't support item)"
@@ -49,6 +52,12 @@ def explained_error(error: BaseException, is_async: bool) -> Explanation:
         is_async: True if the action is ``async def``.
     """
     message, parts = _explained(error, is_async)
+    if isinstance(error, BaseExceptionGroup):
+        causes = list(islice(causes_of(error), MOST_CAUSES))
+        # One fix at a time: that of the first cause that has one.
+        explanations = (_explained(cause, is_async)[1] for cause in causes)
+        parts = next((explanation for explanation in explanations if explanation), parts)
+        return "".join([message, *_notes(error), *chain.from_iterable(map(_notes, causes))]), parts
     return "".join([message, *_notes(error)]), parts
 
 
@@ -67,6 +76,8 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
     if shows_forgotten_await(error):
         fix = AWAIT_IT if is_async else "write async def, and await before the call that returned it"
         return text_of(error), {"fix": f"{fix}: a coroutine is used instead of its result"}
+    if (foreign := _of_other_loop(error)) is not None:
+        return shown_text(error), foreign
     explanation: Explanation | None = None
     if isinstance(error, ValidationError):
         explanation = _invalid(error)
@@ -74,13 +85,38 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
         explanation = _no_attribute(error)
     elif isinstance(error, TypeError):
         explanation = _by_position(error) or _no_items(error) or _misspelt_key(error)
-    return explanation or (text_of(error), {})
+    return explanation or (shown_text(error), {})
+
+
+def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
+    """Describe the use of an object that belongs to the event loop of another attempt or subtask."""
+    ahead = [error]
+    for _ in range(_MOST_CAUSES):
+        if not ahead:
+            break
+        cause = ahead.pop(0)
+        if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(text_of(cause)):
+            return {
+                "expected": "objects of asyncio that belong to the event loop of this attempt of the job",
+                "found": text_of(cause),
+                "fix": "a global client, session, semaphore or lock stays with the loop that used it first: "
+                "yield it from a function with @client, and write await ctx.client(...)",
+            }
+        ahead += cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
+        ahead += [
+            earlier_cause
+            for earlier_cause in (cause.__cause__ or cause.__context__,)
+            if earlier_cause is not None
+        ]
+    return None
 
 
 def _invalid(error: ValidationError) -> Explanation:
     """Describe a Pydantic model that rejects its arguments, or a change of a frozen one."""
     problems = error.errors(include_url=False, include_context=False)
-    shown = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems[:_MOST_PROBLEMS]]
+    shown = [
+        f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:_MOST_PROBLEMS]
+    ]
     if len(problems) > _MOST_PROBLEMS:
         shown.append(f"{len(problems) - _MOST_PROBLEMS} more")
     # The fix is for the first problem. The error has the model's name only; its class is in the user's line.
@@ -110,7 +146,7 @@ def _by_position(error: TypeError) -> Explanation | None:
         return None
     models = {model.__name__: model for model in _models_at(error)}
     fields = [(name, list(model.model_fields)) for name, model in models.items()]
-    calls = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
+    calls = " or ".join(f"{name}({', '.join(f'{field}=...' for field in names)})" for name, names in fields)
     return "a value was passed without the name of its field", {
         "expected": "fields of events and models by name",
         "found": text_of(error),
@@ -120,16 +156,19 @@ def _by_position(error: TypeError) -> Explanation | None:
 
 def _no_attribute(error: AttributeError) -> Explanation | None:
     """Describe an attribute that an object of this package does not have."""
-    owner, name = error.obj, error.name
+    owner = error.obj
+    name = error.name
     if isinstance(owner, RunnerContext):
-        what, called = "ctx", "the context"
+        what = "ctx"
+        called = "the context"
     elif isinstance(owner, MemoryObject):
-        what, called = "a memory object", "memory"
+        what = "a memory object"
+        called = "memory"
     elif isinstance(owner, Event):
         what = called = f"an event {type(owner).__name__}"
     else:
         return None
-    names = [one for one in dir(type(owner)) if not one.startswith(("_", "model_"))]
+    names = [attribute for attribute in dir(type(owner)) if not attribute.startswith(("_", "model_"))]
     names += list(type(owner).model_fields) if isinstance(owner, Event) else []
     if name is None or name in names:
         return None  # The attribute itself raised.
@@ -172,12 +211,12 @@ def _no_items(error: TypeError) -> Explanation | None:
 
 def _misspelt_key(error: TypeError) -> Explanation | None:
     """Describe a parameter that is a misspelt ``idempotency_key``."""
-    found = _MISSING_ARGUMENT.search(text_of(error))
-    if found is None or misspelt_key([found[1]]) is None:
+    match = _MISSING_ARGUMENT.search(text_of(error))
+    if match is None or misspelt_key([match[1]]) is None:
         return None
     return text_of(error), {
         "expected": f"a parameter {IDEMPOTENCY_KEY}, which the runtime passes",
-        "found": found[1],
+        "found": match[1],
         "fix": f"did you mean {IDEMPOTENCY_KEY!r}?",
     }
 
@@ -196,12 +235,12 @@ def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[
         [title] if title is not None else _CALLED.findall(linecache.getline(frame.f_code.co_filename, line))
     )
     for name in names:
-        first, *others = name.split(".")
-        found = frame.f_locals.get(first, frame.f_globals.get(first))
-        for one in others:
-            found = vars(found).get(one) if isinstance(getattr(found, "__dict__", None), dict) else None
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            yield found
+        first, *attributes = name.split(".")
+        value = frame.f_locals.get(first, frame.f_globals.get(first))
+        for attribute in attributes:
+            value = vars(value).get(attribute) if isinstance(getattr(value, "__dict__", None), dict) else None
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            yield value
 
 
 def _users_frame(error: BaseException) -> tuple[FrameType | None, int]:

@@ -14,6 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from flink_agents import redaction
 from flink_agents.api.errors import RecordedFailureError
+from flink_agents.api.resources.raised_notes import notes_of
 from flink_agents.runtime.serde.typenames import error_name
 
 MOST = 200
@@ -46,34 +47,34 @@ def redacted(error: BaseException) -> BaseException:
         return error
     redaction.look_at_variables()
     chain = _chain(error)
-    for one in chain:
-        _learn(one)
+    for exception in chain:
+        _learn(exception)
     # From the innermost on: an exception gets the replacements of its causes.
     replaced: dict[int, BaseException] = {}
-    for one in reversed(chain):
-        replaced[id(one)] = _clean(one, replaced)
-    for one in {id(new): new for new in replaced.values()}.values():
-        _lead(one, replaced)
+    for exception in reversed(chain):
+        replaced[id(exception)] = _clean(exception, replaced)
+    for exception in {id(new): new for new in replaced.values()}.values():
+        _lead(exception, replaced)
     return replaced[id(error)]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
     """Return an exception with its causes, contexts and members, each once, at most ``MOST`` of them."""
-    found: dict[int, BaseException] = {}
+    chain: dict[int, BaseException] = {}
     ahead = [error]
-    while ahead and len(found) < MOST:
-        one = ahead.pop(0)
-        if id(one) not in found:
-            found[id(one)] = one
-            ahead += _members(one)
-            ahead += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
-    for one in found.values():
+    while ahead and len(chain) < MOST:
+        exception = ahead.pop(0)
+        if id(exception) not in chain:
+            chain[id(exception)] = exception
+            ahead += _members(exception)
+            ahead += [cause for cause in (exception.__cause__, exception.__context__) if cause is not None]
+    for exception in chain.values():
         # Exceptions after the last one are not checked, and so not shown.
         for name in ("__cause__", "__context__"):
-            led = getattr(one, name)
-            if led is not None and id(led) not in found:
-                BaseException.__setattr__(one, name, None)
-    return list(found.values())
+            led = getattr(exception, name)
+            if led is not None and id(led) not in chain:
+                BaseException.__setattr__(exception, name, None)
+    return list(chain.values())
 
 
 def _learn(error: BaseException) -> None:
@@ -130,7 +131,7 @@ def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseExce
     """Return a group whose message and members have no secrets; anything else unchanged."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    members = [replaced.get(id(one), one) for one in _members(error)]
+    members = [replaced.get(id(member), member) for member in _members(error)]
     group: BaseException
     if redaction.shows(error.message):
         group = BaseExceptionGroup(redaction.hide(error.message), members)
@@ -160,23 +161,24 @@ def _in_place_of(error: BaseException) -> BaseException:
 
 def _validation(error: ValidationError) -> ValidationError:
     details: list[InitErrorDetails] = []
-    for one in error.errors(include_url=False)[:_MOST_MISTAKES]:
-        message = redaction.hide(one["msg"]).replace("{", "{{").replace("}", "}}")
-        kind: Any = PydanticCustomError(one["type"], message)  # pyright: ignore[reportArgumentType]
-        shown = redaction.hidden(one["input"])
+    for problem in error.errors(include_url=False)[:_MOST_MISTAKES]:
+        message = redaction.hide(problem["msg"]).replace("{", "{{").replace("}", "}}")
+        kind: Any = PydanticCustomError(problem["type"], message)  # pyright: ignore[reportArgumentType]
+        shown = redaction.hidden(problem["input"])
         if redaction.shows(repr(shown)):
             shown = redaction.hide(repr(shown))
-        details.append({"type": kind, "loc": redaction.hidden(one["loc"]), "input": shown})
+        details.append({"type": kind, "loc": redaction.hidden(problem["loc"]), "input": shown})
     return ValidationError.from_exception_data(redaction.hide(error.title), details)
 
 
 def _as(new: BaseException, old: BaseException) -> BaseException:
     """Give ``new`` the cause, context and traceback of ``old``."""
-    new.__traceback__, new.__suppress_context__ = old.__traceback__, old.__suppress_context__
+    new.__traceback__ = old.__traceback__
+    new.__suppress_context__ = old.__suppress_context__
     BaseException.__setattr__(new, "__cause__", old.__cause__)
     BaseException.__setattr__(new, "__context__", old.__context__)
     new.__suppress_context__ = old.__suppress_context__
-    for note in redaction.hidden(getattr(old, "__notes__", [])):
+    for note in redaction.hidden(notes_of(old)):
         new.add_note(note)
     return new
 

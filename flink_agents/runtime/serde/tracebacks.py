@@ -10,6 +10,7 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.common.places import is_users_code
 from flink_agents.api.errors.base import AgentsError
+from flink_agents.api.resources.raised_notes import message_of
 
 MAX_TEXT = 10_000
 """The largest length of an exception's message."""
@@ -34,6 +35,11 @@ def text_of(error: BaseException) -> str:
         return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
 
 
+def shown_text(error: BaseException) -> str:
+    """Return :func:`text_of` an exception for people: that of a group shows its causes."""
+    return message_of(error, text_of)
+
+
 def users_place(error: BaseException, action: Any) -> str:
     """Return the innermost user line in ``error``'s traceback; else the action's own line.
 
@@ -44,12 +50,12 @@ def users_place(error: BaseException, action: Any) -> str:
     for _ in range(MAX_CAUSES):
         if not ahead:
             break
-        one = ahead.pop(0)
-        found = innermost_place(one)
-        if found is not None:
-            return found
-        ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        ahead += [cause for cause in (one.__cause__ or one.__context__,) if cause is not None]
+        exception = ahead.pop(0)
+        user_line = innermost_place(exception)
+        if user_line is not None:
+            return user_line
+        ahead += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
+        ahead += [cause for cause in (exception.__cause__ or exception.__context__,) if cause is not None]
     return (isinstance(error, AgentsError) and error.where) or action.where
 
 
@@ -65,11 +71,11 @@ def _stopped(error: BaseException) -> BaseException | None:
 
 def innermost_place(error: BaseException) -> str | None:
     """Return the innermost user line in an error's traceback; None if it has none."""
-    found = None
+    innermost_line = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users_code(frame.f_code):
-            found = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
-    return found
+            innermost_line = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+    return innermost_line
 
 
 def users_traceback(error: BaseException) -> str:

@@ -40,7 +40,7 @@ def know(homes: Iterable[str], named: str | None = None) -> None:
         _failed.clear()
         _read_imports.cache_clear()
         _homes.update(homes)
-        _named.update(filter(None, (one.strip() for one in (named or "").split(","))))
+        _named.update(filter(None, (module.strip() for module in (named or "").split(","))))
 
 
 def import_for(module: str) -> bool:
@@ -87,12 +87,12 @@ def _inner_imports() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _read_imports(modules: int, homes: int) -> frozenset[str]:
-    found: set[str] = set()
+    imports: set[str] = set()
     for name in own_modules():
         module = sys.modules[name]
         for code in _codes_of(module):
-            found.update(_imports_of(code, _text(vars(module).get("__package__"))))
-    return frozenset(found)
+            imports.update(_imports_of(code, _text(vars(module).get("__package__"))))
+    return frozenset(imports)
 
 
 def own_modules() -> list[str]:
@@ -145,12 +145,12 @@ def _codes_of(module: Any) -> Iterator[CodeType]:
 
 
 def _imports_of(code: CodeType, package: str) -> Iterator[str]:
-    before: list[dis.Instruction] = []
-    for one in dis.get_instructions(code):
-        if one.opname == "IMPORT_NAME":
-            level, names = (instruction.argval for instruction in before[-2:])
-            yield from _names(str(one.argval), level, names, package)
-        before.append(one)
+    previous_instructions: list[dis.Instruction] = []
+    for current_instruction in dis.get_instructions(code):
+        if current_instruction.opname == "IMPORT_NAME":
+            level, names = (instruction.argval for instruction in previous_instructions[-2:])
+            yield from _names(str(current_instruction.argval), level, names, package)
+        previous_instructions.append(current_instruction)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _imports_of(constant, package)

@@ -4,38 +4,67 @@ Only data classes can be named (Pydantic models, dataclasses, named tuples, enum
 runs a constructor that its bytes chose freely. Nor does the lookup of a class run code that the bytes chose:
 no module is imported for a name in them (``type_modules`` lists the modules that are imported), and the
 lookup uses the dictionaries of modules and classes, without running computed attributes.
+
+The name of a parametrized model has the names of its generic class and of its arguments, so that it is found
+before the program has written it: ``shop.pages:Page[shop.orders:Order]``.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NewType
 
 from pydantic import BaseModel
 
+from flink_agents.api.durable.type_texts import UnreadableTypeError, parameters_of, read_type, write_type
+from flink_agents.api.durable.upgrades import upgrade_of
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
 from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.serde.classes.local_classes import local_class, local_name
+
+
+def stored_name(cls: type) -> str:
+    """Return the name by which values of ``cls`` are written.
+
+    Raises:
+        UnserializableValueError: The class cannot be found again by its name, and no declared type gives it.
+    """
+    try:
+        return type_name(cls)
+    except UnserializableValueError:
+        name = local_name(cls)
+        if name is None:
+            raise
+        return name
 
 
 @lru_cache(maxsize=4096)
 def type_name(cls: type) -> str:
-    """Return the name by which ``cls`` is written.
+    """Return the name by which ``cls`` is found in every process.
 
     Raises:
         UnserializableValueError: The class cannot be found again by its name.
     """
-    name = f"{cls.__module__}:{cls.__qualname__}"
-    if not _is_found(name, cls):
-        raise UnserializableValueError(
-            f"values of the class {cls.__qualname__} cannot be written to state",
-            expected="a class that can be imported by name",
-            found=name,
-            fix="define the class at the top level of a module",
-        )
-    return name
+    parameters = parameters_of(cls)
+    name = (parameters and write_type(cls)) or f"{cls.__module__}:{cls.__qualname__}"
+    resolved_class = _find(name)
+    # Pydantic may have two classes of the same arguments, whose values are equal.
+    if resolved_class is cls or (parameters is not None and parameters_of(resolved_class) == parameters):
+        return name
+    fix = "define the class at the top level of a module"
+    if parameters is not None:
+        fix = "define its arguments at the top level of modules; or, for arguments without names, such as "
+        fix += f"Annotated, a subclass: class My{parameters[0].__name__}({cls.__name__})"
+    raise UnserializableValueError(
+        f"values of the class {cls.__qualname__} cannot be written to state",
+        expected="a class that can be imported by name",
+        found=name,
+        fix=fix,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -46,16 +75,16 @@ def resolve_type(name: str) -> type[Any]:
         UnknownTypeNameError: There is no such class, its module may not be imported, or it is not a data
             class.
     """
-    found = _find_or_import(name)
-    if not is_data_class(found):
-        raise _unknown(name, _what_is_wrong(name, found))
-    return found
+    cls = _find_or_import(name)
+    if not is_data_class(cls):
+        raise _unknown(name, _what_is_wrong(name, cls))
+    return cls
 
 
 def type_that_is_there(name: str) -> type[Any] | None:
     """Return the class named ``name``, if its module is loaded and it is a data class; imports nothing."""
-    found = _find(name)
-    return found if is_data_class(found) else None
+    cls = _find(name)
+    return cls if is_data_class(cls) else None
 
 
 def error_name(cls: type[BaseException]) -> str:
@@ -65,16 +94,22 @@ def error_name(cls: type[BaseException]) -> str:
 
 def find_error(name: str) -> type[BaseException] | None:
     """Return the exception class named ``name``; None if it may not be imported."""
-    found = _find_or_import(name)
-    return found if _is_class(found) and BaseException in _mro(found) else None
+    cls = _find_or_import(name)
+    return cls if _is_class(cls) and BaseException in _mro(cls) else None
+
+
+def find_class(name: str) -> type[Any] | None:
+    """Return the class named ``name``, of any kind; None if it may not be imported."""
+    cls = _find_or_import(name)
+    return cls if _is_class(cls) else None
 
 
 def find_type(name: str) -> type[Any] | None:
-    """Return the class named ``name`` like :func:`resolve_type`; None if there is none."""
+    """Return the class named ``name`` like :func:`resolve_type`, or the one of a declared type, or None."""
     try:
         return resolve_type(name)
     except UnknownTypeNameError:
-        return None
+        return local_class(name)
 
 
 class Kind(Enum):
@@ -94,9 +129,9 @@ def kind_of(cls: type) -> Kind | None:
         return Kind.ENUM
     if BaseModel in bases:
         return Kind.MODEL
-    if _member(cls, "__dataclass_fields__") is not None:
+    if member_of(cls, "__dataclass_fields__") is not None:
         return Kind.DATACLASS
-    if tuple in bases and _member(cls, "_fields") is not None:
+    if tuple in bases and member_of(cls, "_fields") is not None:
         return Kind.NAMED_TUPLE
     return None
 
@@ -125,40 +160,63 @@ def _unknown(name: str, found: str) -> UnknownTypeNameError:
     )
 
 
-def _what_is_wrong(name: str, found: Any) -> str:
+def _what_is_wrong(name: str, cls: Any) -> str:
     module, _, qualname = name.partition(":")
     if module not in sys.modules:
         return type_modules.why_not(module[:200])
-    if found is None:
+    if cls is None:
         return f"the module has no such class: {shorten(qualname)}"
     return f"{shorten(qualname)} is not a data class"
-
-
-def _is_found(name: str, cls: type) -> bool:
-    return _find(name) is cls
 
 
 def _find_or_import(name: str) -> Any:
     module = name.partition(":")[0]
     if module not in sys.modules:
         type_modules.import_for(module)
-    return _find(name)
+    return _find(name, _find_or_import)
 
 
-def _find(name: str) -> Any:
-    """Return the object with that name in a loaded module, or None."""
+def _find(name: str, find_part: Callable[[str], Any] | None = None) -> Any:
+    """Return the object with that name in a loaded module, or None.
+
+    Args:
+        name: The name.
+        find_part: Finds the parts of a parametrized model. Default: this function.
+    """
     module_name, _, qualname = name.partition(":")
     module = sys.modules.get(module_name)
-    if module is None or not issubclass(type(module), ModuleType):
-        return None
-    first, *rest = qualname.split(".")
+    is_module = issubclass(type(module), ModuleType)
     # Not by attribute: a module may compute its attributes, for example by importing.
-    found: Any = object.__getattribute__(module, "__dict__").get(first)
-    for part in rest:
-        if not _is_class(found):
+    content: Any = object.__getattribute__(module, "__dict__") if is_module else {}
+    if "[" in qualname:
+        # A model whose arguments have no names is there under its own name if the module has written it.
+        return content.get(qualname) or _parametrized(name, find_part or _find)
+    first, *parts = qualname.split(".")
+    value: Any = content.get(first)
+    for part in parts:
+        if not _is_class(value):
             return None
-        found = _member(found, part)
-    return found
+        value = member_of(value, part)
+    return value
+
+
+def _parametrized(name: str, find_part: Callable[[str], Any]) -> Any:
+    """Return the parametrized model with that name, or None."""
+
+    def find(part: str) -> Any:
+        resolved_type = find_part(part)
+        if resolved_type is None:
+            # The class was moved or renamed.
+            resolved_type = upgrade_of(part)
+        if _is_class(resolved_type) or type(resolved_type) is NewType:
+            return resolved_type
+        raise UnreadableTypeError(part)
+
+    try:
+        model = read_type(name, find)
+    except UnreadableTypeError:
+        return None
+    return model if parameters_of(model) is not None else None
 
 
 def _is_class(value: Any) -> bool:
@@ -166,7 +224,7 @@ def _is_class(value: Any) -> bool:
     return issubclass(type(value), type)
 
 
-def _member(cls: Any, name: str) -> Any:
+def member_of(cls: Any, name: str) -> Any:
     """Return the attribute that ``cls`` or a base of it defines, without running descriptors."""
     for base in _mro(cls):
         members = _DICT(base)

@@ -130,8 +130,8 @@ class DelayedEvents:
             Their bytes, and the time of the next one, or None.
         """
         agenda = self._agenda()
-        found: list[bytes] = []
-        while agenda is not None and agenda.first and (most is None or len(found) < most):
+        packed_events: list[bytes] = []
+        while agenda is not None and agenda.first and (most is None or len(packed_events) < most):
             due, number = agenda.first[0]
             if until is not None and due > until:
                 break
@@ -143,17 +143,17 @@ class DelayedEvents:
                     found="nothing",
                     fix="restore from another checkpoint, and report this: state is never written so",
                 )
-            found.append(packed)
+            packed_events.append(packed)
             self._entries.remove(number)
             del agenda.first[0]
             if not agenda.first and agenda.pages:
                 self._turn(agenda)
         if agenda is None or not agenda.first:
             self._entries.remove(_AGENDA)
-            return found, None
-        if found:
+            return packed_events, None
+        if packed_events:
             self._entries.put(_AGENDA, agenda.pack())
-        return found, agenda.first[0][0]
+        return packed_events, agenda.first[0][0]
 
     def all(self) -> list[tuple[int, bytes]]:
         """Return all events of the key with their times, in order; for tests and commands."""
@@ -162,6 +162,18 @@ class DelayedEvents:
             return []
         pages = [time for page in agenda.pages for time in self._page(page.page)]
         return [(due, self._entries.get(number) or b"") for due, number in (*agenda.first, *pages)]
+
+    def times(self, until: int) -> list[int]:
+        """Return the times of the events of the key up to a time, in order; reads no page that is later."""
+        agenda = self._agenda()
+        if agenda is None:
+            return []
+        times = list(agenda.first)
+        for page in agenda.pages:
+            if page.due > until:
+                break
+            times += self._page(page.page)
+        return [due for due, _ in times if due <= until]
 
     # -- pages ------------------------------------------------------------------------
 
@@ -205,8 +217,8 @@ def _entry_of(page: int) -> int:
     return _AGENDA - 1 - page
 
 
-def _times(found: list[list[int]]) -> list[Time]:
-    return [(due, number) for due, number in found]
+def _times(pairs: list[list[int]]) -> list[Time]:
+    return [(due, number) for due, number in pairs]
 
 
 def _fields(data: bytes) -> Any:

@@ -9,6 +9,8 @@ Five keyed states, whose names and formats are part of every savepoint:
 ``unpruned`` a mark of keys whose records must be pruned; ``journal.unpruned`` writes and removes it
 ``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
+
+The states ``journals`` and ``journal-positions`` belong to no key: see ``journal.other_jobs``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.serde.codec import unknown_version
 from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
-from flink_agents.runtime.state.slots import MapSlot, ValueSlot
+from flink_agents.runtime.state.slots import MapSlot, OperatorSlot, ValueSlot
 from flink_agents.runtime.state.suspended import ReleasedRun
 
 HEAD_STATE = "head"
@@ -33,6 +35,11 @@ PENDING_STATE = "pending"
 MEMORY_STATE = "memory"
 UNPRUNED_STATE = "unpruned"
 DELAYED_STATE = "delayed"
+JOURNALS_STATE = "journals"
+POSITIONS_STATE = "journal-positions"
+
+POSITION = "position"
+"""The name of the store's position in the state ``journals``."""
 
 OBJECT = b"\x00"
 """The bytes of an object node in memory."""
@@ -99,9 +106,13 @@ class Keys(Protocol):
 
 
 class KeyedState:
-    """The five states of an operator. Each access is to the entry of the current key."""
+    """The states of an operator. Each access is to the entry of the current key, except for ``journals``.
 
-    __slots__ = ("delayed", "head", "memory", "pending", "unpruned")
+    Args:
+        journals: The identity of the journals, which belongs to no key; None if the host has no such state.
+    """
+
+    __slots__ = ("delayed", "head", "journals", "memory", "pending", "unpruned")
 
     def __init__(
         self,
@@ -110,8 +121,10 @@ class KeyedState:
         memory: MapSlot[str],
         unpruned: ValueSlot,
         delayed: MapSlot[int],
+        journals: OperatorSlot | None = None,
     ) -> None:
         self.head = head
+        self.journals = journals
         self.unpruned = unpruned
         self.pending = PendingInputs(pending)
         self.memory = memory
@@ -215,16 +228,21 @@ class Head:
         """Move the key's runs to another job, which has recorded nothing of the key yet."""
         origin = self.journal_id, self.marker, self.next_pending
         self.origins = (origin, *self.origins) if self.has_pending else ()
-        self.marker, self.skipped, self.journal_id = None, {}, journal_id
+        self.marker = None
+        self.skipped = {}
+        self.journal_id = journal_id
 
     def move(self, store_id: str) -> None:
         """Continue with a copy of the store in which runs of the key were recorded."""
-        self.origins = [(journal_id, None, before) for journal_id, _, before in self.origins]
-        self.store, self.marker = store_id, None
+        self.origins = [(journal_id, None, input_number) for journal_id, _, input_number in self.origins]
+        self.store = store_id
+        self.marker = None
 
     def leave(self) -> None:
         """Drop the store in which runs of the key were recorded."""
-        self.store, self.marker, self.origins = None, None, ()
+        self.store = None
+        self.marker = None
+        self.origins = ()
 
     @property
     def has_pending(self) -> bool:

@@ -97,39 +97,44 @@ class Mailbox:
         return next((signal for signal in self.signals if signal.identity == identity), None)
 
     def undecided(
-        self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
+        self, taken_identities: Iterable[str], recorded: Iterable[tuple[str, str | None]]
     ) -> list[tuple[StoredSignal, int]]:
         """Return the undecided signals, each with the count of later signals of its name that a run took.
 
         Args:
-            taken: Identities of the signals that a run has taken.
+            taken_identities: Identities of the signals that a run has taken.
             recorded: Those among them that are only in the store, with names. If they are not here, they
                 come later.
         """
         if all(signal.run != UNDECIDED for signal in self.signals):
             return []
-        here, identities = {signal.identity for signal in self.signals}, set(taken)
+        here = {signal.identity for signal in self.signals}
+        identities = set(taken_identities)
         later = Counter(name for identity, name in recorded if identity not in here)
-        found: list[tuple[StoredSignal, int]] = []
+        undecided_signals: list[tuple[StoredSignal, int]] = []
         for place, signal in enumerate(self.signals):
             if signal.run == UNDECIDED:
-                after = [other for other in self.signals[place + 1 :] if other.name == signal.name]
-                ended = sum(other.identity in identities for other in after)
-                found.append((signal, ended + later[signal.name]))
-        return found
+                after = [
+                    later_signal
+                    for later_signal in self.signals[place + 1 :]
+                    if later_signal.name == signal.name
+                ]
+                ended = sum(later_signal.identity in identities for later_signal in after)
+                undecided_signals.append((signal, ended + later[signal.name]))
+        return undecided_signals
 
     def take(self, identities: Iterable[str], until: int) -> None:
         """Remove the signals that a run has taken, and remember their ids."""
         for identity in identities:
-            found = self.find(identity)
-            if found is None:
+            signal = self.find(identity)
+            if signal is None:
                 # The source will send it again after a restore. Then it must be dropped.
                 self.owed.append((identity, until))
                 continue
-            self.signals.remove(found)
-            if found.id is not None:
+            self.signals.remove(signal)
+            if signal.id is not None:
                 # A signal with the same id is a duplicate until then.
-                self.seen[found.id] = until
+                self.seen[signal.id] = until
 
     def expire(self, now: int, untaken: Iterable[StoredSignal] | None = None) -> list[StoredSignal]:
         """Remove everything that has expired; returns the signals that no run has taken.

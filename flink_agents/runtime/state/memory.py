@@ -22,8 +22,16 @@ from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
 
 Guard = Callable[[], None]
 Noted = Callable[["MemoryTree", str, Any], None]
-Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
-"""The writes of a run, in order: tree, path, True if it was written before, and the bytes from before."""
+Written = dict[str, bytes | None]
+"""The written nodes of a tree, by path."""
+
+Undo = list[tuple[Written, MemoryScope | None, str, bool, bytes | None]]
+"""The writes of a run, in order.
+
+Each has the written nodes of its tree, the scope (None if state already has the write), the path, True if
+it was written before, and the bytes from before. It does not refer to the tree, which refers to this list:
+each run would leave a cycle.
+"""
 
 
 @lru_cache(maxsize=8192)
@@ -83,7 +91,7 @@ class MemoryTree:
         self._slot = slot
         self._expires = expires
         self._cached: dict[str, bytes | None] = {} if cached is None else cached
-        self._written: dict[str, bytes | None] = {}
+        self._written: Written = {}
         self._undo = undo
         self._loaded = slot is None
 
@@ -120,7 +128,8 @@ class MemoryTree:
     def put(self, path: str, data: bytes | None) -> None:
         """Buffer the bytes of the node at ``path``; None removes it."""
         written = self._written
-        self._undo.append((self, path, path in written, written.get(path)))
+        scope = None if self.applied else self.scope
+        self._undo.append((written, scope, path, path in written, written.get(path)))
         written[path] = data
 
     def below(self, path: str) -> list[str]:
@@ -235,12 +244,10 @@ class MemoryTree:
         twin._loaded = self._loaded
         return twin
 
-    def take_back(self, path: str, had: bool, data: bytes | None) -> None:
-        """Undo one write."""
-        if had:
-            self._written[path] = data
-        else:
-            del self._written[path]
+    @property
+    def written(self) -> Written:
+        """The nodes that were written."""
+        return self._written
 
     def nodes(self) -> dict[str, bytes]:
         """Return the nodes from before the run that were read so far."""
@@ -265,7 +272,8 @@ class MemoryTree:
         Objects come after the nodes inside of them, so that no object expires before its fields.
         """
         changes: dict[str, bytes | None] = {}
-        cached, expires = self._cached, self._expires
+        cached = self._cached
+        expires = self._expires
         for path, data in reversed(self._written.items()):
             if cached.get(path) != data or (expires and data is not None):
                 changes[path] = data
@@ -318,6 +326,16 @@ class ScopedTree(MemoryTree):
                 self._outer.make_parents(full)
             if data is not None or self._outer.raw(full) is not None:
                 self._outer.put(full, data)
+
+
+def take_back(undo: Undo, mark: int) -> None:
+    """Undo the writes that were made since the log had the length ``mark``."""
+    while len(undo) > mark:
+        written, _, path, was_written, data = undo.pop()
+        if was_written:
+            written[path] = data
+        else:
+            del written[path]
 
 
 def write_nodes(slot: MapSlot[str], nodes: dict[str, bytes | None]) -> None:

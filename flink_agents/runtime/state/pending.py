@@ -148,7 +148,8 @@ class PendingInputs:
 
     def inputs_and_wake_ups(self) -> tuple[list[tuple[int, bytes]], list[int]]:
         """Return all inputs that wait, and the numbers of the wake-ups."""
-        inputs, wake_ups = list[tuple[int, bytes]](), list[int]()
+        inputs = list[tuple[int, bytes]]()
+        wake_ups = list[int]()
         for number, entry in self._entries.items():
             if entry[:2] == _WAKE_UP:
                 wake_ups.append(number)

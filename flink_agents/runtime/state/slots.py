@@ -1,4 +1,4 @@
-"""The interface of Flink's keyed state that the core uses: a value and a map of the current key."""
+"""The interface of Flink's state that the core uses: values and maps of a key, a map of the operator."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ class ValueSlot(Protocol):
         ...
 
 
+class OperatorSlot(Protocol):
+    """A map of the operator, which belongs to no key: each subtask has a copy."""
+
+    def put(self, name: str, value: bytes) -> None:
+        """Set the bytes under ``name``."""
+        ...
+
+    def items(self) -> Iterable[tuple[str, bytes]]:
+        """Return all entries; after a restore, also the positions of subtasks that this one continues."""
+        ...
+
+
 class MapSlot(Protocol[K]):
     """A map of the current key."""
 
@@ -40,5 +52,9 @@ class MapSlot(Protocol[K]):
         ...
 
     def items(self) -> Iterable[tuple[K, bytes]]:
-        """Return all entries."""
+        """Return all entries that have not expired."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all entries, and the map itself."""
         ...

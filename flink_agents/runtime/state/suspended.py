@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
 import msgpack
@@ -17,9 +17,12 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.serde.codec import unknown_version
 
-_VERSION = b"\x01"
-_RELEASED_VERSION = b"\x02"
+_VERSION = b"\x03"
+_RELEASED_VERSION = b"\x04"
 """Version of the entry of a released run: it has three more fields."""
+
+_FORMER_VERSIONS = b"\x01", b"\x02"
+"""The same two, without the submission of the run, and without the start and the request of its waits."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which may come from outside."""
@@ -59,6 +62,9 @@ class StoredWait:
         task: The path of the task that waits.
         nth: The number of earlier waits of that task.
         deadline: The time at which it ends by itself, in milliseconds since the epoch; None for never.
+        began: The time at which it began, in milliseconds since the epoch; None if an earlier version of the
+            package stored it.
+        request: The approval request whose answer it waits for, in the form of ``waits.requests``; or None.
     """
 
     kind: ClassVar[str]
@@ -66,8 +72,15 @@ class StoredWait:
     step: str
     task: str
     nth: int
-    deadline: int | None
+    deadline: int | None = None
     name: str | None = None
+    began: int | None = None
+    request: bytes | None = None
+
+    @property
+    def identity(self) -> StoredWait:
+        """The same wait without what may change: its times, and its request."""
+        return replace(self, deadline=None, began=None, request=None)
 
     def id(self, key_text: str, seq: int) -> str:
         """Return the text by which a signal can name the wait."""
@@ -75,7 +88,7 @@ class StoredWait:
 
     def fields(self) -> list[Any]:
         """Return the fields that state stores."""
-        return [self.step, self.task, self.nth, self.name, self.deadline]
+        return [self.step, self.task, self.nth, self.name, self.deadline, self.began, self.request]
 
 
 @dataclass(frozen=True)
@@ -93,11 +106,19 @@ class StoredSignalWait(StoredWait):
     name: str = ""
 
 
-def read_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> StoredWait:
-    """Return the wait with these :meth:`StoredWait.fields`."""
+def read_wait(
+    step: str,
+    task: str,
+    nth: int,
+    name: str | None,
+    deadline: int | None,
+    began: int | None = None,
+    request: bytes | None = None,
+) -> StoredWait:
+    """Return the wait with these :meth:`StoredWait.fields`. Those of earlier versions lack the last two."""
     if name is None:
-        return StoredPause(step, task, nth, deadline)
-    return StoredSignalWait(step, task, nth, deadline, name)
+        return StoredPause(step, task, nth, deadline, None, began)
+    return StoredSignalWait(step, task, nth, deadline, name, began, request)
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
@@ -129,6 +150,8 @@ class Suspension:
         waits: Its open waits.
         left: The number of outputs and side outputs of each execution that have left, by its path.
         failed: Failed attempts of the execution that waits, by its path.
+        submission: Identifies the submission of the job that suspended it: another one may have other code.
+            Empty if an earlier version of the package stored it.
         parts: The ends of the parts of a released run: the execution that waited there, and the number of
             records by then.
         input: The bytes of the input of a released run, which no longer waits among the others; else
@@ -148,6 +171,7 @@ class Suspension:
     waits: Sequence[StoredWait] = ()
     left: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     failed: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict[str, Sequence[Sequence[Any]]])
+    submission: str = ""
     parts: Sequence[tuple[str, int]] = ()
     input: bytes | None = None
     identity: str | None = None
@@ -161,7 +185,7 @@ class Suspension:
     @property
     def due(self) -> int | None:
         """The time at which the first of its waits ends by itself; None if none does."""
-        ends = [self.last_deadline, *(one.deadline for one in self.waits)]
+        ends = [self.last_deadline, *(wait.deadline for wait in self.waits)]
         return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:
@@ -179,6 +203,7 @@ class Suspension:
             [wait.fields() for wait in self.waits],
             {path: list(counts) for path, counts in self.left.items()},
             {path: [list(attempt) for attempt in failed] for path, failed in self.failed.items()},
+            self.submission,
         )
         if self.input is None:
             return _VERSION + _pack(fields)
@@ -193,14 +218,17 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        if data[:1] not in (_VERSION, _RELEASED_VERSION):
+        version = data[:1]
+        if version not in (_VERSION, _RELEASED_VERSION, *_FORMER_VERSIONS):
             raise unknown_version("a suspended run", data, _VERSION, _RELEASED_VERSION)
         try:
-            fields = msgpack.unpackb(data[1:], strict_map_key=False)
-            number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = fields[
-                :11
-            ]
-            parts, packed, identity = fields[11:14] if data[:1] == _RELEASED_VERSION else ((), None, None)
+            fields: list[Any] = msgpack.unpackb(data[1:], strict_map_key=False)
+            if version in _FORMER_VERSIONS:
+                fields.insert(11, "")
+            number, seq, started_at, plan, records, unstored, bound, recorded, waits = fields[:9]
+            output_counts, failed, submission = fields[9:12]
+            is_released = version in (_RELEASED_VERSION, _FORMER_VERSIONS[1])
+            parts, packed, identity = fields[12:15] if is_released else ((), None, None)
             return cls(
                 number,
                 seq,
@@ -211,8 +239,9 @@ class Suspension:
                 bound,
                 recorded,
                 [read_wait(*wait) for wait in waits],
-                {path: (counts[0], counts[1]) for path, counts in left.items()},
+                {path: (counts[0], counts[1]) for path, counts in output_counts.items()},
                 failed,
+                submission,
                 tuple((step, count) for step, count in parts),
                 packed,
                 identity,

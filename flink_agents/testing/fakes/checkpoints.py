@@ -33,11 +33,12 @@ class FakeFlink(CheckpointPoller):
 
     def pruner(self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics) -> Pruner | None:
         """Return the pruner of a subtask, by the harness's clock; None if nothing is pruned."""
-        policy, retention = Prune(config.get(AgentOptions.PRUNE)), config.get(AgentOptions.RETENTION)
+        policy = Prune(config.get(AgentOptions.PRUNE))
+        retention = config.get(AgentOptions.RETENTION)
         if policy is Prune.NEVER:
             return None
-        kept: timedelta = retention
-        return Pruner(policy, kept.total_seconds(), metrics, self, True, lambda: clock() / 1000)
+        retention_period: timedelta = retention
+        return Pruner(policy, retention_period.total_seconds(), metrics, self, True, lambda: clock() / 1000)
 
     def listen(self, listener: Listener) -> None:
         """Report all answers to ``listener`` from now on, instead of a thread that polls Flink."""
@@ -46,7 +47,7 @@ class FakeFlink(CheckpointPoller):
 
     def forget(self, listener: Listener) -> None:
         """Stop reporting to it."""
-        self._told = [one for one in self._told if one is not listener]
+        self._told = [other_listener for other_listener in self._told if other_listener is not listener]
 
     def trigger(self) -> int:
         """Take a checkpoint, and return its number. It includes everything committed before."""

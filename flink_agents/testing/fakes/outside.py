@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +110,9 @@ class AnswerLog:
         self.repeats = False
         self._begin_execution()
         if forget:
-            self._answers, self._orders, self._most_made = {}, 0, {}
+            self._answers = {}
+            self._orders = 0
+            self._most_made = {}
             self.timed = False
 
     def die(self) -> None:
@@ -123,8 +126,10 @@ class AnswerLog:
             timed: True if a time-out may have influenced the result.
         """
         deliveries = [step.delivery for step in self._steps]
-        self.timed = self.timed or timed or any(one.fired for one in deliveries if one is not None)
-        self._most_made = {asked: _in_all_runs(made) for asked, made in self._made.items()}
+        self.timed = (
+            self.timed or timed or any(delivery.fired for delivery in deliveries if delivery is not None)
+        )
+        self._most_made = {call_key: _in_all_runs(counts) for call_key, counts in self._made.items()}
 
     @property
     def has_answers(self) -> bool:
@@ -136,19 +141,19 @@ class AnswerLog:
         self.repeats = True
         self._begin_execution()
         with self._lock:
-            for (asked, number), answers in self._answers.items():
-                if number < stored[asked]:
+            for (call_key, number), answers in self._answers.items():
+                if number < stored[call_key]:
                     self._over.update(answer.order for answer in answers)
 
     def repeated(self, stored: Counter[MadeCall]) -> list[str]:
         """Return the functions called after the crash although all of their calls are ``stored``."""
-        found: list[str] = []
-        for asked, count in stored.items():
-            executions = self._executed.get(asked, {})
+        functions: list[str] = []
+        for call_key, count in stored.items():
+            executions = self._executed.get(call_key, {})
             again = _in_all_runs({execution: len(calls) for execution, calls in executions.items()})
-            if again and again + count > self._most_made.get(asked, 0):
-                found.append(asked[3])
-        return found
+            if again and again + count > self._most_made.get(call_key, 0):
+                functions.append(call_key[3])
+        return functions
 
     def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[MadeCall]:
         """Return the stored calls among records; none if some were made void."""
@@ -161,8 +166,8 @@ class AnswerLog:
                     call = CallRecord.unpack(self._codec, record.data).call
                     # Executions of actions make calls, in any of their tasks.
                     step, _ = task_of(record.step)
-                    asked = (journal.key, self._number(record.seq), step)
-                    stored[(*asked, call.function, call.arguments)] += 1
+                    step_key = (journal.key, self._number(record.seq), step)
+                    stored[(*step_key, call.function, call.arguments)] += 1
         return stored
 
     def _number(self, seq: int) -> int:
@@ -189,7 +194,7 @@ class AnswerLog:
         except AgentsError:
             return what  # The runtime rejects it.
         run = step.run
-        asked = (
+        call_key = (
             run.key_text,
             self._number(run.sequence_number),
             step.path,
@@ -199,11 +204,11 @@ class AnswerLog:
         execution = (step.run.sequence_number, id(step))
         with self._lock:
             self._steps.append(step)  # As long as it exists, no other object has its id.
-            number = self._made[asked][execution]
-            self._made[asked][execution] += 1
-        call = _Call(self, asked, number, execution)
-        made: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
-        return replace(what, function=made, name=what.identity)
+            number = self._made[call_key][execution]
+            self._made[call_key][execution] += 1
+        call = _Call(self, call_key, number, execution)
+        function: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
+        return replace(what, function=function, name=what.identity)
 
     def began(self, call: _Call) -> RecordedAnswer | None:
         """Record that the function of a call starts, and return the answer to repeat."""
@@ -212,9 +217,9 @@ class AnswerLog:
             if not self.repeats:
                 return None
             answers = self._answers.get((call.asked, call.number), [])
-            given = self._given[call.asked, call.number]
+            answer_index = self._given[call.asked, call.number]
             self._given[call.asked, call.number] += 1
-            return answers[min(given, len(answers) - 1)] if answers else None
+            return answers[min(answer_index, len(answers) - 1)] if answers else None
 
     def ended(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
         """Record the answer of a function."""
@@ -248,10 +253,10 @@ class AnswerLog:
         """Return True if all earlier answers have been given."""
         with self._lock:
             return not self.ordered or all(
-                other.order in self._over
+                other_answer.order in self._over
                 for answers in self._answers.values()
-                for other in answers
-                if other.order < answer.order
+                for other_answer in answers
+                if other_answer.order < answer.order
             )
 
     def came(self, answer: RecordedAnswer) -> None:
@@ -276,7 +281,7 @@ class _Call:
         async def function(*args: Any, **kwargs: Any) -> Any:
             answer = self.outside.began(self)
             if answer is None:
-                return await self._recorded(what, args, kwargs)
+                return await self._recorded(functools.partial(what.function, *args, **kwargs))
             for pause in self.outside.pauses_before(answer, what.seconds):
                 await asyncio.sleep(pause)
             self.outside.came(answer)
@@ -284,10 +289,10 @@ class _Call:
 
         return function
 
-    async def _recorded(self, what: DurableCallable, args: Any, kwargs: Any) -> Any:
+    async def _recorded(self, function: Callable[[], Awaitable[Any]]) -> Any:
         began = time.monotonic()
         try:
-            value = await what.function(*args, **kwargs)
+            value = await function()
         except BaseException as error:
             if cancelled_from_outside(error):
                 raise  # No answer came.
@@ -313,6 +318,9 @@ class _Call:
             except BaseException as error:
                 self.outside.ended(self, time.monotonic() - began, None, error)
                 raise
+            if inspect.isawaitable(value):
+                # The answer comes when the runtime awaits it, which works only once.
+                return self._recorded(lambda: value)
             self.outside.ended(self, time.monotonic() - began, value, None)
             return value
 
@@ -336,7 +344,7 @@ class OutsideCalls:
 
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         """Make a call of an action that runs on the agent loop."""
         return self._inner.call(step, self._outside.of(step, what, args, kwargs), args, kwargs)
 

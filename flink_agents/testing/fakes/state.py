@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.common.metrics import Gauge
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
-from flink_agents.runtime.state.keyed_state import KeyedState
+from flink_agents.runtime.state.keyed_state import POSITION, KeyedState
 
 K = TypeVar("K")
 
@@ -76,6 +76,7 @@ class FakeBackend:
         memory_ttl: Lifetime of memory entries in milliseconds, or None.
 
     Attributes:
+        journals: The state of the operator that names the store.
         behind: The subtask as downstream streams see it, if event time is held.
         touched: Keys whose state was used since this set was last cleared.
         timers: The timers by the name of their kind in :class:`KeyState`.
@@ -83,6 +84,7 @@ class FakeBackend:
 
     def __init__(self, clock: Callable[[], int], memory_ttl: int | None) -> None:
         self.keys: dict[str, KeyState] = {}
+        self.journals = OperatorState()
         self.key: str | None = None
         self.clock = clock
         self.memory_ttl = memory_ttl
@@ -119,11 +121,18 @@ class FakeBackend:
         """Return the position of a key in the order in which the subtask first saw them."""
         return self._numbers[key]
 
-    def keyed_state(self) -> KeyedState:
-        """Return the states in the form that the core takes."""
-        head, unpruned = _Value(self, "head"), _Value(self, "unpruned")
-        pending, delayed = _Entries(self, "pending"), _Entries(self, "delayed")
-        return KeyedState(head, pending, _Memory(self), unpruned, delayed)
+    def keyed_state(self, names_store: bool = True) -> KeyedState:
+        """Return the states in the form that the core takes.
+
+        Args:
+            names_store: True if state names the store.
+        """
+        head = _Value(self, "head")
+        unpruned = _Value(self, "unpruned")
+        pending = _Entries(self, "pending")
+        delayed = _Entries(self, "delayed")
+        journals = self.journals if names_store else None
+        return KeyedState(head, pending, _Memory(self), unpruned, delayed, journals)
 
     def tell(self, low: LowWatermark) -> None:
         """Report the subtask's output watermark downstream."""
@@ -179,6 +188,47 @@ class FakeBackend:
         self.current.event_timers.discard(timestamp)
 
 
+class OperatorState:
+    """The state of an operator that names its store, as Flink restores it for a subtask.
+
+    Args:
+        copies: The entries of a copy, which each subtask has.
+        positions: The positions of the subtasks that this one continues.
+    """
+
+    def __init__(self, copies: Mapping[str, bytes] | None = None, positions: Sequence[bytes] = ()) -> None:
+        self._copies = dict(copies or {})
+        self._positions = tuple(positions)
+
+    def put(self, name: str, value: bytes) -> None:
+        """Set the bytes under a name."""
+        self._copies[name] = _as_bytes(value)
+        if name == POSITION:
+            self._positions = (value,)
+
+    def items(self) -> list[tuple[str, bytes]]:
+        """Return all entries, with the positions of all subtasks that this one continues."""
+        return [*self._copies.items(), *((POSITION, position) for position in self._positions)]
+
+    def copy(self) -> OperatorState:
+        """Return an independent copy."""
+        return OperatorState(self._copies, self._positions)
+
+    @classmethod
+    def of_subtask(cls, number: int, parallelism: int, states: Sequence[OperatorState]) -> OperatorState:
+        """Return the restored state of a subtask: a copy, and a part of the positions.
+
+        Args:
+            number: Its number.
+            parallelism: Number of subtasks.
+            states: The states of all subtasks in the checkpoint.
+        """
+        if not states:
+            return cls()
+        positions = [position for state in states for position in state._positions]
+        return cls(states[number % len(states)]._copies, positions[number::parallelism])
+
+
 class _Value:
     def __init__(self, backend: FakeBackend, name: str) -> None:
         self._backend = backend
@@ -217,6 +267,9 @@ class _Entries(_Map[int]):
     def remove(self, key: int) -> None:
         self._of_key.pop(key, None)
 
+    def clear(self) -> None:
+        self._of_key.clear()
+
     def items(self) -> Iterable[tuple[int, bytes]]:
         return list(self._of_key.items())
 
@@ -233,6 +286,9 @@ class _Memory(_Map[str]):
 
     def remove(self, key: str) -> None:
         self._backend.current.memory.pop(key, None)
+
+    def clear(self) -> None:
+        self._backend.current.memory.clear()
 
     def items(self) -> Iterable[tuple[str, bytes]]:
         live = ((key, self.get(key)) for key in list(self._backend.current.memory))
@@ -266,9 +322,10 @@ class DownstreamView:
 
     def row(self, tag: str = "") -> int:
         """Accept a row, and return the watermark before it."""
-        before, carried = self.watermark(tag), self._low.take(tag)
-        self._told[tag] = before if carried is None else max(before, carried)
-        return before
+        watermark = self.watermark(tag)
+        carried = self._low.take(tag)
+        self._told[tag] = watermark if carried is None else max(watermark, carried)
+        return watermark
 
     def carriers(self) -> None:
         """Accept the due rows that have a watermark but no output."""
@@ -287,6 +344,7 @@ class Snapshot:
         max_parallelism: Number of key groups.
         inputs: Number of inputs that the harness had recorded for :meth:`OperatorHarness.recover`.
         number: Its number, if the harness has ``checkpoints=True``; else 0.
+        journals: The state of each subtask that names its store.
     """
 
     keys: Mapping[str, KeyState]
@@ -295,6 +353,7 @@ class Snapshot:
     max_parallelism: int
     inputs: int = 0
     number: int = 0
+    journals: tuple[OperatorState, ...] = ()
 
 
 def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:

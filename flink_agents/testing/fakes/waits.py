@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from flink_agents.api.events import Event
 from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.state.delayed import DelayedEvents, DelayedInput
 from flink_agents.runtime.state.pending import PendingKind
+from flink_agents.runtime.state.slots import MapSlot
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
-from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.fakes.state import KeyState
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,13 @@ def unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | 
 
 def suspended_in(state: KeyState) -> list[Suspension]:
     """Return the suspended runs in the state of a key."""
-    entries = [entry for number, entry in state.pending.items() if number < 0]
-    return [Suspension.unpack(one[2:]) for one in entries if one[1] == PendingKind.RESUMPTION]
+    runs = (suspension_of(entry) for number, entry in state.pending.items() if number < 0)
+    return [run for run in runs if run is not None]
+
+
+def suspension_of(entry: bytes) -> Suspension | None:
+    """Return the suspended run that an entry of a key holds; None if it holds something else."""
+    return Suspension.unpack(entry[2:]) if entry[1] == PendingKind.RESUMPTION else None
 
 
 def waits_of(waits: Iterable[tuple[str, StoredWait]]) -> list[PendingWait]:
@@ -58,7 +64,7 @@ def waits_of(waits: Iterable[tuple[str, StoredWait]]) -> list[PendingWait]:
 
 def waits_in(state: KeyState, key_text: str, without: Collection[int] = ()) -> list[PendingWait]:
     """Return the waits of the suspended runs of a key, except those ``without`` their number."""
-    runs = [one for one in suspended_in(state) if one.seq not in without]
+    runs = [run for run in suspended_in(state) if run.seq not in without]
     return waits_of((wait.id(key_text, run.seq), wait) for run in runs for wait in run.waits)
 
 
@@ -88,22 +94,25 @@ class Due(NamedTuple):
 
 def delayed_in(state: KeyState) -> list[Due]:
     """Return the delayed events of a key, by time."""
-    return [Due(*one) for one in _events_of(state).all()] if state.delayed else []
+    return [Due(*event) for event in _events_of(state).all()] if state.delayed else []
 
 
 def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
     """Return the delayed events of a key in a form to display."""
-    found: list[PendingDelayed] = []
+    delayed_events: list[PendingDelayed] = []
     for due, packed in delayed_in(state):
         sent, _ = shared.codec.decode(packed)
         assert isinstance(sent, DelayedInput)
         event = shared.code.events.unpacked(*shared.codec.decode(sent.event))
-        found.append(PendingDelayed(event, due, sent.action, sent.sequence_number))
-    return found
+        delayed_events.append(PendingDelayed(event, due, sent.action, sent.sequence_number))
+    return delayed_events
+
+
+def delayed_times(state: KeyState, until: int) -> list[int]:
+    """Return the times of the delayed events of a key up to a time, in order."""
+    return _events_of(state).times(until) if state.delayed else []
 
 
 def _events_of(state: KeyState) -> DelayedEvents:
-    backend = FakeBackend(lambda: 0, None)
-    backend.restore("", state)
-    backend.key = ""
-    return backend.keyed_state().delayed
+    # It only reads, for which a dictionary is enough.
+    return DelayedEvents(cast("MapSlot[int]", state.delayed))

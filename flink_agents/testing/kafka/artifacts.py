@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
 from flink_agents.connectors.maven import CHECK_NETWORK, download, exclusive
-from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, find_java_home, search_java
+from flink_agents.runtime.flink.launch.jvm import find_java_home, java_fix, search_java
 
 KAFKA_VERSION = "4.3.1"
 """The version of Apache Kafka."""
@@ -43,7 +44,7 @@ def require_extra() -> None:
             "A Kafka broker needs packages that are not installed.",
             expected="the extra kafka",
             found=f"no package {', '.join(missing)}",
-            fix='pip install "flink-agents-python[kafka]"',
+            fix=install_command("kafka"),
         )
 
 
@@ -54,20 +55,20 @@ def find_java() -> Path:
         JavaNotFoundError: There is none that is new enough.
     """
     without_home = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    found: list[str] = []
+    old_runtimes: list[str] = []
     for environ in (os.environ, without_home):
         runtime = search_java(environ).runtime
         if runtime is not None and runtime.version >= OLDEST_JAVA:
             return runtime.home
         if runtime is not None:
-            found.append(f"{runtime.home} is Java {runtime.version}")
-    if not found:
+            old_runtimes.append(f"{runtime.home} is Java {runtime.version}")
+    if not old_runtimes:
         return find_java_home().home
     raise JavaNotFoundError(
         "No Java runtime that Kafka can use was found.",
         expected=f"Java {OLDEST_JAVA} or 21",
-        found="; ".join(dict.fromkeys(found)),
-        fix=INSTALL_JAVA,
+        found="; ".join(dict.fromkeys(old_runtimes)),
+        fix=java_fix(),
     )
 
 
@@ -101,7 +102,7 @@ def class_path() -> list[Path]:
 def _listed(listing: Path) -> list[Path]:
     """Return the files of an earlier resolution, unless one is missing."""
     try:
-        jars = [Path(one) for one in json.loads(listing.read_text(encoding="utf-8"))]
+        jars = [Path(path) for path in json.loads(listing.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
         return []
     return jars if all(jar.is_file() for jar in jars) else []
@@ -111,11 +112,13 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     import jgo
 
     artifacts = list(jgo.resolve(KAFKA, repositories=repositories))
-    known = {(one.groupId, one.artifactId) for one in artifacts}
-    version = next(one.version for one in artifacts if one.artifactId == "log4j-core")
+    coordinates = {(artifact.groupId, artifact.artifactId) for artifact in artifacts}
+    version = next(artifact.version for artifact in artifacts if artifact.artifactId == "log4j-core")
     # Resolved separately: together with Kafka, its parent's list of versions would choose other clients.
     logging = jgo.resolve(f"{LOGGING}:{version}", repositories=repositories)
-    artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
+    artifacts += [
+        artifact for artifact in logging if (artifact.groupId, artifact.artifactId) not in coordinates
+    ]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         return list(pool.map(download, artifacts))
 

@@ -133,7 +133,8 @@ class KafkaBroker:
 
     def status(self) -> BrokerStatus:
         """Return its status."""
-        state, process = self._state(), self._process()
+        state = self._state()
+        process = self._process()
         return BrokerStatus(
             running=process is not None,
             pid=None if process is None else process.pid,
@@ -258,22 +259,23 @@ class KafkaBroker:
 
     def _require_same(self) -> None:
         state = self._known()
-        for what, wanted, found in (
+        for what, wanted, actual_value in (
             ("port", self._port, state.port),
             ("security", self._security, state.security),
         ):
-            if wanted is not None and wanted != found:
+            if wanted is not None and wanted != actual_value:
                 raise BrokerMismatchError(
                     f"The Kafka broker of {self.data} runs already, with another {what}.",
                     expected=f"{what} {wanted}",
-                    found=f"{what} {found}",
+                    found=f"{what} {actual_value}",
                     fix="stop it first, or name another directory",
                 )
 
     def _launch(self) -> None:
         state = self._next_state()
         settings.require_free(state.port)
-        java, jars = find_java(), class_path()
+        java = find_java()
+        jars = class_path()
         replace_text(self._properties, settings.properties(state, self._options))
         replace_text(self.data / "log4j2.properties", settings.LOG4J)
         state.write(self._state_file)

@@ -111,7 +111,8 @@ def _listens(address: str) -> bool:
 def tail(text: str) -> str:
     """Return the lines of a program's output that name errors, then the last lines, without Java frames."""
     lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
-    earlier, last = lines[:-TAIL_LINES], lines[-TAIL_LINES:]
+    earlier = lines[:-TAIL_LINES]
+    last = lines[-TAIL_LINES:]
     severe = [line for line in earlier if _SEVERE.search(line)][:TAIL_LINES]
     shown = [*severe, "...", *last] if severe else last
     return "\n".join(f"    {line}" for line in shown)

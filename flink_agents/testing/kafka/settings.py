@@ -56,6 +56,8 @@ _DEFAULTS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
+    # A job with exactly-once outputs may be down for a night.
+    "transaction.max.timeout.ms": str(24 * 3600 * 1000),
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -114,8 +116,8 @@ def new_state(security: Security, port: int | None) -> BrokerState:
 
 def _cluster_id() -> str:
     """Return a random id in Kafka's form; never one that starts with a dash, like an option."""
-    first, *rest = secrets.token_bytes(16)
-    return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
+    first, *remaining_bytes = secrets.token_bytes(16)
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *remaining_bytes])).decode().rstrip("=")
 
 
 def read_state(path: Path) -> BrokerState | None:
@@ -144,7 +146,7 @@ def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
 
 def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
     """Return the broker's file of properties."""
-    found = {
+    broker_properties = {
         **_DEFAULTS,
         "controller.quorum.voters": f"1@{HOST}:{state.controller_port}",
         "listeners": f"CLIENT://{HOST}:{state.port},CONTROLLER://{HOST}:{state.controller_port}",
@@ -152,19 +154,21 @@ def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
         "listener.security.protocol.map": f"CLIENT:{state.security},CONTROLLER:PLAINTEXT",
     }
     if state.security.endswith("SSL"):
-        found["ssl.keystore.type"] = "PKCS12"
-        found["ssl.keystore.location"] = "broker.p12"
-        found["ssl.keystore.password"] = found["ssl.key.password"] = state.store_password
-        found["ssl.truststore.type"] = "PEM"
-        found["ssl.truststore.location"] = "ca.pem"
+        broker_properties["ssl.keystore.type"] = "PKCS12"
+        broker_properties["ssl.keystore.location"] = "broker.p12"
+        broker_properties["ssl.keystore.password"] = broker_properties["ssl.key.password"] = (
+            state.store_password
+        )
+        broker_properties["ssl.truststore.type"] = "PEM"
+        broker_properties["ssl.truststore.location"] = "ca.pem"
     if state.security.startswith("SASL"):
-        found["sasl.enabled.mechanisms"] = "PLAIN"
-        found["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
-        found["listener.name.client.plain.sasl.jaas.config"] = (
+        broker_properties["sasl.enabled.mechanisms"] = "PLAIN"
+        broker_properties["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
+        broker_properties["listener.name.client.plain.sasl.jaas.config"] = (
             "org.apache.kafka.common.security.plain.PlainLoginModule required"
             f' username="{state.user}" password="{state.password}" user_{state.user}="{state.password}";'
         )
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in {**found, **extra}.items())
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in {**broker_properties, **extra}.items())
 
 
 def _escaped(value: str) -> str:
@@ -175,10 +179,10 @@ def _escaped(value: str) -> str:
     return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in pairs)
 
 
-def free_port(*taken: int) -> int:
+def free_port(*used_ports: int) -> int:
     """Return a port of this machine on which nothing listens."""
     for port in random.sample(FREE_PORTS, 200):
-        if port not in taken and is_free(port):
+        if port not in used_ports and is_free(port):
             return port
     raise BrokerPortInUseError(
         "No free port was found.",

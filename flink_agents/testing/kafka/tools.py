@@ -22,7 +22,8 @@ _QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m"]
 
 def make_certificate(java: Path, directory: Path, password: str) -> None:
     """Make the broker's key, and its self-signed certificate. Existing ones are kept."""
-    certificate, store = directory / CERTIFICATE, directory / KEY_STORE
+    certificate = directory / CERTIFICATE
+    store = directory / KEY_STORE
     if certificate.exists() and store.exists():
         return
     store.unlink(missing_ok=True)

@@ -19,6 +19,9 @@ def __getattr__(name: str) -> Any:
     """Import ``ScriptedModel`` at first use, as it needs Pydantic AI; the server does not."""
     if name != "ScriptedModel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flink_agents.api.common.installation import check_pydantic_ai
+
+    check_pydantic_ai()
     from flink_agents.testing.models.scripted import ScriptedModel
 
     return ScriptedModel

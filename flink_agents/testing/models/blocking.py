@@ -1,21 +1,17 @@
-"""Makes Pydantic AI reject requests to real models, without importing it."""
+"""Requests to models in tests, which the pytest plugin makes Pydantic AI reject."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from flink_agents.runtime.flink.launch.imports import when_imported
 
 
-def block_requests() -> None:
-    """Reject requests from now on; if Pydantic AI is not imported yet, from its import on."""
-    when_imported("pydantic_ai.models", _block)
-
-
-def _block(models: Any) -> None:
-    models.ALLOW_MODEL_REQUESTS = False
+def use_test_kit() -> None:
+    """Tell the pytest plugin, if it is loaded, that this session uses the test kit."""
+    plugin = sys.modules.get("flink_agents_pytest")
+    if plugin is not None:
+        plugin.use_test_kit()
 
 
 @contextmanager
@@ -23,5 +19,7 @@ def requests_allowed() -> Iterator[None]:
     """Allow requests inside the block."""
     from pydantic_ai.models import override_allow_model_requests
 
+    # Otherwise the first harness inside of the block would reject them.
+    use_test_kit()
     with override_allow_model_requests(True):
         yield

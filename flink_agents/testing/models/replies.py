@@ -162,18 +162,18 @@ def response_events(reply: Reply, model: str, number: int) -> Iterator[dict[str,
     yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):
         if item["type"] == "message":
-            begun = {**item, "content": [], "status": "in_progress"}
+            added_item = {**item, "content": [], "status": "in_progress"}
             where = {"output_index": index, "item_id": item["id"], "content_index": 0}
             part = {"type": "output_text", "text": "", "annotations": []}
-            yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+            yield {"type": "response.output_item.added", "output_index": index, "item": added_item}
             yield {"type": "response.content_part.added", **where, "part": part}
             for piece in _pieces(reply.content):
                 yield {"type": "response.output_text.delta", **where, "delta": piece, "logprobs": []}
             yield {"type": "response.output_text.done", **where, "text": reply.content, "logprobs": []}
         else:
-            begun = {**item, "arguments": "", "status": "in_progress"}
+            added_item = {**item, "arguments": "", "status": "in_progress"}
             where = {"output_index": index, "item_id": item["id"]}
-            yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+            yield {"type": "response.output_item.added", "output_index": index, "item": added_item}
             delta = {"type": "response.function_call_arguments.delta", **where, "delta": item["arguments"]}
             yield delta
         yield {"type": "response.output_item.done", "output_index": index, "item": item}

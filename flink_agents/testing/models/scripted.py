@@ -48,10 +48,10 @@ class ScriptedModel(FunctionModel):
         Raises:
             AssertionError: Some lines were not.
         """
-        left = len(self._lines) - len(self.asked)
-        if left > 0:
+        unused_lines = len(self._lines) - len(self.asked)
+        if unused_lines > 0:
             raise AssertionError(
-                f"the model got {len(self.asked)} requests, and {left} lines of its script are left"
+                f"the model got {len(self.asked)} requests, and {unused_lines} lines of its script are left"
             )
 
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

@@ -60,13 +60,14 @@ class ModelServer:
     Args:
         answers: Replies to use one after the other, each once; or a function that is
             called with each request. Requests after the last reply get the status 500.
+        port: The port. Default: a free one.
 
     Attributes:
         requests: The received requests, in order.
         most_at_once: The largest number of requests in flight at a time.
     """
 
-    def __init__(self, answers: Iterable[Reply] | Answering) -> None:
+    def __init__(self, answers: Iterable[Reply] | Answering, port: int = 0) -> None:
         self._answer = answers if callable(answers) else _Script(answers)
         self.requests: list[ServedRequest] = []
         self.most_at_once = 0
@@ -75,7 +76,7 @@ class ModelServer:
         self._connections: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="model-server", daemon=True)
         self._started = threading.Event()
-        self._port = 0
+        self._port = port
 
     @property
     def base_url(self) -> str:
@@ -98,9 +99,9 @@ class ModelServer:
         Raises:
             AssertionError: Some were not.
         """
-        left = self._answer.left if isinstance(self._answer, _Script) else 0
-        if left:
-            raise AssertionError(f"{left} replies of the model server were not used")
+        unused_replies = self._answer.left if isinstance(self._answer, _Script) else 0
+        if unused_replies:
+            raise AssertionError(f"{unused_replies} replies of the model server were not used")
 
     def __enter__(self) -> ModelServer:
         self._thread.start()
@@ -115,7 +116,7 @@ class ModelServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", self._port))
         self._port = server.sockets[0].getsockname()[1]
         self._started.set()
         self._loop.run_forever()
@@ -186,7 +187,8 @@ class _Script:
 
 def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
     """Return the response in HTTP/1.1."""
-    model, number = str(request.body.get("model", "")), request.number
+    model = str(request.body.get("model", ""))
+    number = request.number
     of_responses = request.path.endswith("/responses")
     kind = "application/json"
     if reply.body is not None:

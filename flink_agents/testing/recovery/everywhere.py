@@ -84,30 +84,34 @@ class Crashes:
             RecoveryMismatchError: A crash made a difference.
         """
         harness = self._harness
-        self._points.taken, self._points.outputs = 0, []
-        before, records = self._moment(), self._journals()
+        self._points.taken = 0
+        self._points.outputs = []
+        initial_moment = self._moment()
+        records = self._journals()
         first = len(self._points.faults.appends)
         self._past = self._stored() if self._points.outside.has_answers else Counter()
-        self._begin(before)
+        self._begin(initial_moment)
         self._points.outside.ordered = ordered
         act()
-        self._points.outside.recorded(any(one.timeout is not None for one in harness.plan.actions))
-        expected, after = (
-            HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs),
-            self._moment(),
-        )
+        self._points.outside.recorded(any(action.timeout is not None for action in harness.plan.actions))
+        expected = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
+        after = self._moment()
         done = _Appended(self._points.faults.appends[first:], self._points.count)
         # The operator without a crash continues after this; others take its place meanwhile.
-        aside, place, faults = harness.set_aside(), self._points.place, self._points.faults
+        aside = harness.set_aside()
+        place = self._points.place
+        faults = self._points.faults
         self._parallelism = len(aside[0])
         try:
             for crash in _points(done):
-                self._reset(before, records, crash)
+                self._reset(initial_moment, records, crash)
                 stored = self._until_crash(crash, act, resume, again)
-                found = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
-                self._compare(crash, done, expected, found, stored, ordered, before)
+                outcome = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
+                self._compare(crash, done, expected, outcome, stored, ordered, initial_moment)
         finally:
-            self._points.crash, self._points.place, self._points.faults = None, place, faults
+            self._points.crash = None
+            self._points.place = place
+            self._points.faults = faults
             harness.take_back(aside, after.kept)
             self._begin(after)
             self._points.outside.go_on(forget=not harness.busy)
@@ -116,7 +120,7 @@ class Crashes:
         self, crash: Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
     ) -> Counter[MadeCall]:
         """Execute up to a crash, and from the checkpoint before it to the end; return the outcome."""
-        before = self._before
+        previous_moment = self._before
         try:
             self._points.outside.repeat(self._past)
             act()
@@ -136,7 +140,7 @@ class Crashes:
         self._points.faults = Faults(make=lambda: MemoryStore(self._points.place))
         self._points.crash = None
         try:
-            self._return_to(crash.checkpoint or before)
+            self._return_to(crash.checkpoint or previous_moment)
             self._points.outside.repeat(stored + self._past)
             if crash.checkpoint is not None:
                 resume(crash.checkpoint.taken)
@@ -180,10 +184,10 @@ class Crashes:
         )
 
     def _return_to(self, moment: HarnessMoment) -> None:
-        before = self._before
+        previous_moment = self._before
         self._harness.return_to(moment.snapshot, moment.kept, self._parallelism)
         self._begin(moment)
-        self._before = before
+        self._before = previous_moment
 
     # -- comparing ----------------------------------------------------------------------
 
@@ -192,33 +196,33 @@ class Crashes:
         crash: Crash,
         done: _Appended,
         expected: HarnessOutcome,
-        found: HarnessOutcome,
+        actual_outcome: HarnessOutcome,
         stored: Counter[MadeCall],
         ordered: bool,
-        before: HarnessMoment,
+        moment: HarnessMoment,
     ) -> None:
         where = _told(crash, done)
         repeated = self._points.outside.repeated(stored) if crash.died else []
         if repeated:
             raise _error(
-                before,
+                moment,
                 where,
                 "effects",
                 None,
                 expected="a call with a stored record is not repeated",
                 found=f"{repeated[0]} was called again",
             )
-        differs = difference(expected, found, ordered)
+        differs = difference(expected, actual_outcome, ordered)
         if differs is not None:
             raise _error(
-                before, where, differs.what, differs.key, expected=differs.expected, found=differs.found
+                moment, where, differs.what, differs.key, expected=differs.expected, found=differs.found
             )
 
     def _failed(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
         expected = "the same end as without a crash"
         message = error.message if isinstance(error, AgentsError) else str(error)
-        found = f"{type(error).__name__}: {message}"[:2000]
-        return _error(self._before, _told(crash, None), "the end", None, expected=expected, found=found)
+        error_text = f"{type(error).__name__}: {message}"[:2000]
+        return _error(self._before, _told(crash, None), "the end", None, expected=expected, found=error_text)
 
 
 def _points(done: _Appended) -> Iterator[Crash]:
@@ -242,9 +246,9 @@ def _told(crash: Crash, done: _Appended | None) -> str:
 
 
 def _error(
-    before: HarnessMoment, where: str, what: str, key: str | None, **details: str
+    moment: HarnessMoment, where: str, what: str, key: str | None, **details: str
 ) -> RecoveryMismatchError:
-    state = before.snapshot.keys.get(key) if key is not None else None
+    state = moment.snapshot.keys.get(key) if key is not None else None
     head = state.head if state is not None else None
     number = Head.unpack(head).next_seq if head is not None else 0
     named = decode_key(key) if key is not None else None

@@ -40,23 +40,25 @@ class HarnessOutcome:
 
     @classmethod
     def of(
-        cls, keys: Mapping[str, KeyState], codec: ValueCodec, left: Sequence[tuple[str, str, Any]]
+        cls, keys: Mapping[str, KeyState], codec: ValueCodec, outputs: Sequence[tuple[str, str, Any]]
     ) -> HarnessOutcome:
         """Return the outcome of a harness.
 
         Args:
             keys: The state of each key.
             codec: Encodes the values in it.
-            left: Its outputs: name of the output, canonical string of the key, value.
+            outputs: Its outputs: name of the output, canonical string of the key, value.
         """
         lists: dict[tuple[str, str], list[Any]] = {}
-        for what, key, value in left:
+        for what, key, value in outputs:
             lists.setdefault((what, key), []).append(value)
         memory = {
             key: {path: data for path, (data, _) in state.memory.items()} for key, state in keys.items()
         }
         heads = {key: Head.unpack(state.head) for key, state in keys.items() if state.head is not None}
-        delayed = {key: [(one.due, one.packed) for one in delayed_in(state)] for key, state in keys.items()}
+        delayed = {
+            key: [(event.due, event.packed) for event in delayed_in(state)] for key, state in keys.items()
+        }
         runs = {key: head.next_seq for key, head in heads.items()}
         return cls(lists, memory, runs, delayed, codec)
 
@@ -78,32 +80,40 @@ class Difference:
     found: str
 
 
-def difference(expected: HarnessOutcome, found: HarnessOutcome, ordered: bool = True) -> Difference | None:
+def difference(
+    expected: HarnessOutcome, actual_outcome: HarnessOutcome, ordered: bool = True
+) -> Difference | None:
     """Return the first difference, or None.
 
     Args:
         expected: The outcome of the execution without a crash.
-        found: The outcome of the other execution.
+        actual_outcome: The outcome of the other execution.
         ordered: True if values have to leave in the same order.
     """
-    for what, key in sorted({*expected.left, *found.left}):
-        one, other = expected.left.get((what, key), []), found.left.get((what, key), [])
-        if not (_same_list(one, other) if ordered else _same_values(one, other)):
-            return Difference(what, key, _text(one), _text(other))
-    for each in sorted({*expected.memory, *found.memory}):
-        one_memory, other_memory = expected.memory.get(each, {}), found.memory.get(each, {})
+    for what, key in sorted({*expected.left, *actual_outcome.left}):
+        expected_values = expected.left.get((what, key), [])
+        actual_values = actual_outcome.left.get((what, key), [])
+        if not (
+            _same_list(expected_values, actual_values)
+            if ordered
+            else _same_values(expected_values, actual_values)
+        ):
+            return Difference(what, key, _text(expected_values), _text(actual_values))
+    for key_text in sorted({*expected.memory, *actual_outcome.memory}):
+        one_memory = expected.memory.get(key_text, {})
+        other_memory = actual_outcome.memory.get(key_text, {})
         if one_memory != other_memory:
             decoded = _values(expected.codec, one_memory), _values(expected.codec, other_memory)
             if not _same(*decoded):
-                return Difference("memory", each, _text(decoded[0]), _text(decoded[1]))
-    for each in sorted({*expected.runs, *found.runs}):
-        if expected.runs.get(each, 0) != found.runs.get(each, 0):
-            counts = f"{expected.runs.get(each, 0)} runs", f"{found.runs.get(each, 0)} runs"
-            return Difference("number of runs", each, *counts)
-    for each in sorted({*expected.delayed, *found.delayed}):
-        later = sorted(expected.delayed.get(each, [])), sorted(found.delayed.get(each, []))
+                return Difference("memory", key_text, _text(decoded[0]), _text(decoded[1]))
+    for key_text in sorted({*expected.runs, *actual_outcome.runs}):
+        if expected.runs.get(key_text, 0) != actual_outcome.runs.get(key_text, 0):
+            counts = f"{expected.runs.get(key_text, 0)} runs", f"{actual_outcome.runs.get(key_text, 0)} runs"
+            return Difference("number of runs", key_text, *counts)
+    for key_text in sorted({*expected.delayed, *actual_outcome.delayed}):
+        later = sorted(expected.delayed.get(key_text, [])), sorted(actual_outcome.delayed.get(key_text, []))
         if later[0] != later[1]:
-            return Difference("delayed events", each, _text(later[0]), _text(later[1]))
+            return Difference("delayed events", key_text, _text(later[0]), _text(later[1]))
     return None
 
 
@@ -111,30 +121,32 @@ def _values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
     return {unescape(path): codec.decode(data) for path, data in sorted(memory.items()) if data != OBJECT}
 
 
-def _same_list(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(map(_same, one, other))
+def _same_list(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:
+    return len(expected_values) == len(actual_values) and all(map(_same, expected_values, actual_values))
 
 
-def _same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    left = list(other)
-    for value in one:
-        at = next((number for number, each in enumerate(left) if _same(value, each)), None)
+def _same_values(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:
+    remaining_values = list(actual_values)
+    for value in expected_values:
+        at = next(
+            (number for number, other_value in enumerate(remaining_values) if _same(value, other_value)), None
+        )
         if at is None:
             return False
-        del left[at]
-    return not left
+        del remaining_values[at]
+    return not remaining_values
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, DeadLetter) and isinstance(other, DeadLetter):
-        return all(_same(getattr(one, name), getattr(other, name)) for name in LETTER)
+def _same(expected_value: Any, actual_value: Any) -> bool:
+    if isinstance(expected_value, DeadLetter) and isinstance(actual_value, DeadLetter):
+        return all(_same(getattr(expected_value, name), getattr(actual_value, name)) for name in LETTER)
     try:
-        if bool(one == other) and type(one) is type(other):
+        if bool(expected_value == actual_value) and type(expected_value) is type(actual_value):
             return True
     except Exception:
         pass  # An array, for example, has no bool.
     try:
-        return pickle.dumps(one) == pickle.dumps(other)
+        return pickle.dumps(expected_value) == pickle.dumps(actual_value)
     except Exception:
         return False
 

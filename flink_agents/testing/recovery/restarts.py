@@ -29,25 +29,25 @@ def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[
     Raises:
         AgentConfigurationError: The function does not return the same inputs.
     """
-    given = list(inputs)
+    input_list = list(inputs)
     if reorder is None:
-        return given
+        return input_list
     if isinstance(reorder, int):
-        random.Random(reorder).shuffle(given)
-        return given
-    records = [record_of(one) for one in given]
-    found = list(reorder(list(records)))
-    if sorted(map(id, found)) != sorted(map(id, records)):
+        random.Random(reorder).shuffle(input_list)
+        return input_list
+    records = [record_of(original_input) for original_input in input_list]
+    reordered_records = list(reorder(list(records)))
+    if sorted(map(id, reordered_records)) != sorted(map(id, records)):
         raise AgentConfigurationError(
             "reorder returned other inputs than it got",
-            expected=f"the same {len(given)} inputs in any order",
-            found=repr(found)[:300],
+            expected=f"the same {len(input_list)} inputs in any order",
+            found=repr(reordered_records)[:300],
             fix="return a permutation of the list: lambda inputs: inputs[::-1]",
         )
     at: dict[int, list[T]] = {}
-    for record, one in zip(records, given, strict=True):
-        at.setdefault(id(record), []).append(one)
-    return [at[id(record)].pop(0) for record in found]
+    for record, matching_input in zip(records, input_list, strict=True):
+        at.setdefault(id(record), []).append(matching_input)
+    return [at[id(record)].pop(0) for record in reordered_records]
 
 
 class Restarts(WaitsShown, Records):
@@ -72,7 +72,8 @@ class Restarts(WaitsShown, Records):
         keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
         side = {tag: len(values) for tag, values in self._side.items()}
         inputs = len(self._inputs or ())
-        return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs)
+        journals = tuple(task.backend.journals.copy() for task in self._subtasks)
+        return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs, journals=journals)
 
     def kept(self) -> dict[str, Any]:
         """Copies of everything outside of state: outputs, clock and watermark."""
@@ -87,12 +88,12 @@ class Restarts(WaitsShown, Records):
             "watermark": self.current_watermark,
         }
 
-    def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
+    def return_to(self, snapshot: Snapshot, kept_values: Mapping[str, Any], parallelism: int) -> None:
         """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
         self.close()
         self._meters = MetricSums()
-        self._keep(kept)
-        self._start(snapshot.keys, parallelism)
+        self._keep(kept_values)
+        self._start(parallelism, snapshot)
 
     def set_aside(self) -> tuple[list[HarnessSubtask], MetricSums]:
         """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
@@ -100,22 +101,25 @@ class Restarts(WaitsShown, Records):
         self._subtasks = []
         return aside
 
-    def take_back(self, aside: tuple[list[HarnessSubtask], MetricSums], kept: Mapping[str, Any]) -> None:
+    def take_back(
+        self, aside: tuple[list[HarnessSubtask], MetricSums], kept_values: Mapping[str, Any]
+    ) -> None:
         """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
         self.close()
         self._subtasks, self._meters = aside
-        self._keep(kept)
+        self._keep(kept_values)
 
     @property
     def busy(self) -> bool:
         """True if any key has uncommitted work."""
         return any(subtask.processor.actors for subtask in self._subtasks)
 
-    def _keep(self, kept: Mapping[str, Any]) -> None:
+    def _keep(self, kept_values: Mapping[str, Any]) -> None:
         # Tests hold references to these lists.
-        self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
-        self.lows[:] = kept["lows"]
-        for tag in {*self._side, *kept["side"]}:
-            self._left(tag)[:] = kept["side"].get(tag, [])
-            self.side_times(tag)[:] = kept["side_times"].get(tag, [])
-        self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
+        self.outputs[:], self.timestamps[:] = kept_values["outputs"], kept_values["timestamps"]
+        self.lows[:] = kept_values["lows"]
+        for tag in {*self._side, *kept_values["side"]}:
+            self._left(tag)[:] = kept_values["side"].get(tag, [])
+            self.side_times(tag)[:] = kept_values["side_times"].get(tag, [])
+        self._clock.time = kept_values["time"]
+        self.current_watermark = kept_values["watermark"]

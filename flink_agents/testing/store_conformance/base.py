@@ -149,7 +149,7 @@ def record(
 
 def indexes(records: Sequence[Record]) -> list[int]:
     """Return the indexes of records, which identify them in a test."""
-    return [one.index for one in records]
+    return [stored_record.index for stored_record in records]
 
 
 async def outcome(appending: Coroutine[Any, Any, None]) -> BaseException | None:

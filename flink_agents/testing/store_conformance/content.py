@@ -85,10 +85,10 @@ class ContentCases(SuiteBase):
         records += [record(index=index) for index in (-1, 0, 2**31, 2**63 - 1, -(2**63))]
         await store.append(JOURNAL, records)
         for again in (store, await stores.open()):
-            found = await again.read(JOURNAL, 0)
-            assert found == records
-            assert {type(one.kind) for one in found} == {RecordKind}
-            assert {type(one.data) for one in found} == {bytes}
+            stored_records = await again.read(JOURNAL, 0)
+            assert stored_records == records
+            assert {type(stored_record.kind) for stored_record in stored_records} == {RecordKind}
+            assert {type(stored_record.data) for stored_record in stored_records} == {bytes}
 
     @case
     async def test_sequence_numbers_are_as_large_as_they_may_be(self, stores: Stores) -> None:
@@ -96,7 +96,7 @@ class ContentCases(SuiteBase):
         numbers = [0, 2**31, 2**32, 2**53 + 1, 2**63 - 1]
         for seq in numbers:
             await store.append(JOURNAL, [record(seq)])
-        assert [one.seq for one in await store.scan(JOURNAL)] == numbers
+        assert [stored_record.seq for stored_record in await store.scan(JOURNAL)] == numbers
         assert len(await store.read(JOURNAL, 2**63 - 1)) == 1
         assert await store.read(JOURNAL, 2**53) == []
 
@@ -129,8 +129,10 @@ class ContentCases(SuiteBase):
         for index, seq in enumerate([2, 0, 10, 1, 0, 2]):
             await store.append(JOURNAL, [record(seq, index)])
         for again in (store, await stores.open()):
-            found = [(one.seq, one.index) for one in await again.scan(JOURNAL)]
-            assert found == [(0, 1), (0, 4), (1, 3), (2, 0), (2, 5), (10, 2)]
+            positions = [
+                (stored_record.seq, stored_record.index) for stored_record in await again.scan(JOURNAL)
+            ]
+            assert positions == [(0, 1), (0, 4), (1, 3), (2, 0), (2, 5), (10, 2)]
 
     @case
     async def test_the_order_is_that_of_the_calls_while_none_has_returned(self, stores: Stores) -> None:
@@ -217,9 +219,9 @@ class ContentCases(SuiteBase):
         records.append(record(index=2))
         await appending
         records.clear()
-        found = await store.read(JOURNAL, 0)
-        assert indexes(found) == [1]
-        found.clear()
+        stored_records = await store.read(JOURNAL, 0)
+        assert indexes(stored_records) == [1]
+        stored_records.clear()
         assert indexes(await store.read(JOURNAL, 0)) == [1]
 
     @case
@@ -251,8 +253,8 @@ class ContentCases(SuiteBase):
             (0, 2**63 - 1): [1, 3, 5, 7],
         }
         for (first, last), runs in bounds.items():
-            found = [one.seq for one in await store.scan(JOURNAL, first, last)]
-            assert found == [seq for seq in runs for _ in range(2)], (first, last)
+            sequence_numbers = [stored_record.seq for stored_record in await store.scan(JOURNAL, first, last)]
+            assert sequence_numbers == [seq for seq in runs for _ in range(2)], (first, last)
 
     @case
     async def test_a_record_of_the_largest_size(self, stores: Stores) -> None:
@@ -273,5 +275,7 @@ class ContentCases(SuiteBase):
     async def test_many_large_records_at_a_time(self, stores: Stores) -> None:
         store = await stores.open()
         data = [bytes([number]) * (store.max_record_bytes // 2) for number in range(6)]
-        await asyncio.gather(*(store.append(JOURNAL, [record(index=0, data=one)]) for one in data))
-        assert [one.data == data[at] for at, one in enumerate(await store.read(JOURNAL, 0))] == [True] * 6
+        await asyncio.gather(*(store.append(JOURNAL, [record(index=0, data=content)]) for content in data))
+        assert [
+            stored_record.data == data[at] for at, stored_record in enumerate(await store.read(JOURNAL, 0))
+        ] == [True] * 6

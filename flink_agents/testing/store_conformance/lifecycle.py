@@ -50,12 +50,12 @@ async def _refuses_all(store: ActionStateStore) -> None:
     for use in uses:
         with pytest.raises(StoreClosedError):
             await use()
-    asked: list[Callable[[], object]] = [
+    sync_uses: list[Callable[[], object]] = [
         lambda: store.store_id,
         lambda: store.may_have(JOURNAL),
         lambda: store.recovery_marker(JOURNAL),
     ]
-    for ask in asked:
+    for ask in sync_uses:
         with pytest.raises(StoreClosedError):
             ask()
 
@@ -130,10 +130,10 @@ class LifecycleCases(SuiteBase):
         errors = await asyncio.gather(*appending)
         late_errors = await asyncio.gather(*late)
         again = await stores.open()
-        for journal, found in ((JOURNAL, errors), (OTHER, late_errors)):
-            assert {type(error) for error in found} <= {type(None), StoreClosedError}
+        for journal, journal_errors in ((JOURNAL, errors), (OTHER, late_errors)):
+            assert {type(error) for error in journal_errors} <= {type(None), StoreClosedError}
             stored = indexes(await again.read(journal, 0))
-            assert stored == [n for n, error in enumerate(found) if error is None]
+            assert stored == [n for n, error in enumerate(journal_errors) if error is None]
 
     @case
     async def test_a_cancelled_append_is_stored_once(self, stores: Stores) -> None:
@@ -196,9 +196,9 @@ class LifecycleCases(SuiteBase):
         for markers in ([marker], [later, marker], [marker, later], [later, None]):
             again = stores.make()
             await again.open(Owner.create("job-1", "orders/agent"))
-            for each in markers:
-                await again.rebuild(JOURNAL, each)
-                assert again.may_have(JOURNAL, each)
+            for restored_marker in markers:
+                await again.rebuild(JOURNAL, restored_marker)
+                assert again.may_have(JOURNAL, restored_marker)
                 assert indexes(await again.scan(JOURNAL, 1)) == [2]
             assert indexes(await again.scan(JOURNAL)) == [1, 2]
             await again.close()
@@ -219,8 +219,8 @@ class LifecycleCases(SuiteBase):
     async def test_what_a_marker_of_another_subtask_leaves_out(self, stores: Stores) -> None:
         """A marker of another subtask hides no records of a key that is not in state."""
         first = await stores.open(subtask=0, parallelism=2)
-        other = await stores.open(subtask=1, parallelism=2)
-        await other.append(JOURNAL, [record(0, 1)])
+        second_store = await stores.open(subtask=1, parallelism=2)
+        await second_store.append(JOURNAL, [record(0, 1)])
         marker = first.recovery_marker(OTHER)
         again = stores.make()
         await again.open(Owner.create("job-1", "orders/agent", 1, 2))
@@ -260,11 +260,11 @@ class LifecycleCases(SuiteBase):
             await store.append(JournalKey(*name), [record()])
         expected = sorted(names, key=lambda name: (encode_text(name[0]), encode_text(name[1])))
         assert [info.journal for info in await store.journals()] == expected
-        found: list[JournalKey] = []
-        while page := await store.journals(after=found[-1] if found else None, limit=2):
+        journals: list[JournalKey] = []
+        while page := await store.journals(after=journals[-1] if journals else None, limit=2):
             assert len(page) <= 2
-            found += [info.journal for info in page]
-        assert found == expected
+            journals += [info.journal for info in page]
+        assert journals == expected
 
     @case
     async def test_journals_of_one_job(self, stores: Stores) -> None:

@@ -28,10 +28,10 @@ from flink_agents.testing.store_conformance.base import (
 
 async def _may_append(store: ActionStateStore) -> bool:
     """Return True if an append is accepted; if it is rejected, nothing may be stored."""
-    before = len(await store.scan(OTHER))
+    previous_count = len(await store.scan(OTHER))
     error = await outcome(store.append(OTHER, [record(0), record(1)]))
     assert error is None or isinstance(error, FencedOwnerError), error
-    assert len(await store.scan(OTHER)) == before + (2 if error is None else 0)
+    assert len(await store.scan(OTHER)) == previous_count + (2 if error is None else 0)
     return error is None
 
 
@@ -107,7 +107,8 @@ class OwnershipCases(SuiteBase):
 
     @case
     async def test_a_subtask_reads_what_another_one_wrote(self, stores: Stores) -> None:
-        first, second = await stores.open(0, 2), await stores.open(1, 2)
+        first = await stores.open(0, 2)
+        second = await stores.open(1, 2)
         await first.append(JOURNAL, [record(index=1)])
         assert indexes(await second.read(JOURNAL, 0)) == [1]
 
@@ -122,9 +123,9 @@ class OwnershipCases(SuiteBase):
     @case
     async def test_a_job_that_is_rescaled_to_one(self, stores: Stores) -> None:
         old = [await stores.open(subtask, 3) for subtask in range(3)]
-        one = await stores.open(0, 1)
+        new_store = await stores.open(0, 1)
         assert [await _may_append(store) for store in old] == [False, False, False]
-        assert await _may_append(one)
+        assert await _may_append(new_store)
 
     @case
     async def test_a_job_that_is_rescaled_there_and_back(self, stores: Stores) -> None:

@@ -28,17 +28,17 @@ from flink_agents.testing.store_conformance.base import (
 )
 
 
-def torn(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+def torn(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
     """Yield the files that a loss of power can leave between two copies.
 
     Args:
-        before: The files before a write.
+        previous_files: The files before a write.
         after: The same afterwards. Files that only grew were written in part: the rest is missing, or zeros.
     """
     grown = {
-        name: len(before.get(name, b""))
+        name: len(previous_files.get(name, b""))
         for name, data in after.items()
-        if len(data) > len(before.get(name, b"")) and data.startswith(before.get(name, b""))
+        if len(data) > len(previous_files.get(name, b"")) and data.startswith(previous_files.get(name, b""))
     }
     for part in (0.0, 0.01, 0.3, 0.6, 0.9, 1.0) if grown else ():
         cut = dict(after)
@@ -71,8 +71,8 @@ class PowerLossCases(SuiteBase):
     @case
     async def test_acknowledged_removals_survive_a_loss_of_power(self, stores: Stores) -> None:
         store = await stores.open()
-        gone = JournalKey("gone", "skey")
-        for journal in (JOURNAL, OTHER, gone):
+        forgotten_journal = JournalKey("gone", "skey")
+        for journal in (JOURNAL, OTHER, forgotten_journal):
             await store.append(journal, [record(n, n) for n in range(4)])
         await store.prune(JOURNAL, 1)
         await store.forget("gone")
@@ -81,33 +81,34 @@ class PowerLossCases(SuiteBase):
         assert await again.pruned_through(JOURNAL) == 1
         assert indexes(await again.scan(JOURNAL)) == [2, 3]
         assert indexes(await again.scan(OTHER)) == [0, 1, 2, 3]
-        assert indexes(await again.scan(gone)) == []
+        assert indexes(await again.scan(forgotten_journal)) == []
 
     @case
     async def test_a_torn_append_is_there_as_a_whole_or_not_at_all(self, stores: Stores) -> None:
         store = await stores.open()
         await store.append(JOURNAL, [record(0, 0, b"first" * 100)])
-        before = stores.files()
+        previous_files = stores.files()
         await store.append(JOURNAL, [record(1, n, bytes([n]) * 1000) for n in (1, 2, 3)])
-        for files in torn(before, stores.files()):
+        for files in torn(previous_files, stores.files()):
             await stores.restore(files)
             again = await stores.open()
-            found = indexes(await again.scan(JOURNAL))
-            assert found in ([0], [0, 1, 2, 3]), found
+            stored_indexes = indexes(await again.scan(JOURNAL))
+            assert stored_indexes in ([0], [0, 1, 2, 3]), stored_indexes
             # The rest of the torn append must not hide the next one.
             await again.append(JOURNAL, [record(2, 4)])
-            assert indexes(await again.scan(JOURNAL)) == [*found, 4]
+            assert indexes(await again.scan(JOURNAL)) == [*stored_indexes, 4]
             await again.close()
-            assert indexes(await (await stores.open()).scan(JOURNAL)) == [*found, 4]
+            assert indexes(await (await stores.open()).scan(JOURNAL)) == [*stored_indexes, 4]
 
     @case
     async def test_a_marker_of_another_store_is_rejected(self, stores: Stores) -> None:
         empty = stores.files()
         store = await stores.open()
         await store.append(JOURNAL, [record(0)])
-        store_id, marker = store.store_id, store.recovery_marker(JOURNAL)
+        store_id = store.store_id
+        marker = store.recovery_marker(JOURNAL)
         await stores.restore(empty)
-        other = await stores.open()
-        assert other.store_id != store_id
+        other_store = await stores.open()
+        assert other_store.store_id != store_id
         with pytest.raises(StoreMismatchError):
-            await other.rebuild(JOURNAL, marker)
+            await other_store.rebuild(JOURNAL, marker)

@@ -48,11 +48,16 @@ class PruningCases(SuiteBase):
 
     @case
     async def test_other_journals_stay(self, stores: Stores) -> None:
-        others = [OTHER, JournalKey("job", "ske"), JournalKey("job", "skey_1"), JournalKey("job-2", "skey")]
-        store = await _with_runs(stores, JOURNAL, *others, runs=3)
+        other_journals = [
+            OTHER,
+            JournalKey("job", "ske"),
+            JournalKey("job", "skey_1"),
+            JournalKey("job-2", "skey"),
+        ]
+        store = await _with_runs(stores, JOURNAL, *other_journals, runs=3)
         await store.prune(JOURNAL, 2)
         assert await store.scan(JOURNAL) == []
-        for journal in others:
+        for journal in other_journals:
             assert len(await store.scan(journal)) == 6
             assert await store.pruned_through(journal) == NOTHING_PRUNED
 
@@ -163,15 +168,15 @@ MANY = 100
 
 
 def _names(number: int, prefix: str = "i") -> list[JournalKey]:
-    return [JournalKey("job", f"{prefix}{each}") for each in range(number)]
+    return [JournalKey("job", f"{prefix}{index}") for index in range(number)]
 
 
 async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Return the results of some calls, a few of which are in flight at a time."""
-    found: list[Any] = []
+    results: list[Any] = []
     for start in range(0, len(calls), AT_ONCE):
-        found += await asyncio.gather(*calls[start : start + AT_ONCE])
-    return found
+        results += await asyncio.gather(*calls[start : start + AT_ONCE])
+    return results
 
 
 async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> None:
@@ -198,7 +203,10 @@ class RemovalCases(SuiteBase):
                 with pytest.raises(RecordsPrunedError):
                     await again.read(journal, 0)
         errors = await _in_turn(
-            [outcome(again.append(one, [record(0)])) for one in journals[-self._some() :]]
+            [
+                outcome(again.append(pruned_journal, [record(0)]))
+                for pruned_journal in journals[-self._some() :]
+            ]
         )
         assert {type(error) for error in errors} == {RecordsPrunedError}
 
@@ -263,7 +271,7 @@ class RemovalCases(SuiteBase):
     async def _at_random(self, stores: Stores, chance: random.Random, job: str) -> None:
         """Compare the store with a model, with many operations in flight at a time."""
         store = await stores.open()
-        journals = [JournalKey(job, f"i{each}") for each in range(max(4, self._some() // 2))]
+        journals = [JournalKey(job, f"i{index}") for index in range(max(4, self._some() // 2))]
         runs: dict[JournalKey, list[int]] = {journal: [] for journal in journals}
         pruned = dict.fromkeys(journals, NOTHING_PRUNED)
         for _ in range(12):
@@ -277,7 +285,7 @@ class RemovalCases(SuiteBase):
                     refused.append(False)
                     if runs[journal] or pruned[journal] >= 0:
                         pruned[journal] = max(seq, pruned[journal])
-                    runs[journal] = [one for one in runs[journal] if one > pruned[journal]]
+                    runs[journal] = [run_seq for run_seq in runs[journal] if run_seq > pruned[journal]]
                 elif seq >= 0:
                     calls.append(outcome(store.append(journal, [record(seq, seq)])))
                     refused.append(seq <= pruned[journal])
@@ -324,15 +332,17 @@ class ForgettingCases(SuiteBase):
 
     @case
     async def test_journals_of_other_jobs_are_not_forgotten(self, stores: Stores) -> None:
-        others = [JournalKey(name, "skey") for name in ("job-2", "jo", "JOB", "", "job/a", "j_b", "job\x00")]
+        other_journals = [
+            JournalKey(name, "skey") for name in ("job-2", "jo", "JOB", "", "job/a", "j_b", "job\x00")
+        ]
         store = await stores.open()
-        for journal in (JOURNAL, *others):
+        for journal in (JOURNAL, *other_journals):
             await store.append(journal, [record(0), record(1)])
             await store.prune(journal, 0)
         await store.forget("job")
         for again in (store, await stores.open()):
             assert await _unknown(again, JOURNAL)
-            for journal in others:
+            for journal in other_journals:
                 assert indexes(await again.read(journal, 1)) == [0]
                 assert await again.pruned_through(journal) == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -17,13 +17,14 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.plan import AgentPlan, bind
 from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.flink.shipping.class_copies import dump_for_this_process
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, assemble
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.outside import OutsideCalls
 from flink_agents.testing.fakes.pauses import Pauses
-from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.fakes.state import FakeBackend, OperatorState, Snapshot
 from flink_agents.testing.subtasks.driver import Clock, Driver, HarnessSubtask, leaving
 from flink_agents.testing.subtasks.due_timers import DueTimers
 
@@ -50,27 +51,36 @@ class Builder(Driver):
     _watermarks: bool
     _lineage: bool
     _job_id: str
+    _submission: str
     _observers: Sequence[ObserverSource]
     _make_store: Callable[[], ActionStateStore] | None
+    _names_store: bool
     _flink: FakeFlink | None
     _pauses: Pauses
 
-    def _start(self, keys: Mapping[str, KeyState], parallelism: int) -> None:
-        """Start a new operator from the state of all keys."""
-        self._subtasks = [self._subtask(number, parallelism) for number in range(parallelism)]
-        for key, state in keys.items():
+    def _start(self, parallelism: int, snapshot: Snapshot | None = None) -> None:
+        """Start a new operator, from a checkpoint if there is one."""
+        journals = snapshot.journals if snapshot is not None else ()
+        self._subtasks = [
+            self._subtask(number, parallelism, OperatorState.of_subtask(number, parallelism, journals))
+            for number in range(parallelism)
+        ]
+        for key, state in snapshot.keys.items() if snapshot is not None else ():
             self._subtask_of(key).backend.restore(key, state.copy())
         for subtask in self._subtasks:
             subtask.processor.open(subtask.backend)
 
-    def _subtask(self, number: int, parallelism: int) -> HarnessSubtask:
-        plan, code, observers = self.plan, self._code, self._observers
+    def _subtask(self, number: int, parallelism: int, journals: OperatorState) -> HarnessSubtask:
+        plan = self.plan
+        code = self._code
+        observers = self._observers
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
             code, observers = self._shipped((code, observers))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         backend.watermark = self.current_watermark
+        backend.journals = journals
         blueprint = Blueprint(
             bind(plan, code),
             self._config,
@@ -80,13 +90,13 @@ class Builder(Driver):
             observers,
             self._lineage,
         )
-        made = assemble(blueprint, self._host(number, parallelism, backend))
-        made.shared.reads.strict = True
-        if made.low is not None:
-            backend.tell(made.low)
+        subtask = assemble(blueprint, self._host(number, parallelism, backend))
+        subtask.shared.reads.strict = True
+        if subtask.low is not None:
+            backend.tell(subtask.low)
         most_released = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         due = DueTimers(backend, self._clock, most_released, self._event_time.holds, self._keeps_timers)
-        return HarnessSubtask(made.processor, backend, made.shared, due)
+        return HarnessSubtask(subtask.processor, backend, subtask.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:
         """Return the form of a value that workers get.
@@ -95,7 +105,9 @@ class Builder(Driver):
             UnshippableCodeError: A part of it cannot be pickled.
         """
         try:
-            return cloudpickle.loads(cloudpickle.dumps(value))
+            pickled = cloudpickle.dumps(value)
+            # A worker has a copy of the main script's globals. A test reads its own.
+            return cloudpickle.loads(dump_for_this_process(value) if b"__main__" in pickled else pickled)
         except Exception:
             from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 
@@ -108,7 +120,7 @@ class Builder(Driver):
             job_id=self._job_id,
             subtask=number,
             parallelism=parallelism,
-            state=backend.keyed_state(),
+            state=backend.keyed_state(self._names_store),
             clock=self._clock,
             check_cancelled=partial(_waited, self._clock, self._pauses),
             keys=backend,
@@ -116,6 +128,7 @@ class Builder(Driver):
             make_pruner=self._pruner,
             around_durable=self._around_durable,
             pause=self._pauses.pause,
+            submission=self._submission,
         )
 
     def _pruner(self, metrics: RunMetrics) -> Pruner | None:
@@ -130,9 +143,11 @@ class Builder(Driver):
     def _default_store(self) -> Callable[[], ActionStateStore] | None:
         """Return the factory of the store that options name or the agent needs; None if it needs none."""
         name = self._config.get(AgentOptions.STORE)
-        if name is not None:
-            return lambda: open_store(name, self._config.below(f"action-state.{name}"))
-        if not may_make_durable_calls(bind(self.plan, self._code)):
+        options = {} if name is None else self._config.below(f"action-state.{name}")
+        # Without a place, a store in memory belongs to its harness: another one must not find its records.
+        if name is not None and (name != "memory" or "place" in options):
+            return lambda: open_store(name, options)
+        if name is None and not may_make_durable_calls(bind(self.plan, self._code)):
             return None
         if self._crashes is not None:
             return self._crashes.store

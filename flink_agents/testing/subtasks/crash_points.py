@@ -110,8 +110,9 @@ class CrashPoints:
         Raises:
             Died: The operator crashes before this commit.
         """
-        before, now = self.heads.get(key), progress_of(packed)
-        if before == now or (before is None and now == _NOTHING):
+        previous_progress = self.heads.get(key)
+        now = progress_of(packed)
+        if previous_progress == now or (previous_progress is None and now == _NOTHING):
             return
         self.heads[key] = now
         self.count += 1
@@ -155,27 +156,29 @@ def progress_of(packed: bytes | None) -> Progress:
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 
-def crash_points(codec: ValueCodec, crash: str | None, own: bool, forced: bool) -> CrashPoints | None:
+def crash_points(
+    codec: ValueCodec, crash: str | None, has_own_store: bool, forced: bool
+) -> CrashPoints | None:
     """Return the crash points of a harness; None if it does not crash.
 
     Args:
         codec: Encodes the arguments of durable calls.
         crash: The test's argument: ``"everywhere"``, None, or an empty string if it is not given.
-        own: True if the test or an option names a store.
+        has_own_store: True if the test or an option names a store.
         forced: True if the environment asks for it and the test does not say.
 
     Raises:
         AgentConfigurationError: The harness cannot crash in that way.
     """
     if crash == "":
-        return CrashPoints(codec) if forced and not own else None
+        return CrashPoints(codec) if forced and not has_own_store else None
     if crash is None:
         return None
-    if crash != EVERYWHERE or own:
+    if crash != EVERYWHERE or has_own_store:
         raise AgentConfigurationError(
             "the harness cannot crash everywhere",
             expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
-            found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
+            found=f"crash={crash!r}" + (", and a store of the test's" if has_own_store else ""),
             fix="omit store and action-state.store, or crash; flink_agents.testing.faults lets a store "
             "fail at one append",
         )

@@ -69,11 +69,13 @@ class Clock:
         Args:
             next_due: Returns the first time after a given one at which a delayed event is due, or None.
         """
-        self._step, self._next_due = FLYING_MS, next_due
+        self._step = FLYING_MS
+        self._next_due = next_due
         try:
             yield
         finally:
-            self._step, self._next_due = 0, lambda after: None
+            self._step = 0
+            self._next_due = lambda after: None
 
     def waited(self) -> None:
         """Jump to the next delayed event: the operator's thread has waited."""
@@ -87,9 +89,9 @@ def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
     reference = weakref.ref(driver)
 
     def leave(emission: Emission) -> None:
-        found = reference()
-        if found is not None:
-            found._emit(emission, backend)
+        live_driver = reference()
+        if live_driver is not None:
+            live_driver._emit(emission, backend)
 
     return leave
 
@@ -119,10 +121,13 @@ def wait_for_progress(loop: AgentLoop, seen: int, seconds: float) -> None:
     Raises:
         TimeoutError: It is not in time. The text describes each run, and the inputs that wait for others.
     """
-    until = time.monotonic() + seconds
-    while not loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
-        if time.monotonic() >= until:
-            held, runs = loop.held_back(), loop.describe_runs()
+    remaining = seconds
+    while not loop.wait_for_progress(seen, min(remaining, FLINK_SLICE_SECONDS)):
+        # Counted: a test may freeze or move the clocks of ``time``, but not those of locks.
+        remaining -= FLINK_SLICE_SECONDS
+        if remaining <= 0:
+            held = loop.held_back()
+            runs = loop.describe_runs()
             text = f"no run ended within {seconds:g} s" + (held and f": {held}")
             raise TimeoutError("\n".join(filter(None, (text, runs))))
 
@@ -215,7 +220,7 @@ class Driver:
     def output_watermark(self) -> int | None:
         """The downstream watermark over all subtasks that are not idle; None before the first one."""
         behind = [task.backend.behind for task in self._subtasks]
-        watermarks = [one.watermark() for one in behind if one is not None and not one.is_idle]
+        watermarks = [view.watermark() for view in behind if view is not None and not view.is_idle]
         low = min(watermarks, default=NO_TIMESTAMP)
         return None if low == NO_TIMESTAMP else low
 
@@ -240,7 +245,7 @@ class Driver:
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
         """Return time and key of the first timer that is due; at equal times, the first key's."""
         firsts = (subtask.backend.timers[kind].first() for subtask in self._subtasks)
-        first = min((one for one in firsts if one is not None), default=None)
+        first = min((timer for timer in firsts if timer is not None), default=None)
         return first if first is not None and first[0] <= until else None
 
     def _fire(self, key: str, kind: str, at: int) -> None:
@@ -250,7 +255,8 @@ class Driver:
         self._emit(subtask.processor.on_timer(key, at, subtask.backend), subtask.backend)
 
     def _emit(self, emission: Emission, backend: FakeBackend) -> None:
-        crashes, key = self._crashes, backend.key or ""
+        crashes = self._crashes
+        key = backend.key or ""
         if crashes is not None:
             crashes.commits(key, backend.current.head)
         for tag, value in emission.side_outputs:

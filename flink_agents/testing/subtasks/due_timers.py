@@ -12,7 +12,7 @@ from functools import lru_cache
 from flink_agents.runtime.operator.schedules.heartbeat import MAX_DELAY_MS
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
-from flink_agents.testing.fakes.waits import delayed_in, suspended_in
+from flink_agents.testing.fakes.waits import delayed_times, suspension_of
 
 SOON_MS = 5000
 """Timers of runs in flight are nearer than this. A later timer belongs to a wait that is over."""
@@ -59,11 +59,12 @@ class DueTimers:
         self._look()
         # A timer may serve all keys, whichever key has it.
         every = not self._keeps_timers or (self._holds and bool(self._working))
-        found = self._with_timers if every else self._with_timers & self._working
-        if self._working and not found:
-            until, keys = self._clock() + MAX_DELAY_MS, self._backend.keys
-            found = {key for key in self._with_timers if min(keys[key].processing_timers) <= until}
-        return sorted(found, key=self._backend.number)
+        due_keys = self._with_timers if every else self._with_timers & self._working
+        if self._working and not due_keys:
+            until = self._clock() + MAX_DELAY_MS
+            keys = self._backend.keys
+            due_keys = {key for key in self._with_timers if min(keys[key].processing_timers) <= until}
+        return sorted(due_keys, key=self._backend.number)
 
     def of(self, state: KeyState) -> set[int]:
         """Return such timers of a key: all except those of its suspended runs, signals and delayed events."""
@@ -72,13 +73,13 @@ class DueTimers:
             return timers
         head = _head_of(state.head)
         waits = head.suspended, head.signals_expire, head.delayed_due
-        if all(one is None for one in waits) and not head.released:
+        if all(wait is None for wait in waits) and not head.released:
             return timers
         now = self._clock()
+        soon = {at for at in timers if at <= now + SOON_MS}
         # A timer with exactly that time may also check on a running run.
         behind = now + BEAT_MS if self._works(state) else now
-        awaited = {at for at in _awaited(state, head) if at > behind}
-        return {at for at in timers - awaited if at <= now + SOON_MS}
+        return soon - awaited_among({at for at in soon if at > behind}, state, head)
 
     def _look(self) -> None:
         """Update what is known of keys that have changed, or whose time has come."""
@@ -89,7 +90,8 @@ class DueTimers:
         while touched:
             key = touched.pop()
             state = self._backend.keys.get(key)
-            has_timers, works = state is not None and bool(self.of(state)), state and self._works(state)
+            has_timers = state is not None and bool(self.of(state))
+            works = state and self._works(state)
             (self._with_timers.add if has_timers else self._with_timers.discard)(key)
             (self._working.add if works else self._working.discard)(key)
             if state is not None:
@@ -99,7 +101,7 @@ class DueTimers:
         """Record the next time at which the answer for a key can change without a change of its state."""
         times = set(state.processing_timers)
         if state.head is not None:
-            times |= _awaited(state, _head_of(state.head))
+            times |= _dues_of(_head_of(state.head))
         changes = (at - early for at in times for early in (SOON_MS, BEAT_MS, 0))
         following = min((at for at in changes if at > now), default=None)
         if following is not None:
@@ -114,23 +116,38 @@ class DueTimers:
         if not state.pending or head is None:
             return bool(state.pending)
         if head.suspended is None:
-            due = min((one.due for one in head.released if one.due is not None), default=None)
+            due = min((run.due for run in head.released if run.due is not None), default=None)
             full = len(head.released) >= self._released_per_key
-            if head.has_pending and not (full and all(one.woken is None for one in head.released)):
+            if head.has_pending and not (full and all(run.woken is None for run in head.released)):
                 return True
             return due is not None and due <= now
         due = head.suspended[2]
         return due is not None and due <= now
 
 
-def _awaited(state: KeyState, head: Head) -> set[int]:
-    """Return the times that suspended runs, signals and delayed events of a key wait for."""
-    awaited = set() if head.signals_expire is None else {head.signals_expire}
-    if head.suspended is not None and head.suspended[2] is not None:
-        awaited.add(head.suspended[2])
-    awaited |= {one.due for one in head.released if one.due is not None}
-    if head.delayed_due is not None:
-        awaited |= {one.due for one in delayed_in(state)}
-    for run in suspended_in(state):
-        awaited |= {one.deadline for one in run.waits if one.deadline is not None}
+def awaited_among(times: set[int], state: KeyState, head: Head) -> set[int]:
+    """Return those of ``times`` that suspended runs, signals and delayed events of a key wait for."""
+    awaited = times & _dues_of(head)
+    if len(awaited) < len(times):
+        runs = [released.number for released in head.released]
+        if head.suspended is not None:
+            runs.append(head.suspended[0])
+        for number in runs:
+            awaited |= times & _deadlines_of(state.pending.get(-1 - number))
+    if len(awaited) < len(times) and head.delayed_due is not None:
+        awaited |= times & set(delayed_times(state, max(times)))
     return awaited
+
+
+def _dues_of(head: Head) -> set[int]:
+    """Return the first times of the waits and events of a key."""
+    suspended = None if head.suspended is None else head.suspended[2]
+    dues = (suspended, head.signals_expire, head.delayed_due, *(run.due for run in head.released))
+    return {due for due in dues if due is not None}
+
+
+@lru_cache(maxsize=8)
+def _deadlines_of(entry: bytes | None) -> frozenset[int]:
+    """Return the times at which the waits of a suspended run end. A key is asked several times."""
+    run = None if entry is None else suspension_of(entry)
+    return frozenset() if run is None else frozenset(w.deadline for w in run.waits if w.deadline is not None)

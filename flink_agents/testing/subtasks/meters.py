@@ -16,20 +16,23 @@ class MetricSums:
     """Sums metrics over operators that replace one another; a gauge has its present value.
 
     Args:
-        before: Values from before the present operator.
+        previous_values: Values from before the present operator.
         left_out: Values of the present operator that were counted before.
     """
 
-    def __init__(self, before: MetricValues | None = None, left_out: MetricValues | None = None) -> None:
-        self._before = before or MetricValues({}, {})
+    def __init__(
+        self, previous_values: MetricValues | None = None, left_out: MetricValues | None = None
+    ) -> None:
+        self._before = previous_values or MetricValues({}, {})
         self._left_out = left_out or MetricValues({}, {})
 
     def read(self, subtasks: Sequence[HarnessSubtask]) -> MetricValues:
         """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
-        before, left_out = self._before, self._left_out
+        previous_values = self._before
+        left_out = self._left_out
         return MetricValues(
-            _together(before.agent, left_out.agent, subtasks, _of_agent),
-            _together(before.runtime, left_out.runtime, subtasks, _of_runtime),
+            _together(previous_values.agent, left_out.agent, subtasks, _of_agent),
+            _together(previous_values.runtime, left_out.runtime, subtasks, _of_runtime),
         )
 
 
@@ -55,7 +58,7 @@ def _of_runtime(subtask: HarnessSubtask) -> LocalMetricGroup:
 
 
 def _together(
-    before: Values,
+    previous_values: Values,
     left_out: Values,
     subtasks: Sequence[HarnessSubtask],
     of: Callable[[HarnessSubtask], LocalMetricGroup],
@@ -63,8 +66,8 @@ def _together(
     present = sum_of(map(of, subtasks))
     gauges = {name for subtask in subtasks for name in gauges_of(of(subtask))}
     counts = {
-        name: before.get(name, 0) + value - left_out.get(name, 0)
+        name: previous_values.get(name, 0) + value - left_out.get(name, 0)
         for name, value in present.items()
         if name not in gauges
     }
-    return {**before, **present, **counts}
+    return {**previous_values, **present, **counts}

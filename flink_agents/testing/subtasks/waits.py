@@ -50,14 +50,21 @@ class WaitsShown(Builder):
     @property
     def approvals(self) -> list[ApprovalRequest]:
         """The unanswered approval requests, in order."""
-        ended = {one.request.id for one in self.approval_outcomes}
-        requests = self.side_output(APPROVALS_TAG)
-        return [one for one in requests if isinstance(one, ApprovalRequest) and one.id not in ended]
+        ended = {outcome.request.id for outcome in self.approval_outcomes}
+        requests = [
+            output for output in self.side_output(APPROVALS_TAG) if isinstance(output, ApprovalRequest)
+        ]
+        # The latest one of each id: a request can get another time at which it expires.
+        return [
+            request
+            for request in {request.id: request for request in requests}.values()
+            if request.id not in ended
+        ]
 
     @property
     def approval_outcomes(self) -> list[ApprovalOutcome]:
         """The outcomes of approval requests, in order."""
-        return [one for one in self.side_output(APPROVALS_TAG) if isinstance(one, ApprovalOutcome)]
+        return [output for output in self.side_output(APPROVALS_TAG) if isinstance(output, ApprovalOutcome)]
 
     def approve(
         self, request: ApprovalRequest, arguments: Mapping[str, Any] | None = None, by: str | None = None

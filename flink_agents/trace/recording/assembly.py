@@ -29,11 +29,12 @@ def recorder_of(
         on_drop: Called with the number of dropped records.
     """
     level, actions = levels_of(config, subtask.agent)
-    if level is TraceLevel.OFF and all(one is TraceLevel.OFF for one in actions.values()):
+    if level is TraceLevel.OFF and all(action_level is TraceLevel.OFF for action_level in actions.values()):
         return None
     if level is TraceLevel.OFF:
         # The runs of the actions that are recorded.
-        level, actions = TraceLevel.RUNS, actions
+        level = TraceLevel.RUNS
+        actions = actions
     target = TraceTarget(subtask.agent, subtask.subtask, config)
     sinks: dict[str, TraceSink] = {}
     for name in sink_names(config):
@@ -53,11 +54,17 @@ def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, 
     Raises:
         TraceOptionError: A value is not a level.
     """
-    own = config.below("trace.levels")
-    level: Any = own.get(agent, config.get(AgentOptions.TRACE_LEVEL))
+    levels = config.below("trace.levels")
+    level: Any = levels.get(agent, config.get(AgentOptions.TRACE_LEVEL))
     prefix = f"{agent}."
-    actions = {name.removeprefix(prefix): one for name, one in own.items() if name.startswith(prefix)}
-    return _level(agent, level), {name: _level(prefix + name, one) for name, one in actions.items()}
+    actions = {
+        name.removeprefix(prefix): action_level
+        for name, action_level in levels.items()
+        if name.startswith(prefix)
+    }
+    return _level(agent, level), {
+        name: _level(prefix + name, action_level) for name, action_level in actions.items()
+    }
 
 
 def check_trace_options(config: Configuration) -> None:
@@ -74,10 +81,16 @@ def check_trace_options(config: Configuration) -> None:
             TRACE_SINKS.find(name)
 
 
+def writes_files(config: Configuration) -> bool:
+    """Return True if a job writes files of its trace."""
+    is_on = config.get(AgentOptions.TRACE_LEVEL) is not TraceLevel.OFF or bool(config.below("trace.levels"))
+    return is_on and "jsonl" in sink_names(config)
+
+
 def sink_names(config: Configuration) -> list[str]:
     """Return the names of the sinks, without duplicates."""
     names: str = config.get(AgentOptions.TRACE_SINKS)
-    return list(dict.fromkeys(name for one in names.split(",") if (name := one.strip())))
+    return list(dict.fromkeys(name for part in names.split(",") if (name := part.strip())))
 
 
 def _level(name: str, value: Any) -> TraceLevel:

@@ -9,6 +9,8 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.common.logs import bounded
+from flink_agents.api.events.approvals import ApprovalOutcome
+from flink_agents.api.resources.raised_notes import message_of
 
 WRITTEN = "memory"
 """The attribute of a run's record that shows which memory it wrote."""
@@ -22,8 +24,8 @@ _MOST_NAMES = 50
 
 def origin_of(parent: str | None, traceparent: str | None) -> dict[str, str]:
     """Return the origin of a run: its message, and the span that it continues."""
-    found = {"parent": parent, "traceparent": traceparent}
-    return {name: redaction.hide(text) for name, text in found.items() if text}
+    origin = {"parent": parent, "traceparent": traceparent}
+    return {name: redaction.hide(text) for name, text in origin.items() if text}
 
 
 def written_of(values: Mapping[str, int]) -> dict[str, int]:
@@ -41,6 +43,16 @@ def wait_of(wait: Any) -> dict[str, Any]:
     }
 
 
+def decided(outcome: ApprovalOutcome) -> dict[str, Any]:
+    """Return the person who decided on an approval, the reason, and the names of changed arguments."""
+    attributes = {"action": outcome.request.action}
+    texts = {"by": outcome.by, "reason": outcome.reason}
+    attributes |= {name: bounded(redaction.hide(text), MOST_ERROR) for name, text in texts.items() if text}
+    requested_arguments = outcome.request.arguments
+    changed = [name for name, value in outcome.arguments.items() if requested_arguments.get(name) != value]
+    return attributes | ({"changed": ", ".join(changed)[:MOST_ERROR]} if outcome.changed and changed else {})
+
+
 def told_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded error of a durable call as attributes."""
     name = str(error.get("type")).rpartition(":")[2].rpartition(".")[2]
@@ -49,11 +61,16 @@ def told_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
 
 def told_of(error: BaseException) -> dict[str, Any]:
     """Return an error as attributes: its class, its message, and the line of your code."""
-    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), MOST_ERROR)}
+    attributes = {
+        "error": type(error).__name__,
+        "message": bounded(redaction.hide(message_of(error, str)), MOST_ERROR),
+    }
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        one for one in frames if not one.filename.startswith(_PACKAGE) and "site-packages" not in one.filename
+    user_frames = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename
     ]
-    if own:
-        told["where"] = f"{own[-1].filename}:{own[-1].lineno}"
-    return told
+    if user_frames:
+        attributes["where"] = f"{user_frames[-1].filename}:{user_frames[-1].lineno}"
+    return attributes

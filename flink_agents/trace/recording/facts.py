@@ -40,17 +40,17 @@ def facts_of(value: Any, function: str = "") -> dict[str, Any]:
 
 
 def _of_response(response: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for name, source in (("model", "model_name"), ("provider", "provider_name")):
         if isinstance(text := response.get(source), str):
-            found[name] = text[:_MOST]
+            facts[name] = text[:_MOST]
     usage = response.get("usage")
     if isinstance(usage, Mapping):
         numbers = cast("Mapping[str, Any]", usage)
-        found |= {name: number for name in _TOKENS if isinstance(number := numbers.get(name), int) and number}
+        facts |= {name: number for name in _TOKENS if isinstance(number := numbers.get(name), int) and number}
     if isinstance(reason := response.get("finish_reason"), str):
-        found["finish_reason"] = reason[:_MOST]
-    return found
+        facts["finish_reason"] = reason[:_MOST]
+    return facts
 
 
 def _of_price(cost: Any) -> dict[str, Any]:

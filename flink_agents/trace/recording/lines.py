@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from flink_agents import redaction
 from flink_agents.api.agents.observers import ObservedRun
+from flink_agents.api.resources.sendable_text import with_number_texts
 from flink_agents.trace.folding import FOLDED, counted
 from flink_agents.trace.recording.attributes import WRITTEN, origin_of, written_of
 from flink_agents.trace.recording.making import TracedSubtask
@@ -24,7 +25,8 @@ from flink_agents.trace.recording.segments import Segment
 from flink_agents.trace.records import RUN_ID_BYTES, SCHEMA_VERSION, run_path, trace_of
 from flink_agents.trace.target import TraceLine
 
-_MOST_KEPT, _LONGEST_KEPT = 2000, 1000
+_MOST_KEPT = 2000
+_LONGEST_KEPT = 1000
 """Maximum number of kept parts of a kind, and of characters in one of them."""
 
 EndedRun = tuple[ObservedRun, Segment, float]
@@ -65,9 +67,9 @@ class LineMaker:
             ended: The runs.
             failed: Called with the error of a run that has no line.
         """
-        if redaction.known.pattern is not self._secrets:
+        if redaction.known_secrets.pattern is not self._secrets:
             # A further secret became known, which kept keys could hold.
-            self._secrets = redaction.known.pattern
+            self._secrets = redaction.known_secrets.pattern
             self._keys.clear()
         lines: list[TraceLine] = []
         for run in ended:
@@ -78,8 +80,11 @@ class LineMaker:
         return lines
 
     def _line(self, run: ObservedRun, segment: Segment, now: float) -> TraceLine:
-        job, key_text, number = run.identity or self._subtask.job, run.key_text, run.sequence_number
-        parent, context = run.parent, run.traceparent
+        job = run.identity or self._subtask.job
+        key_text = run.key_text
+        number = run.sequence_number
+        parent = run.parent
+        context = run.traceparent
         if job != self._job:
             self._of_job(job)
         digest = self._digest.copy()
@@ -87,34 +92,36 @@ class LineMaker:
         run_id = digest.hexdigest()
         end = int(now * 1e6)
         # The clock can have been set back meanwhile.
-        begun = min(int(segment.begun * 1e6), end)
-        told = self._steps(segment, begun) if segment.steps else ""
+        start = min(int(segment.begun * 1e6), end)
+        attributes = self._steps(segment, start) if segment.steps else ""
         if segment.executed or segment.waits:
-            told += self._waited(segment)
+            attributes += self._waited(segment)
         if segment.written:
-            told += self._written(segment.written)
+            attributes += self._written(segment.written)
         trace = ""
         if parent or context:
-            told += f",{_members(origin_of(parent, context))}"
+            attributes += f",{_members(origin_of(parent, context))}"
             trace = f',"trace":{_quoted(trace_of(context) or "")}' if context else ""
         line = (
             f'{self._head}{self._keys.get(key_text) or self._shown(key_text)},"sequence_number":{number},'
-            f'"run_id":"{run_id}","time":{end}e-6,"seconds":{end - begun}e-6,'
-            f'"attributes":{{{told[1:]}}}{trace}{_END}'
+            f'"run_id":"{run_id}","time":{end}e-6,"seconds":{end - start}e-6,'
+            f'"attributes":{{{attributes[1:]}}}{trace}{_END}'
         )
         return run_id, line.encode()
 
-    def _steps(self, segment: Segment, begun: int) -> str:
+    def _steps(self, segment: Segment, start_micros: int) -> str:
         """Return the steps as an attribute."""
-        kept = self._parts
-        told: list[str] = []
+        cached_parts = self._parts
+        step_texts: list[str] = []
         for function, action, ended, seconds, more in segment.steps:
             if ended is None:
-                part = kept.get((action, more)) or self._action(action, more)
-                told.append(f"{part}{int(seconds * 1e9)}e-9}}")
+                part = cached_parts.get((action, more)) or self._action(action, more)
+                step_texts.append(f"{part}{int(seconds * 1e9)}e-9}}")
             else:
-                told.append(self._timed(function, action, int(ended * 1e6) - begun, seconds, more))
-        return f',"{FOLDED}":[{",".join(told)}]'
+                step_texts.append(
+                    self._timed(function, action, int(ended * 1e6) - start_micros, seconds, more)
+                )
+        return f',"{FOLDED}":[{",".join(step_texts)}]'
 
     def _timed(self, function: str | None, action: str, at: int, seconds: float, more: Any) -> str:
         """Return a step of the event loop."""
@@ -125,8 +132,8 @@ class LineMaker:
         if part is None:
             text = f'{{"call":{_quoted(function)},"action":{_quoted(action)},"seconds":'
             part = _keep(self._parts, (function, action, None), text)
-        rest = f",{_members(more)}" if more else ""
-        return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6{rest}}}'
+        members_text = f",{_members(more)}" if more else ""
+        return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6{members_text}}}'
 
     def _action(self, action: str, sent: tuple[str, ...]) -> str:
         events = f'"sent":{json.dumps(counted(sent))},' if sent else ""
@@ -134,11 +141,11 @@ class LineMaker:
 
     def _waited(self, segment: Segment) -> str:
         """Return the waits and the number of durable calls."""
-        told = f',"calls":{segment.executed},"replayed":0' if segment.executed else ""
+        attributes = f',"calls":{segment.executed},"replayed":0' if segment.executed else ""
         if segment.waits:
             waits = [f'"{what}":{int(seconds * 1e6)}e-6' for what, seconds in segment.phases().items()]
-            told += f',"phases":{{{",".join(waits)}}}'
-        return told
+            attributes += f',"phases":{{{",".join(waits)}}}'
+        return attributes
 
     def _written(self, written: Mapping[str, int]) -> str:
         if len(written) == 1:
@@ -150,18 +157,18 @@ class LineMaker:
         return _keep(self._keys, text, _quoted(redaction.hide(text)))
 
 
-def _keep(kept: dict[Any, str], name: Any, part: str) -> str:
+def _keep(cache: dict[Any, str], name: Any, part: str) -> str:
     if len(part) <= _LONGEST_KEPT:
-        if len(kept) >= _MOST_KEPT:
-            kept.clear()
-        kept[name] = part
+        if len(cache) >= _MOST_KEPT:
+            cache.clear()
+        cache[name] = part
     return part
 
 
 def _members(values: Mapping[str, Any]) -> str:
     """Return the members of an object of JSON, without its braces."""
     try:
-        return to_json(values, inf_nan_mode="constants", fallback=str)[1:-1].decode()
+        return to_json(values, inf_nan_mode="strings", fallback=str)[1:-1].decode()
     except ValueError:
         # Text that is no Unicode: JSON can escape it.
-        return json.dumps(values, separators=(",", ":"), default=str)[1:-1]
+        return json.dumps(with_number_texts(values), separators=(",", ":"), default=str)[1:-1]

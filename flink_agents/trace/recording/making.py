@@ -57,16 +57,20 @@ class RecordMaker:
         replayed: bool,
     ) -> TraceRecord:
         """Create a record."""
-        subtask, context = self._subtask, run.traceparent
-        job, number = identity or subtask.job, run.sequence_number
-        known = self._latest
-        secrets = redaction.known.pattern
-        if known.run is not run or known.job != job or secrets is not self._secrets:
+        subtask = self._subtask
+        context = run.traceparent
+        job = identity or subtask.job
+        number = run.sequence_number
+        latest_run = self._latest
+        secrets = redaction.known_secrets.pattern
+        if latest_run.run is not run or latest_run.job != job or secrets is not self._secrets:
             # A run has several records, which mostly follow one another. A secret can become known meanwhile.
             self._secrets = secrets
             run_id = run_id_of(job, run.key_text, number)
-            known = self._latest = KnownRun(run, job, run_id, span_id(run_id), redaction.hide(run.key_text))
-        run_id = known.run_id
+            latest_run = self._latest = KnownRun(
+                run, job, run_id, span_id(run_id), redaction.hide(run.key_text)
+            )
+        run_id = latest_run.run_id
         if kind == "run":
             attributes = dict(attributes)
             if WRITTEN in attributes:
@@ -81,11 +85,11 @@ class RecordMaker:
             subtask.agent,
             subtask.subtask,
             subtask.attempt,
-            known.key,
+            latest_run.key,
             number,
             run_id,
-            span_id(run_id, *path) if path else known.span,
-            None if parent is None else span_id(run_id, *parent) if parent else known.span,
+            span_id(run_id, *path) if path else latest_run.span,
+            None if parent is None else span_id(run_id, *parent) if parent else latest_run.span,
             now,
             seconds,
             replayed,

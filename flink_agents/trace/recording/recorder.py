@@ -77,9 +77,11 @@ class TraceRecorder(RunRecorder):
             self._settle(run, segment)
             segment.sent = ()
             segment.error = {"action": action, **told_of(error)}
-            asked = called_agents.get()
-            segment.failed = FailedAction(action, segment.error, asked[-1].path if asked else (), self.now())
-            if asked:
+            agents = called_agents.get()
+            segment.failed = FailedAction(
+                action, segment.error, agents[-1].path if agents else (), self.now()
+            )
+            if agents:
                 self._settle(run, segment)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
@@ -101,7 +103,7 @@ class TraceRecorder(RunRecorder):
         segment.replayed += 1
         for function, number, outcome in calls:
             self._replayed(run, segment, action, function, number, outcome)
-        now = max((one.ended_at / 1000 for _, _, one in calls), default=None)
+        now = max((call_outcome.ended_at / 1000 for _, _, call_outcome in calls), default=None)
         if letter is None:
             self._end_action(run, segment, action, "ok", {}, now, again=True)
             return
@@ -126,11 +128,13 @@ class TraceRecorder(RunRecorder):
         if again:
             self._lasts(run, segment)
         # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
-        execution, agent = segment.ended(action) if segment.steps else 0, None
+        execution = segment.ended(action) if segment.steps else 0
+        agent = None
         if segment.lasts:
             self._lasts(run, segment)
             self._settle(run, segment)
-            execution, agent = segment.actions[action], called_agent()
+            execution = segment.actions[action]
+            agent = called_agent()
         opened = OpenCall(function, execution, self.now(), agent)
         if again:
             opened.tell({"again": True})
@@ -157,10 +161,11 @@ class TraceRecorder(RunRecorder):
             if not segment.told and run.identity:
                 # It may pause for long before the next attempt.
                 self._start(run, segment)
-            now, told = self.now(), {"action": action, "attempt": attempt, **told_of(error)}
+            now = self.now()
+            attributes = {"action": action, "attempt": attempt, **told_of(error)}
             # The next attempt of the job may repeat it: its time tells the two apart.
             path = *opened.path(action, number), "attempt", int(now * 1e6)
-            self._put(run, "attempt", function, "failed", path, opened.parent(action), told, None, now)
+            self._put(run, "attempt", function, "failed", path, opened.parent(action), attributes, None, now)
 
     def call_retried(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
@@ -239,7 +244,8 @@ class TraceRecorder(RunRecorder):
             self._lasts(run, segment, again=True)
             self._settle(run, segment)
             segment.replayed += 1
-            segment.partial, segment.calling = True, (action, segment.actions[action])
+            segment.partial = True
+            segment.calling = (action, segment.actions[action])
             self._replayed(run, segment, action, function, number, outcome)
 
     def _replayed(
@@ -252,7 +258,8 @@ class TraceRecorder(RunRecorder):
         outcome: CallOutcome,
     ) -> None:
         """Record a call by its journal, unless this attempt of the task has recorded it."""
-        now, error = outcome.ended_at / 1000, outcome.error
+        now = outcome.ended_at / 1000
+        error = outcome.error
         opened = OpenCall(function, segment.actions[action], now, called_agent())
         path = opened.path(action, number)
         if segment.resumes or path in segment.called:
@@ -262,10 +269,13 @@ class TraceRecorder(RunRecorder):
         if error is None:
             self._call(run, segment, action, function, "ok", path, opened, {}, None, now, again=True)
         else:
-            path, told = (*path, "failed", outcome.ended_at), told_of_record(error)
+            path = (*path, "failed", outcome.ended_at)
+            attributes = told_of_record(error)
             if path in segment.called:
                 return
-            self._call(run, segment, action, function, "failed", path, opened, told, None, now, again=True)
+            self._call(
+                run, segment, action, function, "failed", path, opened, attributes, None, now, again=True
+            )
 
     def _call(
         self,
@@ -283,10 +293,10 @@ class TraceRecorder(RunRecorder):
     ) -> None:
         self._lasts(run, segment)
         if self._wants(action, CALLS):
-            told = attributes_of_call(action, function, {**(opened.more or {}), **attributes})
+            call_attributes = attributes_of_call(action, function, {**(opened.more or {}), **attributes})
             parent = opened.parent(action)
             segment.called.add(path)
-            self._put(run, "call", function, outcome, path, parent, told, seconds, now, again)
+            self._put(run, "call", function, outcome, path, parent, call_attributes, seconds, now, again)
 
     def _fold(self, run: ObservedRun, segment: Segment, step: Step) -> None:
         """Add a step to the line of its run."""
@@ -299,7 +309,8 @@ class TraceRecorder(RunRecorder):
 
     def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
         """Note an agent that an action calls."""
-        segment, asked = self._segment(run), called_agents.get()
+        segment = self._segment(run)
+        agents = called_agents.get()
         if segment is None:
             return
         self._lasts(run, segment)
@@ -307,30 +318,40 @@ class TraceRecorder(RunRecorder):
         execution = segment.actions[action]
         number = segment.agents[action, execution, agent]
         segment.agents[action, execution, agent] += 1
-        before = segment.executed, segment.replayed
+        previous_counts = segment.executed, segment.replayed
         path = "agent", action, execution, agent, number
-        called_agents.set((*asked, CalledAgent(agent, path, parent, before)))
+        called_agents.set((*agents, CalledAgent(agent, path, parent, previous_counts)))
 
     def agent_answered(
         self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
     ) -> None:
         """Record an agent that has answered, or failed."""
-        segment, asked = self._segment(run), called_agents.get()
-        if asked and asked[-1].name == agent:
-            called_agents.set(asked[:-1])
+        segment = self._segment(run)
+        agents = called_agents.get()
+        if agents and agents[-1].name == agent:
+            called_agents.set(agents[:-1])
         # One that is cancelled, since its run is suspended or the task attempt ends, has not answered.
-        if segment is None or not asked or not (error is None or isinstance(error, Exception)):
+        if segment is None or not agents or not (error is None or isinstance(error, Exception)):
             return
-        one = asked[-1]
+        last_agent = agents[-1]
         if not self._wants(action, CALLS):
             return
-        executed, replayed = segment.executed - one.before[0], segment.replayed - one.before[1]
+        executed = segment.executed - last_agent.before[0]
+        replayed = segment.replayed - last_agent.before[1]
         again = replayed > 0 and not executed
         attributes = {"action": action, "calls": executed, "replayed": replayed}
         outcome = "ok" if error is None else "failed"
         more = {} if error is None else told_of(error)
         self._put(
-            run, "agent", agent, outcome, one.path, one.parent, attributes | more, seconds, replayed=again
+            run,
+            "agent",
+            agent,
+            outcome,
+            last_agent.path,
+            last_agent.parent,
+            attributes | more,
+            seconds,
+            replayed=again,
         )
 
 

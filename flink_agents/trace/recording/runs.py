@@ -18,16 +18,18 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObserver
+from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.trace.folding import attributes_of_call, counted
-from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
+from flink_agents.trace.recording.attributes import WRITTEN, decided, told_of, wait_of
 from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
-from flink_agents.trace.recording.segments import Segment, Step
+from flink_agents.trace.recording.segments import FutureRun, Segment, Step
 from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING, SpanPath, call_path
 from flink_agents.trace.writer import Pending, TraceWriter
 
-CALLS, CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
+CALLS = TraceLevel.CALLS.rank
+CONTENT = TraceLevel.CONTENT.rank
 
 MOST_SUSPENDED = 10_000
 """Maximum number of remembered suspensions of this attempt."""
@@ -48,6 +50,7 @@ _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases of a run that has not started yet."""
 
 _COMMITTED = Phase.COMMITTED
+_QUEUED = Phase.QUEUED
 
 
 class RunRecorder(RunObserver):
@@ -68,11 +71,12 @@ class RunRecorder(RunObserver):
         reads_waits: True: the runtime adds durations of phases to ``notes`` of the run, and only calls
             ``phase_changed`` when the run begins or ends.
         reads_requests: True if it records the requests of calls.
+        binds_context: True: it binds variables in the context of the code that it observes.
         reads_notes: True if it also adds actions that have ended, and written memory, instead of calling
             ``events_sent``, ``action_ended`` and ``memory_written``.
     """
 
-    reads_waits = True
+    reads_waits = binds_context = True
 
     def __init__(
         self,
@@ -89,7 +93,8 @@ class RunRecorder(RunObserver):
         self._clock = clock
         self._level = level.rank
         self._suspended: dict[tuple[str, int], bool] = {}
-        self._levels = {name: one.rank for name, one in (actions or {}).items()}
+        self._approved: dict[str, None] = {}
+        self._levels = {name: action_level.rank for name, action_level in (actions or {}).items()}
         # With levels of actions, the recorder is asked about each.
         self.reads_notes = self._every = level.rank >= CALLS and not actions
         self.reads_requests = max(level.rank, *self._levels.values(), 0) >= CONTENT
@@ -104,7 +109,8 @@ class RunRecorder(RunObserver):
         self._made = RecordMaker(subtask)
         self._ended: deque[EndedRun] = deque()
         self._lines = LineMaker(subtask)
-        writer.look, writer.collect = self.look, self.collect
+        writer.look = self.look
+        writer.collect = self.collect
 
     @property
     def writer(self) -> TraceWriter:
@@ -120,6 +126,27 @@ class RunRecorder(RunObserver):
         return self._short.get(run) or self._lasting.get(run)
 
     # -- phases -----------------------------------------------------------------------
+
+    def blocked(self, identity: str, key_text: str, sequence_number: int) -> None:
+        """Record that the input of a later run waits for a suspended run of its key. Never raises."""
+        run: Any = FutureRun(key_text, sequence_number)
+        if self._share >= 100 or self._samples(run):
+            make_record = partial(self._made, run, identity, "run", self._subtask.agent, WAITING, (), None)
+            # Without the time in its attributes, all records of one input have one id.
+            self._writer.put(partial(make_record, {"for": QUEUED_FOR}, None, self.now(), False))
+
+    def approval_ended(self, run: ObservedRun, action: str, wait: str, outcome: ApprovalOutcome) -> None:
+        """Record who decided on an approval, once: a run that resumes again finds it in its journal."""
+        segment = self._segment(run)
+        if segment is None or wait in self._approved:
+            return
+        self._approved[wait] = None
+        if len(self._approved) > MOST_SUSPENDED:
+            del self._approved[next(iter(self._approved))]
+        self._lasts(run, segment)
+        self._settle(run, segment)
+        what = outcome.request.what, outcome.decision.value
+        self._put(run, "approval", *what, ("approval", wait), (), decided(outcome))
 
     def begin(self, run: ObservedRun) -> Segment | None:
         """Return the notes of a run that begins; None if it is not recorded. Never raises."""
@@ -139,7 +166,7 @@ class RunRecorder(RunObserver):
         return segment
 
     def end(self, run: ObservedRun) -> None:
-        """Record the end or the suspension of a run. Never raises."""
+        """Record the end or the suspension of a run; forget one that has not begun. Never raises."""
         try:
             if run.phase is _COMMITTED:
                 segment = self._short.pop(run, None)
@@ -153,9 +180,19 @@ class RunRecorder(RunObserver):
                             self.collect()
                         return
                     self._short[run] = segment
+            elif run.phase is _QUEUED:
+                self._forget(run)
+                return
             self.phase_changed(run, None)
         except Exception as error:
             self._writer.drop(error)
+
+    def _forget(self, run: ObservedRun) -> None:
+        """Forget a run whose input left the queue: it gets other notes when it is queued again."""
+        with self._unfolding:
+            self._short.pop(run, None)
+            self._lasting.pop(run, None)
+            run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
         """Record the start, the suspension or the end of a run."""
@@ -179,8 +216,8 @@ class RunRecorder(RunObserver):
         if phase is Phase.COMMITTED:
             self._end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
-            waits = [wait_of(one) for one in run.open_waits]
-            self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
+            waits = [wait_of(wait) for wait in run.open_waits]
+            self._end(run, "suspended", {"waits": waits}, [wait["id"] for wait in waits])
         elif phase is Phase.FAILED:
             # The run starts again, and has one span for its end: this one is a part.
             self._end(run, "failed", path=("failed", int(self.now() * 1e6)))
@@ -211,7 +248,8 @@ class RunRecorder(RunObserver):
         """Record an event that a run gives up."""
         number = segment.actions[f"event {event_type}"]
         segment.actions[f"event {event_type}"] += 1
-        path, again = ("event", event_type, number), again or segment.repeats
+        path = ("event", event_type, number)
+        again = again or segment.repeats
         self._put(run, "event", event_type, outcome, path, None, segment.error or {}, replayed=again)
 
     # -- actions ----------------------------------------------------------------------
@@ -269,9 +307,11 @@ class RunRecorder(RunObserver):
 
         Called by the writer's thread.
         """
-        now, clock = self.now(), self._clock()
+        now = self.now()
+        clock = self._clock()
         for run, segment in [*self._short.items(), *self._lasting.items()]:
-            phase, since = run.phase, run.since
+            phase = run.phase
+            since = run.since
             if not run.identity or segment.told and not since:
                 continue
             age = max(now - segment.begun, clock - since if since else 0.0)
@@ -325,26 +365,27 @@ class RunRecorder(RunObserver):
             if function is None:
                 segment.actions[action] += 1
                 segment.unfolded = 0
-                told = {"inline": inline, **({"sent": counted(more)} if more else {})}
-                self._put(run, "action", action, "ok", path, None, told, seconds, end, again)
+                attributes = {"inline": inline, **({"sent": counted(more)} if more else {})}
+                self._put(run, "action", action, "ok", path, None, attributes, seconds, end, again)
             else:
-                told = attributes_of_call(action, function, more)
-                task, nth = told.pop("task", ""), told.pop("nth", segment.unfolded)
+                attributes = attributes_of_call(action, function, more)
+                task = attributes.pop("task", "")
+                nth = attributes.pop("nth", segment.unfolded)
                 segment.unfolded = nth + 1
                 call = call_path(action, number, function, task, nth)
                 segment.called.add(call)
-                self._put(run, "call", function, "ok", call, path, told, seconds, end)
+                self._put(run, "call", function, "ok", call, path, attributes, seconds, end)
 
     def _start(self, run: ObservedRun, segment: Segment) -> None:
         """Record the start of a run that lasts."""
         segment.told = True
-        made = partial(self._made, run, run.identity, "run", self._subtask.agent, STARTED, (), None)
-        self._writer.put(partial(made, {}, 0.0, segment.begun, False))
+        make_record = partial(self._made, run, run.identity, "run", self._subtask.agent, STARTED, (), None)
+        self._writer.put(partial(make_record, {}, 0.0, segment.begun, False))
 
     def _tell_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
         # Of several calls of one function, the first one.
         opened = reversed(segment.all_opened())
-        calls = {one.function: (one.more or {}).get("attempt", 1) for one in opened}
+        calls = {call.function: (call.more or {}).get("attempt", 1) for call in opened}
         waits_for = run.waits_for
         if phase is Phase.QUEUED:
             waits_for = QUEUED_FOR
@@ -361,11 +402,11 @@ class RunRecorder(RunObserver):
             since: Start of the phase, by the clock of phases.
             more: Further attributes.
         """
-        begun = round(self.now() - (self._clock() - since), 3) if since else None
-        attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
+        start_time = round(self.now() - (self._clock() - since), 3) if since else None
+        attributes = {"for": redaction.hide(waits_for), "since": start_time, **more}
         outcome = WAITING if waits_for else RUNNING
-        made = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
-        return partial(made, attributes, None, self.now(), False)
+        make_record = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
+        return partial(make_record, attributes, None, self.now(), False)
 
     def closed(self) -> None:
         """Write all records, also of runs that have not ended."""

@@ -29,8 +29,8 @@ called_agents: ContextVar[tuple[CalledAgent, ...]] = ContextVar("called_agents",
 
 def called_agent() -> SpanPath | None:
     """Return the path of the agent whose code runs in this context; None for the run's own agent."""
-    asked = called_agents.get()
-    return asked[-1].path if asked else None
+    agents = called_agents.get()
+    return agents[-1].path if agents else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,22 @@ class CalledAgent:
     path: SpanPath
     parent: SpanPath
     before: tuple[int, int]
+
+
+class FutureRun(NamedTuple):
+    """A run whose input waits in state.
+
+    Attributes:
+        key_text: Canonical text of its key.
+        sequence_number: The number that it will have.
+        parent: None: its message is known when it starts.
+        traceparent: The same.
+    """
+
+    key_text: str
+    sequence_number: int
+    parent: str | None = None
+    traceparent: str | None = None
 
 
 class KnownRun(NamedTuple):
@@ -74,7 +90,7 @@ class OpenCall:
     Args:
         function: Its function.
         execution: Number of earlier executions of its action in the run.
-        begun: Its start, in seconds since the epoch.
+        start_seconds: Its start, in seconds since the epoch.
         agent: The path of the agent that made the call; None for the action itself.
 
     Attributes:
@@ -83,10 +99,10 @@ class OpenCall:
 
     __slots__ = ("agent", "begun", "execution", "function", "more")
 
-    def __init__(self, function: str, execution: int, begun: float, agent: SpanPath | None) -> None:
+    def __init__(self, function: str, execution: int, start_seconds: float, agent: SpanPath | None) -> None:
         self.function = function
         self.execution = execution
-        self.begun = begun
+        self.begun = start_seconds
         self.agent = agent
         self.more: dict[str, Any] | None = None
 
@@ -127,7 +143,7 @@ class Segment:
     Most runs end soon and need few fields: the others are created on first access.
 
     Args:
-        begun: Start, in seconds since the epoch.
+        start_seconds: Start, in seconds since the epoch.
         folds: True if the runtime may add steps and memory itself. See ``RunRecorder.reads_notes``.
         changed: Start of the present phase, by the clock of phases.
 
@@ -172,8 +188,8 @@ class Segment:
     open: dict[tuple[str, str, int], OpenCall] | None = None
     waits: dict[Phase, float] | None = None
 
-    def __init__(self, begun: float, folds: bool = False, changed: float = 0.0) -> None:
-        self.begun = begun
+    def __init__(self, start_seconds: float, folds: bool = False, changed: float = 0.0) -> None:
+        self.begun = start_seconds
         self.folds = folds
         self.changed = changed
         self.steps: list[Step] = []
@@ -193,7 +209,7 @@ class Segment:
 
     def ended(self, action: str) -> int:
         """Return the number of ended executions of an action that have no record yet."""
-        return sum([one[0] is None and one[1] == action for one in self.steps]) if self.steps else 0
+        return sum([step[0] is None and step[1] == action for step in self.steps]) if self.steps else 0
 
     @cached_property
     def actions(self) -> defaultdict[str, int]:

@@ -73,7 +73,8 @@ class JsonlSink:
             for _, line in records:
                 if lines and self._size + size + len(line) > self._file_bytes:
                     self._append(lines, size)
-                    lines, size = [], 0
+                    lines = []
+                    size = 0
                 lines.append(line)
                 size += len(line)
             if lines:
@@ -91,7 +92,8 @@ class JsonlSink:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            file, self._file = self._file, None
+            file = self._file
+            self._file = None
             file.close()
 
     def _open(self, needed: int) -> BinaryIO:
@@ -106,7 +108,8 @@ class JsonlSink:
             self._path = self._directory / name
             # Only the owner may read it: it can hold what inputs hold.
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            self._file, self._size = os.fdopen(descriptor, "wb"), 0
+            self._file = os.fdopen(descriptor, "wb")
+            self._size = 0
         return self._file
 
     def _make_room(self) -> None:
@@ -121,12 +124,13 @@ class JsonlSink:
 
     def _is_own(self, path: Path) -> bool:
         """True if this agent wrote the file, and not one whose name has the same start."""
-        rest = path.name.removeprefix(self._prefix)
-        return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), rest) is not None
+        unprefixed_name = path.name.removeprefix(self._prefix)
+        return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), unprefixed_name) is not None
 
     def _abandon(self) -> None:
         """Close a file that cannot be written. Its last line may be truncated."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             try:
                 file.close()

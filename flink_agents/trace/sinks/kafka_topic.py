@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flink_agents import redaction
+from flink_agents.foreign_imports import import_quietly
 from flink_agents.kafka_clients import close_producer
+
+import_quietly("kafka")
 
 SEND_SECONDS = 10.0
 
@@ -50,14 +53,15 @@ class KafkaTopic:
             except MessageSizeTooLargeError as error:
                 too_large = error
         producer.flush(self._seconds)
-        for one in sent:
-            one.get(self._seconds)
+        for future in sent:
+            future.get(self._seconds)
         if too_large is not None:
             raise too_large
 
     def close(self) -> None:
         """Close the client."""
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self._producer = None
         if producer is not None:
             close_producer(producer, 1.0)
 
@@ -68,8 +72,10 @@ class KafkaTopic:
             most = int(self._seconds * 1000)
             redaction.know(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
             defaults: Mapping[str, Any] = KafkaProducer.DEFAULT_CONFIG
-            given = {name: _parsed(value, defaults.get(name)) for name, value in self._client.items()}
-            own = {
+            client_options = {
+                name: _parsed(value, defaults.get(name)) for name, value in self._client.items()
+            }
+            sink_options = {
                 "bootstrap_servers": self._servers.split(","),
                 "acks": 1,
                 "enable_idempotence": False,
@@ -80,7 +86,7 @@ class KafkaTopic:
                 "delivery_timeout_ms": most,
                 "metrics_enabled": False,
             }
-            self._producer = KafkaProducer(**(own | given))
+            self._producer = KafkaProducer(**(sink_options | client_options))
         return self._producer
 
 

@@ -6,11 +6,13 @@ a batch that the collector rejects is dropped. A running job also exports histog
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors.trace import TraceError, TraceOptionError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace import operations
@@ -18,6 +20,7 @@ from flink_agents.trace.folding import unfolded
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id, span_of_context
 from flink_agents.trace.sinks.otel_histograms import GenAiHistograms
+from flink_agents.trace.sinks.otel_resource import resource_of
 from flink_agents.trace.target import TraceTarget
 
 EXPORT_SECONDS = 10
@@ -49,7 +52,7 @@ class OtelSink:
                 "the trace sink 'otel' needs a package that is not installed",
                 expected="opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http",
                 found=str(error),
-                fix='pip install "flink-agents-python[otel]"',
+                fix=install_command("otel"),
             ) from error
         self._exporter = trace_exporter.OTLPSpanExporter(endpoint=endpoint, timeout=int(seconds))
         self._histograms = histograms
@@ -118,7 +121,7 @@ def span_of(record: TraceRecord) -> Any:
         _text(name),
         context=context(record.span_id),
         parent=context(parent) if (parent := _parent(record)) else None,
-        resource=_resource(_text(record.agent), _text(record.job)),
+        resource=_resource(_text(record.agent), _text(record.job), *map(os.environ.get, _RESOURCE_VARIABLES)),
         attributes=_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
         links=[Link(context(span_id(record.run_id)))] if segment else [],
@@ -157,12 +160,13 @@ def _value(value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=64)
-def _resource(agent: str, job: str) -> Any:
-    """Return the resource of an agent. Cached, since creating it reads the environment."""
-    from opentelemetry.sdk.resources import Resource
+_RESOURCE_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 
-    return Resource.create({"service.name": agent, "flink.job.identity": job})
+
+@lru_cache(maxsize=64)
+def _resource(agent: str, job: str, *variables: str | None) -> Any:
+    """Return the resource of an agent. Cached, since creating it runs the SDK's detectors."""
+    return resource_of(agent, {"flink.job.identity": job})
 
 
 _OPERATIONS = {
@@ -222,7 +226,7 @@ def _name(record: TraceRecord) -> tuple[str, str]:
 
 
 def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
         "gen_ai.agent.name": _text(record.agent),
         "flink_agents.run.id": record.run_id,
@@ -235,24 +239,24 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", "", "")
     if kind:
         model = record.attributes.get("model") if kind == operations.CHAT else None
-        found[_OPERATIONS[kind][1]] = _text(str(model or target))
+        attributes[_OPERATIONS[kind][1]] = _text(str(model or target))
     if kind == operations.MCP and request:
         method, _, name = request.partition(":")
-        found["mcp.method.name"] = _text(_MCP_METHODS.get(method, method))
-        found |= {"gen_ai.tool.name": _text(name)} if request.startswith(_MCP_TOOL) else {}
+        attributes["mcp.method.name"] = _text(_MCP_METHODS.get(method, method))
+        attributes |= {"gen_ai.tool.name": _text(name)} if request.startswith(_MCP_TOOL) else {}
     for name, value in record.attributes.items():
         if name in _FACTS:
             # A list, as the conventions have it: one answer has one reason.
             value = _value(value)
-            found[_FACTS[name]] = [value] if name == "finish_reason" else value
+            attributes[_FACTS[name]] = [value] if name == "finish_reason" else value
         elif name == "error":
             value = value.get("error") if isinstance(value, Mapping) else value
-            found["error.type"] = _text(str(value))
+            attributes["error.type"] = _text(str(value))
         elif isinstance(value, str | int | float | bool):
-            found[_text(f"flink_agents.{name}")] = _value(value)
-    return found
+            attributes[_text(f"flink_agents.{name}")] = _value(value)
+    return attributes
 
 
 def _error(record: TraceRecord) -> str | None:
-    found = record.attributes.get("error")
-    return _text(str(found.get("error") if isinstance(found, Mapping) else found)) if found else None
+    error = record.attributes.get("error")
+    return _text(str(error.get("error") if isinstance(error, Mapping) else error)) if error else None

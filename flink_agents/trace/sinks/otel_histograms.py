@@ -14,10 +14,12 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.trace import operations
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.otel_resource import resource_of
 
 _log = bounded_logger("flink_agents.trace")
 
-TOKENS, DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duration"
+TOKENS = "gen_ai.client.token.usage"
+DURATION = "gen_ai.client.operation.duration"
 
 _TOKEN_BOUNDS = [4.0**power for power in range(14)]
 _SECONDS_BOUNDS = [0.01 * 2.0**power for power in range(14)]
@@ -27,7 +29,8 @@ _NAMES = {operations.CHAT: "chat", operations.EMBEDDING: "embeddings"}
 _TOKEN_TYPES = {"input_tokens": "input", "output_tokens": "output"}
 _UNKNOWN = "_OTHER"
 
-_TRACES, _METRICS = "/v1/traces", "/v1/metrics"
+_TRACES = "/v1/traces"
+_METRICS = "/v1/metrics"
 
 
 class GenAiHistograms:
@@ -66,7 +69,9 @@ class GenAiHistograms:
 
     def close(self) -> None:
         """Export all counts, in bounded time."""
-        provider, self._provider, self._wanted = self._provider, None, False
+        provider = self._provider
+        self._provider = None
+        self._wanted = False
         if provider is not None:
             provider.shutdown(timeout_millis=self._seconds * 1000)
 
@@ -87,12 +92,12 @@ class GenAiHistograms:
         provider = facts.get("provider")
         if provider is not None:
             self._providers[target] = provider
-        found = {
+        attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": provider or self._providers.get(target, _UNKNOWN),
             "gen_ai.request.model": model or target,
         }
-        return found | ({"gen_ai.response.model": model} if model else {})
+        return attributes | ({"gen_ai.response.model": model} if model else {})
 
     def _is_wanted(self) -> bool:
         if os.environ.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none":
@@ -133,8 +138,6 @@ class GenAiHistograms:
         )
 
     def _resource(self) -> Any:
-        from opentelemetry.sdk.resources import Resource
-
         agent, subtask = self._names
         instance = f"{agent}-{subtask}-{uuid.uuid4().hex[:12]}"
-        return Resource.create({"service.name": agent, "service.instance.id": instance})
+        return resource_of(agent, {"service.instance.id": instance})

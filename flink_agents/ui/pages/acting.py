@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from flink_agents.api.errors import AgentsError
 from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request
 from flink_agents.api.events.signals import Signal
+from flink_agents.connectors.kafka.requests.signal_keys import entered_key
 from flink_agents.ui import queries
+from flink_agents.ui.merging import shown_key, storable
 from flink_agents.ui.outside import json_of
+from flink_agents.ui.pages.fields import Field, fields_of, kind_of, parsed
 from flink_agents.ui.pages.view import View, first
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import as_json, link
 
 ARGUMENT = "argument:"
 
@@ -29,36 +33,43 @@ def waiting(view: View, request: Request) -> Response:
     agent = request.query_params.get("agent", "")
     rows = queries.waiting(view.index, agent)
     pending = view.outside.requests()
-    asked: dict[tuple[str, str], list[ApprovalRequest]] = {}
-    for one in (pending.value if pending else None) or ():
-        asked.setdefault((one.agent, key_of_request(one)), []).append(one)
+    requests_by_key: dict[tuple[str, str], list[ApprovalRequest]] = {}
+    for pending_request in (pending.value if pending else None) or ():
+        requests_by_key.setdefault((pending_request.agent, key_of_request(pending_request)), []).append(
+            pending_request
+        )
     return view.page(
         request,
         "waiting.html",
         rows=rows,
         agents=queries.agents(view.index),
         agent=agent,
-        asked=asked,
+        asked=requests_by_key,
         answers=view.outside.answer_about,
         can_ask=view.settings.can_ask,
     )
 
 
-def key_of_request(asked: ApprovalRequest) -> str:
+def key_of_request(approval_request: ApprovalRequest) -> str:
     """Return the canonical text of the key whose run requests the approval."""
-    return wait_of_request(asked.id).rsplit("|", 4)[0]
+    return wait_of_request(approval_request.id).rsplit("|", 4)[0]
 
 
 def approvals(view: View, request: Request) -> Response:
     """List the pending requests for approvals, the oldest first."""
-    reading, text = view.outside.requests(), request.query_params.get("q", "").strip()
-    found = [one for one in (reading.value if reading else None) or () if _matches(one, text)]
+    reading = view.outside.requests()
+    text = request.query_params.get("q", "").strip()
+    matching_requests = [
+        pending_request
+        for pending_request in (reading.value if reading else None) or ()
+        if _matches(pending_request, text)
+    ]
     return view.page(
         request,
         "approvals.html",
         reading_=reading,
-        found=found[:MOST_SHOWN],
-        left_out=max(0, len(found) - MOST_SHOWN),
+        found=matching_requests[:MOST_SHOWN],
+        left_out=max(0, len(matching_requests) - MOST_SHOWN),
         q=text,
         sent=view.outside.sent,
         plain=plain,
@@ -66,34 +77,76 @@ def approvals(view: View, request: Request) -> Response:
     )
 
 
-def _matches(asked: ApprovalRequest, text: str) -> bool:
+def _matches(approval_request: ApprovalRequest, text: str) -> bool:
     """True if the key, the agent, the tool or an argument of a request contains a text."""
     if not text:
         return True
-    values = (asked.key, asked.agent, asked.what, *asked.arguments.values())
+    values = (
+        approval_request.key,
+        approval_request.agent,
+        approval_request.what,
+        *approval_request.arguments.values(),
+    )
     return any(text.lower() in str(value).lower() for value in values)
 
 
 def approval(view: View, request: Request) -> Response:
     """Show one request with a form to answer it."""
     name = request.query_params.get("id", "")
-    found = view.outside.request(name)
-    if found is None:
+    approval_request = view.outside.request(name)
+    if approval_request is None:
         return view.page(request, "missing.html", 404, what="pending request", name=name)
+    return _form_of(
+        view,
+        request,
+        approval_request,
+        fields_of({key: plain(value) for key, value in approval_request.arguments.items()}),
+    )
+
+
+def _form_of(
+    view: View,
+    request: Request,
+    approval_request: ApprovalRequest,
+    fields: Sequence[Field],
+    entered: Form | None = None,
+) -> Response:
+    """Show a request, with its own arguments or with those that a visitor has entered."""
     return view.page(
         request,
         "approval.html",
-        asked=found,
-        key=key_of_request(found),
-        arguments={name: plain(value) for name, value in found.arguments.items()},
+        asked=approval_request,
+        key=key_of_request(approval_request),
+        run=_run_of(view, approval_request),
+        fields=fields,
+        entered={name: first(entered or {}, name) for name in ("more", "reason", "by")},
+        more_problem=_problem_of_more(entered) if entered else "",
         can_answer=view.settings.signals is not None,
-        sent=view.outside.sent.get(found.id),
+        sent=view.outside.sent.get(approval_request.id),
         prefix=ARGUMENT,
     )
 
 
+def _run_of(view: View, approval_request: ApprovalRequest) -> str:
+    """Return the id of the run that made a request; empty if the trace does not have it."""
+    parts = wait_of_request(approval_request.id).rsplit("|", 4)
+    sequence = int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else -1
+    rows = view.index.ask(
+        "SELECT run_id FROM runs WHERE key = ? AND sequence = ? AND agent = ? ORDER BY ended DESC LIMIT 1",
+        [storable(parts[0]), sequence, storable(approval_request.agent)],
+    )
+    return rows[0]["run_id"] if rows else ""
+
+
 def answer(view: View, request: Request) -> Response:
-    """Send an approval or a denial."""
+    """Send an approval or a denial. A form with a field that cannot be read is shown again."""
+    form: Form = request.state.form
+    if first(form, "decision") == "approve":
+        fields = list(_entered(form))
+        if any(field.problem for field in fields) or _problem_of_more(form):
+            approval_request = view.outside.request(first(form, "id"))
+            if approval_request is not None:
+                return _form_of(view, request, approval_request, fields, form)
 
     def act(form: Form) -> str:
         approved = first(form, "decision") == "approve"
@@ -106,37 +159,61 @@ def answer(view: View, request: Request) -> Response:
             reason=first(form, "reason").strip() or None,
             by=first(form, "by").strip() or None,
         )
-        asked = view.outside.answer(response, new_arguments=bool(first(form, "more").strip()))
+        answered_request = view.outside.answer(response, new_arguments=bool(first(form, "more").strip()))
         view.outside.renew_requests()
-        return f"sent: {'approved' if approved else 'denied'} {asked.what} for the key {asked.key!r}"
+        key = shown_key(key_of_request(answered_request))
+        return f"sent: {'approved' if approved else 'denied'} {answered_request.what} for the key {key}"
 
     return view.do(request, act, "/approvals")
+
+
+def _entered(form: Form) -> Iterator[Field]:
+    """Yield the fields of a submitted form, each with the problem of its text."""
+    for key in form:
+        if key.startswith(ARGUMENT):
+            name = key.removeprefix(ARGUMENT)
+            previous_value = json_of(first(form, f"before:{name}") or "null", f"the argument {name}")
+            problem = ""
+            try:
+                parsed(name, first(form, key), previous_value)
+            except RejectedAnswerError as error:
+                problem = error.message
+            yield Field(name, kind_of(previous_value), first(form, key), as_json(previous_value), problem)
 
 
 def _changed(form: Form) -> dict[str, Any] | None:
     """Return the changed arguments; None if they are unchanged."""
     changed: dict[str, Any] = {}
-    for field, values in form.items():
-        if field.startswith(ARGUMENT):
-            name = field.removeprefix(ARGUMENT)
-            before = first(form, f"before:{name}")
-            now = values[0].replace("\r\n", "\n").strip()
-            if json_of(now, f"the argument {name}") != json_of(before, f"the argument {name}"):
-                changed[name] = json_of(now, f"the argument {name}")
+    for field in _entered(form):
+        previous_value = json_of(field.before, field.name)
+        value = parsed(field.name, field.text, previous_value)
+        if value != previous_value:
+            changed[field.name] = value
+    return changed | _further(form) or None
+
+
+def _further(form: Form) -> dict[str, Any]:
+    """Return the arguments in the field of further ones."""
     more = first(form, "more").strip()
-    if more:
-        added = json_of(more, "the field of further arguments")
-        if not isinstance(added, dict):
-            raise RejectedAnswerError("further arguments are a JSON object", found=more[:100])
-        changed |= added
-    return changed or None
+    added = json_of(more, "the field of further arguments") if more else {}
+    if not isinstance(added, dict):
+        raise RejectedAnswerError("further arguments are a JSON object", found=more[:100])
+    return added
+
+
+def _problem_of_more(form: Form) -> str:
+    try:
+        _further(form)
+    except RejectedAnswerError as error:
+        return error.message
+    return ""
 
 
 def dead_letters(view: View, request: Request) -> Response:
     """List dead letters, with a form to send them back."""
     topics = view.outside.letters()
     unknown = {
-        name: any(one.origin is None for one in reading.value or ()) for name, reading in topics.items()
+        name: any(letter.origin is None for letter in reading.value or ()) for name, reading in topics.items()
     }
     return view.page(request, "dead_letters.html", topics=topics, unknown=unknown)
 
@@ -149,23 +226,24 @@ def redrive(view: View, request: Request) -> Response:
         topic, places = first(form, "topic"), form.get("place", [])
         if first(form, "all"):
             reading = view.outside.letters().get(topic)
-            places = [one.place for one in (reading.value if reading else None) or ()]
+            places = [letter.place for letter in (reading.value if reading else None) or ()]
         done = view.outside.redrive(topic, places, to)
         return "sent back: " + ", ".join(f"{number} into {topic}" for topic, number in done.items())
 
     return view.do(request, act, "/dead-letters")
 
 
+SIGNAL_FIELDS = ("key", "name", "wait", "value", "id")
+
+
 def signals(view: View, request: Request) -> Response:
     """Show the form that sends a signal."""
-    given = request.query_params
-    names = ("key", "name", "wait", "value")
-    return view.page(
-        request,
-        "signals.html",
-        topic=view.settings.signals,
-        given={name: given.get(name, "") for name in names},
-    )
+    parameters = request.query_params
+    return _signal_form(view, request, {name: parameters.get(name, "") for name in SIGNAL_FIELDS})
+
+
+def _signal_form(view: View, request: Request, field_texts: Mapping[str, str]) -> Response:
+    return view.page(request, "signals.html", topic=view.settings.signals, given=field_texts)
 
 
 def send(view: View, request: Request) -> Response:
@@ -173,23 +251,21 @@ def send(view: View, request: Request) -> Response:
     form: Form = request.state.form
 
     def act(form: Form) -> str:
-        name, key, wait = (first(form, one).strip() for one in ("name", "key", "wait"))
+        name, key, wait = (first(form, field).strip() for field in ("name", "key", "wait"))
         if not name or not (key or wait):
             raise RejectedAnswerError("a signal needs a name, and a key or the id of a wait")
         value = json_of(first(form, "value").strip() or "null", "the value")
         signal = Signal(
-            name, value, None if wait else _key(key), first(form, "id").strip() or None, wait or None
+            name, value, None if wait else entered_key(key), first(form, "id").strip() or None, wait or None
         )
         view.outside.signal(signal)
         return f"sent the signal {name} to {view.settings.signals}"
 
-    back = {name: first(form, name) for name in ("key", "name", "wait")}
-    return view.do(request, act, link("/signals", **back))
-
-
-def _key(text: str) -> Any:
-    """Parse the key in a form: JSON, otherwise the text itself."""
     try:
-        return json_of(text, "the key")
-    except RejectedAnswerError:
-        return text
+        view.tell(request, "good", act(form))
+    except AgentsError as error:
+        # With what was entered, so that it can be corrected.
+        view.tell(request, "bad", str(error))
+        return _signal_form(view, request, {name: first(form, name) for name in SIGNAL_FIELDS})
+    back = {name: first(form, name) for name in ("key", "name", "wait")}
+    return RedirectResponse(link("/signals", **back), 303)

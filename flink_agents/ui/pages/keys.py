@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flink_agents.api.errors.console import RejectedAnswerError
-from flink_agents.runtime.serde.keys import decode_key, encode_key
+from flink_agents.connectors.kafka.requests.signal_keys import text_to_enter
+from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace import rendering
 from flink_agents.trace.reading import RunTrace
 from flink_agents.ui import queries
@@ -21,21 +22,21 @@ from flink_agents.ui.rendering import link
 
 def keys(view: View, request: Request) -> Response:
     """Show a key, or the form to enter one."""
-    given = request.query_params.get("key", "").strip()
+    entered_text = request.query_params.get("key", "").strip()
     raw = request.query_params.get("raw", "")
-    canonical = raw or _known(view, given)
+    canonical = raw or _known(view, entered_text)
     traces = queries.traces_of_key(view.index, canonical) if canonical else []
-    said = _why(traces, canonical) if canonical else []
+    explanation = _why(traces, canonical) if canonical else []
     return view.page(
         request,
         "keys.html",
-        given=given or (shown_key(canonical) if canonical else ""),
+        given=entered_text or (shown_key(canonical) if canonical else ""),
         canonical=canonical,
-        said=said,
+        said=explanation,
         rows=_rows(view, canonical) if canonical else [],
         recent=[] if canonical else _recent(view),
         has_journal=view.settings.journals is not None,
-        signal_key=_as_written(canonical),
+        signal_key=text_to_enter(canonical) if canonical else "",
         can_signal=view.settings.signals is not None,
         can_ask=view.settings.can_ask,
         answer=view.outside.answer_about(canonical),
@@ -47,15 +48,14 @@ def inspect(view: View, request: Request) -> Response:
     """Ask the job itself about a key."""
 
     def act(form: Mapping[str, list[str]]) -> str:
-        try:
-            key = decode_key(first(form, "key"), from_outside=True)
-        except Exception as error:  # no key, or one of a class
-            raise RejectedAnswerError("this key cannot be sent", found=str(error)[:200]) from None
+        key = first(form, "key")
+        if not text_to_enter(key):
+            raise RejectedAnswerError("this key cannot be sent", found=key[:200])
         view.outside.inspect(key)
         return "the job was asked"
 
-    given = request.query_params
-    back = "/waiting" if given.get("back") == "waiting" else link("/keys", raw=given.get("raw", ""))
+    parameters = request.query_params
+    back = "/waiting" if parameters.get("back") == "waiting" else link("/keys", raw=parameters.get("raw", ""))
     return view.do(request, act, back)
 
 
@@ -71,14 +71,6 @@ def journal(view: View, request: Request) -> Response:
         except Exception as error:  # whatever a store that is away leads to
             problem = str(error) or type(error).__name__
     return view.page(request, "journal.html", journals=journals, failure=problem)
-
-
-def _as_written(canonical: str) -> str:
-    """Return a key as JSON for the form of signals, so that "7" differs from 7."""
-    try:
-        return json.dumps(decode_key(canonical, from_outside=True))
-    except Exception:  # no key yet, a redacted one, or one of a class
-        return ""
 
 
 def _why(traces: Sequence[RunTrace], canonical: str) -> list[str]:
@@ -101,22 +93,22 @@ def _recent(view: View) -> list[Any]:
     )
 
 
-def _known(view: View, given: str) -> str:
+def _known(view: View, entered_text: str) -> str:
     """Return the canonical text of an entered key: the first one with runs, otherwise that of the string."""
-    forms = list(_forms(given)) if given else []
+    forms = list(_forms(entered_text)) if entered_text else []
     for form in forms:
         if view.index.ask("SELECT 1 FROM runs WHERE key = ? LIMIT 1", [storable(form)]):
             return form
     return forms[0] if forms else ""
 
 
-def _forms(given: str) -> Iterator[str]:
-    for value in (given, *_as_json(given)):
+def _forms(entered_text: str) -> Iterator[str]:
+    for value in (entered_text, *_as_json(entered_text)):
         try:
             yield encode_key(value)
         except Exception:  # a value that cannot be a key
             continue
-    yield given
+    yield entered_text
 
 
 def _as_json(text: str) -> list[Any]:

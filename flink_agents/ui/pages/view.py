@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from flink_agents.api.errors import AgentsError
+from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.outside import Outside
+from flink_agents.ui.queries import OPEN
 from flink_agents.ui.rendering import environment, link
 from flink_agents.ui.settings import CHOSEN_JOB, ConsoleSettings
 
@@ -64,11 +66,18 @@ class View:
             all_jobs=self.index.jobs() if template not in ("failed.html", "journal.html") else [],
             job=CHOSEN_JOB.get(),
             kept=[(name, value) for name, value in request.query_params.items() if name in KEPT],
+            stopped=self._stopped_jobs(),
             address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             **values,
         )
         # Half a character in a record must not keep a page from being sent.
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
+
+    def _stopped_jobs(self) -> list[LocalJobState]:
+        """Return the local jobs that do not run although runs of them have not ended."""
+        query = f"SELECT 1 FROM main.runs WHERE job = ? AND status IN ({OPEN}) LIMIT 1"
+        jobs = [job for job in self.outside.local_jobs() if not job.runs]
+        return [job for job in jobs if self.index.ask_all(query, [job.run.identifier])]
 
     def tell(self, request: Request, kind: str, text: str) -> None:
         """Show a message to a visitor on the next page."""

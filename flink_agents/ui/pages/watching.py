@@ -22,12 +22,13 @@ SINCE = ((0, "any time"), (900, "15 minutes"), (3600, "1 hour"), (86400, "1 day"
 def overview(view: View, request: Request) -> Response:
     """Show jobs, rates and errors."""
     by_agent = queries.by_agent(view.index)
-    totals = {one: sum(row[one] for row in by_agent.values()) for one in queries.STATUSES}
+    totals = {status: sum(row[status] for row in by_agent.values()) for status in queries.STATUSES}
     series = queries.series(view.index, MINUTES, time.time())
     return view.page(
         request,
         "overview.html",
         jobs=view.outside.jobs(),
+        local=view.outside.local_jobs(),
         by_agent=by_agent,
         totals=totals,
         rate=(sum(series["completed"][-5:]) + sum(series["failed"][-5:])) / 5,
@@ -45,13 +46,13 @@ def _pending(view: View) -> int | None:
     reading = view.outside.requests()
     if reading is None or reading.value is None:
         return None
-    return sum(one.id not in view.outside.sent for one in reading.value)
+    return sum(request.id not in view.outside.sent for request in reading.value)
 
 
 def agents(view: View, request: Request) -> Response:
     """Show the graph of each agent with counts."""
     by_agent = queries.by_agent(view.index)
-    plans = {one.name: one for one in view.settings.plans}
+    plans = {plan.name: plan for plan in view.settings.plans}
     drawn: list[tuple[graph.Drawing, bool]] = []
     for name in sorted({*by_agent, *plans}):
         counts = queries.counts(view.index, name)
@@ -79,38 +80,38 @@ def _calls(view: View, agent: str) -> list[dict[str, Any]]:
 
 def runs(view: View, request: Request) -> Response:
     """List runs, with search and filters."""
-    given = request.query_params
-    asked = RunFilter(
-        status=given.get("status", "") if given.get("status") in queries.STATUSES else "",
-        agent=given.get("agent", ""),
-        key=given.get("key", ""),
-        error=given.get("error", ""),
-        text=given.get("q", "").strip(),
-        since=number(given.get("since"), most=10**9),
-        slow=given.get("slow") == "1",
-        page=number(given.get("page"), most=20_000),
+    parameters = request.query_params
+    run_filter = RunFilter(
+        status=parameters.get("status", "") if parameters.get("status") in queries.STATUSES else "",
+        agent=parameters.get("agent", ""),
+        key=parameters.get("key", ""),
+        error=parameters.get("error", ""),
+        text=parameters.get("q", "").strip(),
+        since=number(parameters.get("since"), most=10**9),
+        slow=parameters.get("slow") == "1",
+        page=number(parameters.get("page"), most=20_000),
     )
-    rows, total = queries.runs(view.index, asked)
+    rows, total = queries.runs(view.index, run_filter)
     return view.page(
         request,
         "runs.html",
         rows=rows,
         total=total,
-        asked=asked,
+        asked=run_filter,
         agents=queries.agents(view.index),
         statuses=queries.STATUSES,
         since=SINCE,
-        first=asked.page * queries.PAGE + 1,
-        more=(asked.page + 1) * queries.PAGE < total,
+        first=run_filter.page * queries.PAGE + 1,
+        more=(run_filter.page + 1) * queries.PAGE < total,
     )
 
 
 def run(view: View, request: Request) -> Response:
     """Show one run."""
-    found = queries.run(view.index, request.query_params.get("id", ""))
-    if found is None:
+    row_and_trace = queries.run(view.index, request.query_params.get("id", ""))
+    if row_and_trace is None:
         return view.page(request, "missing.html", 404, what="run", name=request.query_params.get("id", ""))
-    row, trace = found
+    row, trace = row_and_trace
     behind = view.index.ask(
         "SELECT count(*) FROM runs WHERE key = ? AND agent = ? AND sequence > ? "
         f"AND status IN ({queries.OPEN})",
@@ -126,11 +127,12 @@ def run(view: View, request: Request) -> Response:
         signals=view.settings.signals,
         servers=view.settings.client.get("bootstrap_servers", ""),
         view_can_end=view.settings.signals is not None,
+        decisions=[record for record in trace.records if record.kind == "approval"],
         line=timeline(trace, time.time()),
         behind=behind,
         answer=view.outside.answer_about(row["key"]),
         requests=view.outside.requests_of(row["key"], row["sequence"]),
         records=len(trace.records),
-        attempts=sorted({one.attempt for one in trace.records}),
+        attempts=sorted({record.attempt for record in trace.records}),
         has_journal=view.settings.journals is not None,
     )

@@ -32,19 +32,19 @@ from tests.kafka.kafka_stores import (
     run,
     wait_until,
 )
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def threads() -> set[threading.Thread]:
     """Those of stores and their clients; asyncio keeps its own for later."""
-    return {one for one in threading.enumerate() if not one.name.startswith("asyncio_")}
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
 
 
 def connections(settings: KafkaSettings) -> int:
     """How many this process has to the broker."""
     port = int(settings.bootstrap_servers.rpartition(":")[2])
-    found = psutil.Process().net_connections("tcp")
-    return sum(one.raddr != () and one.raddr.port == port for one in found)
+    open_connections = psutil.Process().net_connections("tcp")
+    return sum(connection.raddr != () and connection.raddr.port == port for connection in open_connections)
 
 
 @pytest.fixture
@@ -53,18 +53,18 @@ def nothing_left(settings: KafkaSettings) -> Iterator[None]:
     # Tests before this one may have left something that is not its own.
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
-    before, connected = threads(), connections(settings)
+    previous_threads, connected = threads(), connections(settings)
     yield
     try:
-        wait_until(lambda: threads() <= before)
+        wait_until(lambda: threads() <= previous_threads)
     except AssertionError:
         frames = sys._current_frames()
-        left = {
-            one.name: traceback.format_stack(frames[one.ident])[-3:]
-            for one in threads() - before
-            if one.ident in frames
+        remaining_threads = {
+            thread.name: traceback.format_stack(frames[thread.ident])[-3:]
+            for thread in threads() - previous_threads
+            if thread.ident in frames
         }
-        pytest.fail(f"threads are left: {left}")
+        pytest.fail(f"threads are left: {remaining_threads}")
     wait_until(lambda: connections(settings) <= connected)
 
 
@@ -143,7 +143,7 @@ def test_close_waits_for_what_was_appended_and_refuses_the_rest(settings: KafkaS
         errors = await asyncio.gather(*appending, return_exceptions=True)
         assert errors == [None] * 50
         read = await asyncio.gather(*reading, return_exceptions=True)
-        assert all(isinstance(one, (list, StoreClosedError)) for one in read), read
+        assert all(isinstance(result, (list, StoreClosedError)) for result in read), read
         again = await opened(settings)
         await again.rebuild()
         assert indexes(await again.scan(journal)) == list(range(50))
@@ -162,7 +162,7 @@ def paused(kafka_broker: KafkaBroker) -> Iterator[KafkaBroker]:
     go_on(kafka_broker)
 
 
-@each("seconds", [0.0, 0.2])
+@each_case("seconds", [0.0, 0.2])
 def test_a_producer_with_unsent_records_ends_its_thread(paused: KafkaBroker, seconds: float) -> None:
     producer: Any = KafkaProducer(**paused.client_options)
     producer.send("closing", b"1").get(timeout=60)
@@ -259,8 +259,8 @@ def test_a_broker_that_is_killed_loses_nothing(settings: KafkaSettings, kafka_br
         expected = sum(map(len, stored.values())) + count
         while sum(map(len, stored.values())) < expected:
             done, _ = await asyncio.wait(floods, timeout=0.01, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for future in done:
+                future.result()
 
     async def body() -> None:
         store = await opened(patient)

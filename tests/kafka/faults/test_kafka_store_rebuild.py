@@ -42,7 +42,7 @@ async def written(settings: KafkaSettings, journal: JournalKey, count: int) -> N
     await store.close()
 
 
-async def found(settings: KafkaSettings, journal: JournalKey) -> list[int]:
+async def read_indexes(settings: KafkaSettings, journal: JournalKey) -> list[int]:
     """What a new attempt reads."""
     store = await opened(settings)
     await store.rebuild()
@@ -76,7 +76,7 @@ def writing(settings: KafkaSettings, partition: int, key: bytes) -> Iterator[lis
                 sent = [
                     foreign.send(settings.topic, key=key, value=b"", partition=partition) for _ in range(20)
                 ]
-                offsets.extend(one.get(30).offset for one in sent)
+                offsets.extend(future.get(30).offset for future in sent)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -126,27 +126,27 @@ def test_records_that_no_client_is_shown_stand_at_the_end(
         await store.append(journal, [record(index=3)])
         assert indexes(await store.scan(journal)) == [0, 1, 2, 3]
         await store.close()
-        assert await found(settings, journal) == [0, 1, 2, 3]
+        assert await read_indexes(settings, journal) == [0, 1, 2, 3]
 
     run(body())
 
 
 def test_records_were_compacted_away(settings: KafkaSettings) -> None:
     """At the begin, in the middle, and before records that no client is shown."""
-    journal, other = journal_in(settings, 0), journal_in(settings, 0, 1)
+    journal, other_journal = journal_in(settings, 0), journal_in(settings, 0, 1)
 
     async def body() -> None:
         store = await opened(settings)
         for seq in range(12):
-            await store.append(journal if seq % 4 else other, [record(seq, seq)])
-        await store.prune(other, 7)
+            await store.append(journal if seq % 4 else other_journal, [record(seq, seq)])
+        await store.prune(other_journal, 7)
         await store.prune(journal, 5)
         marker = store.recovery_marker(journal)
         await store.append(journal, [record(12, 12)])
         await store.close()
         await asyncio.to_thread(transaction, settings, 0, "abort")
-        kept = await asyncio.to_thread(
-            compact, settings, lambda raw: sum(one.key is not None for one in raw) == 9
+        compacted_records = await asyncio.to_thread(
+            compact, settings, lambda raw: sum(raw_record.key is not None for raw_record in raw) == 9
         )
         await asyncio.to_thread(transaction, settings, 0, "commit")
         again = await opened(settings)
@@ -154,9 +154,9 @@ def test_records_were_compacted_away(settings: KafkaSettings) -> None:
         assert indexes(await again.scan(journal)) == [12]
         await again.rebuild()
         assert indexes(await again.scan(journal)) == [6, 7, 9, 10, 11, 12]
-        assert indexes(await again.scan(other)) == [8]
-        assert (await again.pruned_through(journal), await again.pruned_through(other)) == (5, 7)
-        offsets = [one.offset for one in kept if one.partition == 0]
+        assert indexes(await again.scan(other_journal)) == [8]
+        assert (await again.pruned_through(journal), await again.pruned_through(other_journal)) == (5, 7)
+        offsets = [raw_record.offset for raw_record in compacted_records if raw_record.partition == 0]
         assert offsets[-1] > len(offsets), "there is no gap"
         await again.close()
 
@@ -170,8 +170,8 @@ def test_partitions_are_empty(settings: KafkaSettings) -> None:
         assert await store.journals() == []
         await store.append(journal_in(settings, 2), [record(index=5)])
         await store.close()
-        assert await found(settings, journal_in(settings, 2)) == [5]
-        assert await found(settings, journal_in(settings, 1)) == []
+        assert await read_indexes(settings, journal_in(settings, 2)) == [5]
+        assert await read_indexes(settings, journal_in(settings, 1)) == []
 
     run(body())
 
@@ -189,7 +189,7 @@ def test_all_records_were_deleted(settings: KafkaSettings) -> None:
         await store.append(journal, [record(index=9)])
         assert indexes(await store.scan(journal)) == [9]
         await store.close()
-        assert await found(settings, journal) == [9]
+        assert await read_indexes(settings, journal) == [9]
 
     run(body())
 
@@ -202,12 +202,12 @@ def test_records_are_deleted_while_they_are_read(
     async def body() -> None:
         await written(settings, journal, 6)
         store = await opened(settings)
-        asked = store._scanner.log_ends
+        log_ends = store._scanner.log_ends
 
         def ends(partitions: list[int]) -> dict[int, int]:
-            known = asked(partitions)
+            end_offsets = log_ends(partitions)
             delete_records(settings, 0, 4)
-            return known
+            return end_offsets
 
         monkeypatch.setattr(store._scanner, "log_ends", ends)
         await store.rebuild()
@@ -229,9 +229,9 @@ def test_somebody_appends_all_the_time(settings: KafkaSettings) -> None:
                 await store.rebuild()
                 read = store._scanner.records
                 assert read <= offsets[-1] + 1000, "it read what came later"
-                before = len(offsets)
+                offset_count = len(offsets)
                 assert indexes(await store.scan(journal)) == [0, 1, 2]
-                await asyncio.to_thread(lambda low=before: _until(lambda: len(offsets) > low))
+                await asyncio.to_thread(lambda low=offset_count: _until(lambda: len(offsets) > low))
                 await store.close()
 
     def _until(condition: Any) -> None:

@@ -38,13 +38,13 @@ def refund(order: str) -> str:
     return f"refunded {order}"
 
 
-def told(messages: list[Any]) -> str:
+def last_content(messages: list[Any]) -> str:
     return str(messages[-1].parts[0].content)
 
 
 def agent(*capabilities: Any, output_type: Any = str, lines: Any = None) -> ModelAgent[Any, Any]:
     return ModelAgent(
-        ScriptedModel([ToolCall("refund", {"order": "7"}), told] if lines is None else lines),
+        ScriptedModel([ToolCall("refund", {"order": "7"}), last_content] if lines is None else lines),
         name="refunds",
         tools=[Tool(refund, requires_approval=True)],
         output_type=output_type,
@@ -192,9 +192,11 @@ class LaterRun(Agent):
         memory = ctx.short_term_memory
         if memory.exists("asked"):
             results = DeferredToolResults(approvals={memory.get("asked"): event.input == "yes"})
-            before = ModelMessagesTypeAdapter.validate_python(memory.get("messages"))
+            previous_messages = ModelMessagesTypeAdapter.validate_python(memory.get("messages"))
             return OutputEvent(
-                output=(await later.run(message_history=before, deferred_tool_results=results)).output
+                output=(
+                    await later.run(message_history=previous_messages, deferred_tool_results=results)
+                ).output
             )
         result = await later.run(event.input)
         assert isinstance(result.output, DeferredToolRequests)
@@ -204,7 +206,9 @@ class LaterRun(Agent):
         return OutputEvent(output=call.tool_name)
 
 
-later = agent(output_type=[str, DeferredToolRequests], lines=[ToolCall("refund", {"order": "7"}), told])
+later = agent(
+    output_type=[str, DeferredToolRequests], lines=[ToolCall("refund", {"order": "7"}), last_content]
+)
 
 
 @pytest.mark.own_conditions

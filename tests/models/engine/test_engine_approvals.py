@@ -28,7 +28,7 @@ def look(order: str) -> str:
     return f"{order} is sent"
 
 
-def told(messages: list[Any]) -> str:
+def last_contents(messages: list[Any]) -> str:
     return "; ".join(str(part.content) for part in messages[-1].parts)
 
 
@@ -39,7 +39,7 @@ def agent(*capabilities: Any, **options: Any) -> ModelAgent[Any, Any]:
         ToolCall("refund", {"order": "9"}),
     ]
     return ModelAgent(
-        ScriptedModel([Reply(tool_calls=calls), told]),
+        ScriptedModel([Reply(tool_calls=calls), last_contents]),
         name="refunds",
         tools=[Tool(refund, requires_approval=True), look],
         capabilities=[*capabilities, FlinkDurability(approvals=True, **options)],
@@ -88,8 +88,8 @@ def test_nobody_answers_in_time() -> None:
 @pytest.mark.own_conditions
 def test_a_policy_that_stands_before_answers_first() -> None:
     def deny_9(ctx: Any, requests: DeferredToolRequests) -> DeferredToolResults:
-        nine = [one.tool_call_id for one in requests.approvals if "9" in str(one.args)]
-        return DeferredToolResults(approvals={one: ToolDenied("never 9") for one in nine})
+        nine = [approval.tool_call_id for approval in requests.approvals if "9" in str(approval.args)]
+        return DeferredToolResults(approvals={call_id: ToolDenied("never 9") for call_id in nine})
 
     harness = harness_of(agent(HandleDeferredToolCalls(deny_9)))
     [request] = harness.approvals
@@ -111,7 +111,7 @@ def test_people_answer_what_is_handed_on(approved: bool) -> None:
     [request] = harness.approvals
     assert request.what == "deferred_tool_calls of refunds"
     assert [request.arguments["token"]] == ASKED
-    assert [one["arguments"] for one in request.arguments["calls"].values()] == [
+    assert [call["arguments"] for call in request.arguments["calls"].values()] == [
         {"order": "7"},
         {"order": "9"},
     ]
@@ -127,7 +127,7 @@ def test_people_answer_each_of_the_calls_that_are_handed_on() -> None:
     [request] = harness.approvals
     seven, nine = request.arguments["calls"]
     assert harness.approve(request, {"results": {"approvals": 3}}) == []
-    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
+    assert [str(signal.reason) for signal in harness.unmatched_signals] == ["invalid"]
     results = {"approvals": {seven: True, nine: False}}
     [answer] = harness.approve(request, {"results": results})
     assert answer.startswith("refunded 7; 8 is sent; ")

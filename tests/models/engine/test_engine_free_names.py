@@ -16,7 +16,7 @@ from flink_agents import Agent, InputEvent, MCPServer, OnError, OutputEvent, Run
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -28,14 +28,14 @@ def pay(how: str) -> str:
 
 def call_all(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Call each tool once, and give the names and what they returned."""
-    names = [one.name for one in info.function_tools]
+    names = [tool.name for tool in info.function_tools]
     if len(messages) == 1 and names:
         return ModelResponse([ToolCallPart(name, {"how": "well"}) for name in names])
     returned = [str(vars(part).get("content")) for part in messages[-1].parts] if names else []
-    told = " ".join(f"{name}={said}" for name, said in zip(names, returned, strict=True)) or "none"
+    summary = " ".join(f"{name}={content}" for name, content in zip(names, returned, strict=True)) or "none"
     if info.output_tools:
-        return ModelResponse([ToolCallPart(info.output_tools[0].name, {"response": [told]})])
-    return ModelResponse([TextPart(told)])
+        return ModelResponse([ToolCallPart(info.output_tools[0].name, {"response": [summary]})])
+    return ModelResponse([TextPart(summary)])
 
 
 class Shop(Agent):
@@ -109,17 +109,17 @@ CASES: list[tuple[str, list[str], bool, bool, Any, list[int]]] = [
 
 def test_an_output_has_a_name_of_its_own() -> None:
     durable = FlinkDurability()
-    given = ToolOutput(list[str], name="pay")
-    for outputs in (given, [int, given]):
+    pay_output = ToolOutput(list[str], name="pay")
+    for outputs in (pay_output, [int, pay_output]):
         with pytest.raises(DuplicateNameError, match="'pay'"):
             ModelAgent(FunctionModel(call_all), tools=[pay], output_type=outputs, capabilities=[durable])
 
 
-@each(
+@each_case(
     ("policy", "told", "calls"),
     [("skip", ["none"], 0), ("prefix", ["shop0_pay=paid"], 1), ("fail", "DuplicateNameError", 0)],
 )
-@each("kind", ["of the job", "of pydantic-ai"])
+@each_case("kind", ["of the job", "of pydantic-ai"])
 def test_a_tool_of_a_server_that_has_the_name_of_an_output(
     kind: str, policy: str, told: Any, calls: int
 ) -> None:
@@ -127,8 +127,8 @@ def test_a_tool_of_a_server_that_has_the_name_of_an_output(
     assert (output, len(server.calls)) == (told, calls)
 
 
-@each(("policy", "names", "function", "typed", "told", "calls"), CASES)
-@each("kind", ["of the job", "of pydantic-ai"])
+@each_case(("policy", "names", "function", "typed", "told", "calls"), CASES)
+@each_case("kind", ["of the job", "of pydantic-ai"])
 def test_a_tool_whose_name_is_taken(
     caplog: pytest.LogCaptureFixture,
     kind: str,
@@ -142,8 +142,8 @@ def test_a_tool_whose_name_is_taken(
     caplog.clear()
     output, servers = run(kind, policy, names, function, typed)
     assert output == told
-    assert [len(one.calls) for one in servers] == calls
-    assert [call["name"] for one in servers for call in one.calls] == [
+    assert [len(server.calls) for server in servers] == calls
+    assert [call["name"] for server in servers for call in server.calls] == [
         name for name, number in zip(names, calls, strict=True) for _ in range(number)
     ]
     assert ("an agent has a tool" in caplog.text) == (names != ["other"] and policy != "fail")

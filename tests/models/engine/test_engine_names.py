@@ -94,25 +94,25 @@ def interrupted(agent: type[Agent]) -> tuple[OperatorHarness, Any, Faults]:
     """A harness whose attempt ended before the action was recorded, and what to restore."""
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(agent, store=faults.store)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with crash():
         harness.push("order 1")
-    return harness, before, faults
+    return harness, snapshot, faults
 
 
 def test_another_request_than_was_recorded_is_found() -> None:
-    harness, before, _ = interrupted(orders(agent_of()))
+    harness, snapshot, _ = interrupted(orders(agent_of()))
     PROMPT["text"] = "go elsewhere"
-    harness.restore(before)
+    harness.restore(snapshot)
     with pytest.raises(ActionFailedError, match="orders__model.request"):
         harness.push("order 1")
     assert counted() == {("model", 0): 1, ("model", 1): 1, ("look_up", "one"): 1}
 
 
 def test_the_time_of_a_request_is_no_part_of_it() -> None:
-    harness, before, _ = interrupted(orders(agent_of()))
+    harness, snapshot, _ = interrupted(orders(agent_of()))
     harness.advance_time(86_400_000)
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push("order 1")
     assert harness.outputs == ["done: state of one"]
     assert counted() == {("model", 0): 1, ("model", 1): 1, ("look_up", "one"): 1}
@@ -150,8 +150,8 @@ def test_a_tool_may_be_code_of_the_action(metadata: dict[str, bool] | None) -> N
         capabilities=[FlinkDurability()],
         tools=[tool],
     )
-    harness, before, _ = interrupted(orders(agent))
-    harness.restore(before)
+    harness, snapshot, _ = interrupted(orders(agent))
+    harness.restore(snapshot)
     harness.push("order 1")
     assert counted()[("look_up", "a")] == (1 if metadata is None else 2)
     assert harness.outputs == ["done: state of a"]
@@ -170,7 +170,7 @@ def test_an_action_of_one_line() -> None:
     harness = OperatorHarness(OneLine, crash="everywhere")
     harness.push("hello")
     assert harness.outputs == ["said: hello"]
-    assert [one.name for one in harness.plan.actions] == ["speaker"]
+    assert [plan_action.name for plan_action in harness.plan.actions] == ["speaker"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class Twice(Agent):
     @action(InputEvent)
     async def decide(self, event: InputEvent, ctx: Any) -> OutputEvent:
         results = [await AGENTS["one"].run("a"), await AGENTS["one"].run("b")]
-        SEEN.append([(one.run_id, one.conversation_id) for one in results])
+        SEEN.append([(result.run_id, result.conversation_id) for result in results])
         return OutputEvent(output=len(results))
 
 
@@ -217,8 +217,8 @@ SEEN: list[list[Any]] = []
 def test_runs_have_the_same_identity_on_replay() -> None:
     SEEN.clear()
     AGENTS["one"] = agent_of()
-    harness, before, _ = interrupted(Twice)
-    harness.restore(before)
+    harness, snapshot, _ = interrupted(Twice)
+    harness.restore(snapshot)
     harness.push("order 1")
     assert SEEN[0] == SEEN[1]
     assert len(set(SEEN[0])) == 2

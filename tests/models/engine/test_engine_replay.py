@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from engine_tools import EFFECTS, calls, counted, says, scripted, transcript
+from pydantic import BaseModel
 from pydantic_ai import Agent as ModelAgent, ModelRetry, RunContext, Tool
+from pydantic_ai.models import ModelRequestParameters
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import RecordKind
 from flink_agents.models.engine import FlinkDurability, as_tool
+from flink_agents.models.engine.messages import digest_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.tables import each_case
 
 
 async def slow_check(ctx: RunContext[None], number: int) -> None:
@@ -70,11 +75,11 @@ EXECUTED = {("refunds-model", 0): 1, ("refunds-model", 1): 1, ("refunds-model", 
 def test_each_call_is_recorded_once_and_replayed() -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(Refunds, store=faults.store)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with pytest.raises(Exception, match="FA6"):
         harness.push("order 1")
     assert counted() == EXECUTED
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push("order 1")
     assert counted() == EXECUTED
     [(text, messages, run_id, requests)] = harness.outputs
@@ -99,6 +104,35 @@ def test_outside_of_actions_the_agent_runs_as_without() -> None:
     assert counted() == EXECUTED | {"moody": 3}
 
 
+@dataclass
+class Tags:
+    tags: Any
+
+
+class TagsModel(BaseModel):
+    tags: set[int]
+
+
+@pytest.mark.own_conditions
+@each_case(
+    "holds",
+    [
+        lambda tags: {"tags": tags},
+        lambda tags: (1, [tags]),
+        lambda tags: frozenset((frozenset(tags), frozenset((1,)))),
+        Tags,
+        lambda tags: TagsModel(tags=tags),
+        lambda tags: ModelRequestParameters(revealed_tool_names={str(tag) for tag in tags}),
+    ],
+    ids=["argument", "nested", "set of sets", "dataclass", "model", "revealed tools"],
+)
+def test_the_digest_of_a_request_does_not_depend_on_the_order_of_a_set(holds: Any) -> None:
+    # 0 and 8 meet in a table of 8 places, as strings do in some processes.
+    assert list({0, 8}) != list({8, 0})
+    assert digest_of([holds({0, 8})]) == digest_of([holds({8, 0})])
+    assert digest_of([holds({0, 8})]) != digest_of([holds({0, 9})])
+
+
 inner = ModelAgent(
     scripted("inner-model", calls(("tenfold", {"number": 5})), says("inner")),
     name="inner",
@@ -120,7 +154,8 @@ def outer(step_by_step: bool) -> ModelAgent[None, str]:
     )
 
 
-AT_ONCE, STEP_BY_STEP = outer(False), outer(True)
+AT_ONCE = outer(False)
+STEP_BY_STEP = outer(True)
 
 
 class Nested(Agent):

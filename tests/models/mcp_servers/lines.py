@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-COUNTS, METHOD, BYTES = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+COUNTS = Path(sys.argv[1])
+METHOD = sys.argv[2]
+BYTES = sys.argv[3]
 CHUNK = b"x" * 65536
 RESULTS: dict[str, Any] = {
     "initialize": {

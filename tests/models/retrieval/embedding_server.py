@@ -16,6 +16,7 @@ class EmbeddingServer:
         keys: The keys that they came with.
         failures: Answers that are given before others: status and headers.
         dimension: Length of vectors where a request names none.
+        odd: Embeddings that answers have instead, one list for each of the first answers.
         busy: How many requests are being answered, at most, at one time.
     """
 
@@ -23,6 +24,7 @@ class EmbeddingServer:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.failures: list[tuple[int, dict[str, str]]] = []
+        self.odd: list[list[Any]] = []
         self.dimension = 4
         self.missing = 0
         self.hold: threading.Event | None = None
@@ -68,6 +70,7 @@ class EmbeddingServer:
             self.requests.append(body)
             self.keys.append(key)
             failure = self.failures.pop(0) if self.failures else None
+            odd = self.odd.pop(0) if self.odd and failure is None else None
         try:
             if self.hold is not None:
                 self.hold.wait(30)
@@ -76,8 +79,8 @@ class EmbeddingServer:
             texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
             dimension = body.get("dimensions", self.dimension)
             rows = [
-                {"object": "embedding", "index": n, "embedding": vector(text, dimension)}
-                for n, text in enumerate(texts)
+                {"object": "embedding", "index": n, "embedding": embedding}
+                for n, embedding in enumerate(odd or [vector(text, dimension) for text in texts])
             ]
             usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
             data = rows[: len(rows) - self.missing]

@@ -57,17 +57,19 @@ async def with_store(ctx: RunnerContext, name: str, arguments: list[Any]) -> Any
     docs = ctx.vector_store("docs")
     match name, arguments:
         case "add", texts:
-            return await docs.add([Document(one, metadata={"size": len(one)}) for one in texts])
+            return await docs.add(
+                [Document(new_text, metadata={"size": len(new_text)}) for new_text in texts]
+            )
         case "add_as", [id, text]:
             return await docs.add([Document(text, id)])
         case "update", [id, text]:
             return await docs.update([DocumentUpdate(id, text)])
         case "delete", [filter]:
             return await docs.delete(filter=filter)
-        case "find", [query, *rest]:
-            return [one.text for one in await ctx.retrieve("docs", query, *(rest or [1]))]
+        case "find", [query, *options]:
+            return [document.text for document in await ctx.retrieve("docs", query, *(options or [1]))]
         case "all", []:
-            return [one.text for one in await docs.get()]
+            return [document.text for document in await docs.get()]
     raise AssertionError(name)
 
 
@@ -78,10 +80,13 @@ async def with_memory(ctx: RunnerContext, name: str, arguments: list[Any]) -> An
             return await ctx.long_term_memory().add(texts)
         case "remember of", [subject, scope, *texts]:
             return await ctx.long_term_memory(scope, subject).add(texts)
-        case "recall", [query, *rest]:
-            return [one.text for one in await ctx.long_term_memory().search(query, *(rest or [1]))]
+        case "recall", [query, *options]:
+            return [
+                memory_item.text
+                for memory_item in await ctx.long_term_memory().search(query, *(options or [1]))
+            ]
         case "recall all", [*of]:
-            return [one.text for one in await ctx.long_term_memory(*of).get()]
+            return [memory_item.text for memory_item in await ctx.long_term_memory(*of).get()]
         case "compact", [above, keep]:
             return await ctx.long_term_memory().compact(join, above=above, keep=keep)
     raise AssertionError(name)

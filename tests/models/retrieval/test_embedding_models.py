@@ -12,20 +12,22 @@ import pytest
 from embedding_server import EmbeddingServer, vector
 
 from flink_agents import Agent, InputEvent, OutputEvent, ResourceDescriptor, RunnerContext
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import ActionFailedError, AgentDefinitionError, MissingExtraError
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models.blocking import requests_allowed
+from tests.suite.tables import each_case
 
 KEY = "sk-very-secret"
 
 
 @pytest.fixture
 def server() -> Iterator[EmbeddingServer]:
-    made = EmbeddingServer()
+    embedding_server = EmbeddingServer()
     with requests_allowed():
-        yield made
-    made.close()
+        yield embedding_server
+    embedding_server.close()
 
 
 def agent_of(**arguments: Any) -> Agent:
@@ -53,7 +55,7 @@ def drive(
 
 
 def inputs(server: EmbeddingServer) -> list[Any]:
-    return [one["input"] for one in server.requests]
+    return [request["input"] for request in server.requests]
 
 
 @pytest.mark.executes_once
@@ -61,7 +63,7 @@ def test_requests_have_so_many_texts_as_a_batch(
     drive: Callable[..., OperatorHarness], server: EmbeddingServer
 ) -> None:
     texts = ["a", "bb", "ccc", "dddd", "eeeee"]
-    assert drive(batch_size=2).push(texts) == [[vector(one, 4) for one in texts]]
+    assert drive(batch_size=2).push(texts) == [[vector(text, 4) for text in texts]]
     assert sorted(inputs(server)) == [["a", "bb"], ["ccc", "dddd"], ["eeeee"]]
     assert set(server.keys) == {f"Bearer {KEY}"}
 
@@ -78,9 +80,9 @@ def test_no_text_is_no_request(drive: Callable[..., OperatorHarness], server: Em
 @pytest.mark.executes_once
 def test_a_replay_asks_nobody(drive: Callable[..., OperatorHarness], server: EmbeddingServer) -> None:
     harness = drive(batch_size=1)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     first = harness.push(["a", "b"])
-    assert (harness.recover(before), len(server.requests)) == (first, 2)
+    assert (harness.recover(snapshot), len(server.requests)) == (first, 2)
 
 
 def test_a_crash_anywhere_repeats_no_recorded_request(drive: Callable[..., OperatorHarness]) -> None:
@@ -92,7 +94,7 @@ def test_a_crash_anywhere_repeats_no_recorded_request(drive: Callable[..., Opera
 def test_dimensions_are_asked_for_and_checked(
     drive: Callable[..., OperatorHarness], server: EmbeddingServer
 ) -> None:
-    assert [len(one) for one in drive(dimensions=3).push(["a"])[0]] == [3]
+    assert [len(embedding) for embedding in drive(dimensions=3).push(["a"])[0]] == [3]
     assert server.requests[0]["dimensions"] == 3
 
 
@@ -104,6 +106,63 @@ def test_an_answer_that_lacks_vectors_is_refused(
         drive().push(["a", "b"])
     assert "expected: 2 vectors of one length" in str(caught.value)
     assert "found: 1 vectors of 4 dimensions" in str(caught.value)
+
+
+ODD: dict[str, list[Any]] = {
+    "empty": [[], []],
+    "one is empty": [[], [1.0, 2.0]],
+    "nested": [[[1.0, 2.0]], [[1.0, 2.0]]],
+    "nested and empty": [[[]], [[]]],
+    "scalars": [1.0, 2.0],
+    "nulls": [None, None],
+    "objects": [{"a": 1.0}, {"a": 1.0}],
+    "null among numbers": [[1.0, None], [1.0, 2.0]],
+    "texts among numbers": [["1.0", "2.0"], ["1.0", "2.0"]],
+    "NaN": [[float("nan"), 1.0], [1.0, 2.0]],
+    "infinity": [[float("inf"), 1.0], [1.0, 2.0]],
+    "no float32": [[1e300, 1.0], [1.0, 2.0]],
+    "several lengths": [[1.0], [1.0, 2.0]],
+    "too few": [[1.0, 2.0]],
+    "too many": [[1.0, 2.0]] * 3,
+}
+"""Answers of a service that is not ready, to two texts."""
+
+
+@pytest.mark.executes_once
+@each_case("kind", ODD)
+def test_an_odd_answer_is_a_failed_request(
+    drive: Callable[..., OperatorHarness], server: EmbeddingServer, kind: str
+) -> None:
+    server.requests.clear()
+    server.odd = [ODD[kind], ODD[kind]]
+    harness = drive(retry={"initial_interval": 0.001})
+    snapshot = harness.snapshot()
+    assert harness.push(["a", "b"]) == [[vector("a", 4), vector("b", 4)]]
+    assert len(server.requests) == 3
+    assert harness.recover(snapshot) == [[vector("a", 4), vector("b", 4)]]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.executes_once
+def test_an_answer_of_other_dimensions_is_a_failed_request(
+    drive: Callable[..., OperatorHarness], server: EmbeddingServer
+) -> None:
+    server.odd = [[[1.0, 2.0]], [[]]]
+    assert drive(dimensions=3, retry={"initial_interval": 0.001}).push(["a"]) == [[vector("a", 3)]]
+    assert len(server.requests) == 3
+
+
+@pytest.mark.executes_once
+@each_case("kind", ODD)
+def test_a_restart_asks_again_after_odd_answers(
+    drive: Callable[..., OperatorHarness], server: EmbeddingServer, kind: str
+) -> None:
+    server.odd = [ODD[kind]]
+    harness = drive(retry={"max_attempts": 1})
+    snapshot = harness.snapshot()
+    with pytest.raises(ActionFailedError, match=r"EmbeddingMismatchError|RetrievalError"):
+        harness.push(["a", "b"])
+    assert harness.recover(snapshot) == [[vector("a", 4), vector("b", 4)]]
 
 
 @pytest.mark.executes_once
@@ -179,7 +238,7 @@ def test_a_description_is_checked_when_it_is_compiled(said: dict[str, Any], foun
 def test_a_provider_that_is_not_installed_names_its_extra() -> None:
     with pytest.raises(MissingExtraError) as caught:
         compile_agent(agent_of(model="cohere:embed-v4.0"))
-    assert 'pip install "flink-agents-python[cohere]"' in (caught.value.fix or "")
+    assert install_command("cohere") in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize("model", ["nobody:small", "wordllama:large", "anthropic:x"])

@@ -50,8 +50,8 @@ def keyed(key: Any, *steps: tuple[Any, ...]) -> list[Any]:
 
 def test_documents_are_found_by_meaning(drive: Callable[..., OperatorHarness]) -> None:
     harness = drive()
-    found = harness.push(keyed("", ("add", *DOCUMENTS), ("find", "forgot login credentials")))
-    assert found[2] == [DOCUMENTS[1]]
+    results = harness.push(keyed("", ("add", *DOCUMENTS), ("find", "forgot login credentials")))
+    assert results[2] == [DOCUMENTS[1]]
     assert harness.push(keyed("delivery abroad")) == [[DOCUMENTS[2]]]
     assert harness.push(keyed("", ("find", "anything", 9, {"size": {"$lt": 30}})))[1] == [DOCUMENTS[1]]
 
@@ -90,12 +90,12 @@ def test_a_write_whose_record_is_lost_is_repeated_without_effect(
     faults = Faults()
     harness = drive(store=faults.store, crash=None)
     harness.push(keyed("k", ("add_as", "old", "o"), ("add", "p")))
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     name = f"vector_store:docs.{method}".encode()
     lost: list[int] = []
 
     def lose(asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        if lost or not any(one.kind is RecordKind.CALL and name in one.data for one in records):
+        if lost or not any(record.kind is RecordKind.CALL and name in record.data for record in records):
             return None
         lost.append(asked)
         return Fault.LOST
@@ -103,8 +103,9 @@ def test_a_write_whose_record_is_lost_is_repeated_without_effect(
     faults.choose = lose
     with pytest.raises(AppendOutcomeUnknownError):
         harness.push(keyed("k", step))
-    once, changes = contents(path), counted(path)
-    harness.restore(before)
+    once = contents(path)
+    changes = counted(path)
+    harness.restore(snapshot)
     harness.push(keyed("k", step))
     assert len(lost) == 1
     assert contents(path) == once
@@ -118,14 +119,14 @@ def test_a_replay_takes_what_was_found_then(drive: Callable[..., OperatorHarness
     faults = Faults()
     harness = drive(store=faults.store, crash=None)
     harness.push(keyed("x", ("add_as", "a", "x")))
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     faults.choose = at_record(RecordKind.ACTION, Fault.LOST)
     steps = keyed("x", ("find", "x", 5), ("all",), ("recall all",))
     with pytest.raises(AppendOutcomeUnknownError):
         harness.push(steps)
     store = SQLiteVectorStore({"path": path})
     store.delete("docs")
-    harness.restore(before)
+    harness.restore(snapshot)
     assert harness.push(steps) == [["x"], ["x"], ["x"], []]
     assert store.count("docs") == 0
 
@@ -134,7 +135,7 @@ def test_a_replay_takes_what_was_found_then(drive: Callable[..., OperatorHarness
 def test_a_replay_needs_no_store(drive: Callable[..., OperatorHarness], path: str) -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.LOST))
     harness = drive(store=faults.store, crash=None)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     steps = keyed("x", ("add_as", "a", "x"), ("find", "x", 5))
     with pytest.raises(AppendOutcomeUnknownError):
         harness.push(steps)
@@ -142,7 +143,7 @@ def test_a_replay_needs_no_store(drive: Callable[..., OperatorHarness], path: st
     for name in (path, f"{path}-wal", f"{path}-shm"):
         Path(name).unlink(missing_ok=True)
     Path(path).mkdir()
-    harness.restore(before, parallelism=1)
+    harness.restore(snapshot, parallelism=1)
     assert harness.push(steps) == [[], ["a"], ["x"]]
 
 
@@ -207,18 +208,18 @@ def test_compaction_puts_one_summary_in_place_of_the_oldest(drive: Callable[...,
 def contents(path: str) -> list[Any]:
     """All rows of documents and fields, without the counts of changes."""
     with sqlite3.connect(path) as connection:
-        found = connection.execute(
+        documents = connection.execute(
             "SELECT collections.name, documents.id, text, metadata, vector FROM documents "
             "JOIN collections ON collections.id = collection ORDER BY 1, 2"
         ).fetchall()
         fields = connection.execute("SELECT name, kind, value FROM fields ORDER BY 1, 2, 3").fetchall()
     connection.close()
-    return [*found, *fields]
+    return [*documents, *fields]
 
 
 def counted(path: str) -> int:
     """How many changes all collections have seen."""
     with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT sum(changes) FROM collections").fetchone()[0]
+        changes = connection.execute("SELECT sum(changes) FROM collections").fetchone()[0]
     connection.close()
-    return found
+    return changes

@@ -40,7 +40,7 @@ class Talks(Rag):
             memory = ctx.long_term_memory()
             await memory.add(["likes tea", "has a dog", "is called Ada"])
             await memory.compact("analyst", above=2, keep=1)
-            return OutputEvent(output=[one.text for one in await memory.get()])
+            return OutputEvent(output=[memory_item.text for memory_item in await memory.get()])
         await ctx.vector_store("docs").add([Document(text, str(n)) for n, text in enumerate(TEXTS)])
         answer = await ctx.chat("analyst", event.input, tools=[retrieval_tool("docs", k=1)])
         return OutputEvent(output=(answer.output, str(answer.messages)))

@@ -45,7 +45,8 @@ def in_another_process(options: dict[str, Any]) -> str:
 
 def test_a_directory_serves_one_process(tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "chroma")}
-    first, second = ChromaVectorStore(options), ChromaVectorStore(options)
+    first = ChromaVectorStore(options)
+    second = ChromaVectorStore(options)
     first.add("c", SPACE, [DOCUMENT])
     assert second.count("c") == 1
     assert in_another_process(options) == VectorStoreInUseError.__name__
@@ -60,7 +61,7 @@ def test_a_server_serves_several_processes(chroma_server: ChromaServer) -> None:
     store = ChromaVectorStore(options)
     store.add("c", SPACE, [DOCUMENT])
     assert in_another_process(options) == "2"
-    assert [one.id for one in store.query("c", SPACE, (0.0, 1.0), 2)] == ["b", "a"]
+    assert [match.id for match in store.query("c", SPACE, (0.0, 1.0), 2)] == ["b", "a"]
     store.close()
 
 

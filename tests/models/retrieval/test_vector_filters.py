@@ -58,9 +58,9 @@ def test_filters_within_bounds_are_taken() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [({"a": 1}, {"a": 2}), ({"a": 1}, None), (None, {"a": 1})])
 def test_both_filters(first: Any, second: Any) -> None:
-    said = {"a": 1}
-    expected = all(matches(parse_filter(one), said) for one in (first, second))
-    assert matches(parse_filter(both(first, second)), said) == expected
+    metadata = {"a": 1}
+    expected = all(matches(parse_filter(condition), metadata) for condition in (first, second))
+    assert matches(parse_filter(both(first, second)), metadata) == expected
 
 
 @pytest.mark.parametrize(

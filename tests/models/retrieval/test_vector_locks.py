@@ -17,20 +17,20 @@ def test_a_lock_that_is_collected_while_another_is_taken(
     first = ProcessLock.of(str(tmp_path / "first"))
     make = Path.mkdir
 
-    def made(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+    def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         if self.name == "second":
             first.release()
         make(self, mode, parents, exist_ok)
 
-    monkeypatch.setattr(Path, "mkdir", made)
-    taken: list[ProcessLock] = []
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    locks: list[ProcessLock] = []
     thread = threading.Thread(
-        target=lambda: taken.append(ProcessLock.of(str(tmp_path / "second"))), daemon=True
+        target=lambda: locks.append(ProcessLock.of(str(tmp_path / "second"))), daemon=True
     )
     thread.start()
     thread.join(60)
-    assert len(taken) == 1
-    taken[0].release()
+    assert len(locks) == 1
+    locks[0].release()
     again = ProcessLock.of(str(tmp_path / "first"))
     assert again is not first
     again.release()

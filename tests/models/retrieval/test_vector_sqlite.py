@@ -30,7 +30,8 @@ from flink_agents.plan import AgentCode, BoundAgent, bind, compile_agent
 SPACE = VectorSpace(2)
 WRITER = Path(__file__).with_name("vector_writer.py")
 JOB = Path(__file__).with_name("vector_job.py")
-HERE, THERE = Host("boot-1", "worker-1"), Host("boot-2", "worker-2")
+HERE = Host("boot-1", "worker-1")
+THERE = Host("boot-2", "worker-2")
 
 
 @pytest.fixture
@@ -70,9 +71,9 @@ def test_two_jobs_keep_apart_in_one_file(path: Path) -> None:
         for name in ("anna", "bert")
     ]
     for name, job in zip(("anna", "bert"), jobs, strict=True):
-        told, wrong = job.communicate()
+        stdout, wrong = job.communicate()
         assert job.returncode == 0, wrong
-        assert json.loads(told.splitlines()[-1]) == [[number, number, name] for number in range(1, 4)]
+        assert json.loads(stdout.splitlines()[-1]) == [[number, number, name] for number in range(1, 4)]
     store = store_of(path)
     assert store.count("docs", {"by": "anna"}) == store.count("docs", {"by": "bert"}) == 3
     assert len(store.get("docs", ["shared"])) == 1 and store.count("docs") == 7
@@ -138,7 +139,8 @@ def test_a_host_that_has_gone_is_followed_by_another(path: Path) -> None:
 
 
 def test_processes_of_one_host_share_the_file(path: Path) -> None:
-    first, second = store_of(path, HERE), store_of(path, Host(HERE.boot, "another container"))
+    first = store_of(path, HERE)
+    second = store_of(path, Host(HERE.boot, "another container"))
     first.add("c", SPACE, [document("a")])
     assert second.count("c") == 1
 
@@ -173,7 +175,7 @@ def test_a_job_for_a_cluster_names_the_host() -> None:
 def test_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "new" / "vectors.sqlite"
     store_of(path).add("c", SPACE, [document("a")])
-    assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
@@ -236,13 +238,13 @@ def test_a_path_that_is_a_directory_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_locked_is_waited_for_and_named(path: Path) -> None:
     store = store_of(path, busy_timeout=0.1)
     store.add("c", SPACE, [document("a")])
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    other_connection = sqlite3.connect(path, isolation_level=None)
+    other_connection.execute("BEGIN IMMEDIATE")
     with pytest.raises(RetrievalError, match="locked"):
         store.add("c", SPACE, [document("b")])
     assert store.count("c") == 1
-    other.execute("ROLLBACK")
-    other.close()
+    other_connection.execute("ROLLBACK")
+    other_connection.close()
     store.add("c", SPACE, [document("b")])
     assert store.count("c") == 2
 
@@ -257,15 +259,16 @@ def test_a_failed_write_leaves_nothing(path: Path) -> None:
 
 
 def test_only_what_changed_is_read_again(path: Path) -> None:
-    store, other = store_of(path), store_of(path)
+    store = store_of(path)
+    second_store = store_of(path)
     store.add("c", SPACE, [document("a"), document("b")])
     assert len(store.query("c", SPACE, (1.0, 0.0), 9)) == 2
-    other.add("c", SPACE, [Document("text", "b", {}, (0.0, 1.0)), document("c")])
+    second_store.add("c", SPACE, [Document("text", "b", {}, (0.0, 1.0)), document("c")])
     with sqlite3.connect(path) as connection:
         # A vector that did not change is not looked at.
         connection.execute("UPDATE documents SET vector = x'00' WHERE id = 'a'")
     connection.close()
-    assert [one.id for one in store.query("c", SPACE, (0.0, 1.0), 9)] == ["b", "a", "c"]
-    other.delete("c", ["c"])
+    assert [match.id for match in store.query("c", SPACE, (0.0, 1.0), 9)] == ["b", "a", "c"]
+    second_store.delete("c", ["c"])
     with pytest.raises(VectorStoreFormatError):
         store.query("c", SPACE, (0.0, 1.0), 9)

@@ -43,15 +43,23 @@ class Clerk(Agent):
 
     @action(InputEvent)
     async def keep(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        docs, memory, by = ctx.vector_store("docs"), ctx.long_term_memory(subject="tea"), {"by": JOB}
+        docs = ctx.vector_store("docs")
+        memory = ctx.long_term_memory(subject="tea")
+        by = {"by": JOB}
         await docs.add([Document(f"{JOB} {event.input}", metadata=by)])
         await docs.add([Document(JOB, "shared", {"last": JOB})])
-        gone = await docs.add([Document("gone", metadata=by)])
-        await docs.delete(gone)
+        removed_ids = await docs.add([Document("gone", metadata=by)])
+        await docs.delete(removed_ids)
         await memory.add(f"{JOB} {event.input}")
-        found = await docs.query("tea", 1000, by)
+        documents = await docs.query("tea", 1000, by)
         remembered = await memory.search("tea", 1000)
-        return OutputEvent(output=[len(found), len(remembered), {one.text.split()[0] for one in remembered}])
+        return OutputEvent(
+            output=[
+                len(documents),
+                len(remembered),
+                {memory_item.text.split()[0] for memory_item in remembered},
+            ]
+        )
 
 
 def main(inputs: str) -> None:

@@ -78,10 +78,10 @@ class Clerk(Agent):
     async def work(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         tools = [] if self.named else ["office"]
         result = await ctx.chat("main", event.input, tools=tools)
-        told = [
+        contents = [
             part.content
             for message in result.messages
             for part in message.parts
             if part.part_kind == "tool-return"
         ]
-        return OutputEvent(output=told)
+        return OutputEvent(output=contents)

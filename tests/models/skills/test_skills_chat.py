@@ -14,7 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from skill_folders import SCRIPT, Clerk, refund, skill, write
 
 from flink_agents import Agent, InputEvent, OutputEvent, Skills, action, skills
-from flink_agents.api.errors import ActionFailedError, MissingResourceError
+from flink_agents.api.errors import ActionFailedError, MissingResourceError, OptionError
 from flink_agents.models.engine import FlinkDurability, skills_toolset
 from flink_agents.plan import AgentPlan, compile_agent
 from flink_agents.plan.files.yaml import load_yaml
@@ -36,7 +36,7 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skills:
     return Skills(str(refund(tmp_path / "office")), inherit=["CALLS"])
 
 
-def said(message: ModelMessage) -> Any:
+def first_content(message: ModelMessage) -> Any:
     """What the first part of a message says."""
     return vars(message.parts[0])["content"]
 
@@ -54,8 +54,8 @@ TOLD = [
 
 def check(harness: OperatorHarness, tmp_path: Path) -> None:
     SCRIPT[:] = [ScriptedModel([LOAD, Reply(tool_calls=[READ, RUN]), "15"])]
-    ((loaded, *others),) = harness.push("complaint")
-    assert [loaded["instructions"], *others] == TOLD
+    ((loaded, *remaining_results),) = harness.push("complaint")
+    assert [loaded["instructions"], *remaining_results] == TOLD
     SCRIPT[0].assert_complete()
     assert calls(tmp_path) == ["30"]
 
@@ -96,8 +96,8 @@ def test_options_of_the_job_say_where_skills_are(agent_harness: Make, office: Sk
     agent.add_resource("office", "skills", Skills("/not/here", inherit=["CALLS"]))
     config = {"skills.office.path": office.arguments["path"]}
     check(agent_harness(agent, config=config, crash=None, forced_replay=False), tmp_path)
-    with pytest.raises(ActionFailedError, match="OptionError"):
-        agent_harness(agent, config={"skills.office.timeout": 0}, crash=None, forced_replay=False).push("x")
+    with pytest.raises(OptionError, match="timeout"):
+        agent_harness(agent, config={"skills.office.timeout": 0}, crash=None, forced_replay=False)
 
 
 @pytest.mark.own_conditions
@@ -106,9 +106,9 @@ def test_what_is_refused_is_told_to_the_model(agent_harness: Make, office: Skill
     agent.add_resource("office", "skills", office)
     SCRIPT[:] = [ScriptedModel([WRONG, RUN, "15"])]
     harness = agent_harness(agent, crash="everywhere", forced_serialization=False)
-    ((refusal, told),) = harness.push("complaint")
+    ((refusal, result),) = harness.push("complaint")
     assert "'../share.py' of the skill 'refund' is not available: it leads out" in refusal
-    assert told == TOLD[2]
+    assert result == TOLD[2]
     assert calls(tmp_path) == ["30"]
 
 
@@ -124,13 +124,13 @@ def test_a_changed_skill_does_not_disturb_a_run_that_goes_on(
 
     SCRIPT[:] = [ScriptedModel([LOAD, READ, dies])]
     harness = agent_harness(agent, crash=None, forced_replay=False, forced_serialization=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with pytest.raises(ActionFailedError):
         harness.push("complaint")
     rules = Path(office.arguments["path"], "refund/references/rules.txt")
     rules.write_text("0.9")
     SCRIPT[:] = [ScriptedModel([READ, "27"])]
-    harness.restore(before)
+    harness.restore(snapshot)
     ((_, first, second),) = harness.push("complaint")
     assert (first, second) == ("0.5", "0.9")
 
@@ -140,9 +140,9 @@ def test_scripts_that_may_not_be_run(agent_harness: Make, office: Skills) -> Non
     agent.add_resource("office", "skills", Skills(office.arguments["path"], scripts=False))
     SCRIPT[:] = [ScriptedModel([LOAD, RUN, "15"])]
     harness = agent_harness(agent, crash=None, forced_replay=False, forced_serialization=False)
-    ((loaded, told),) = harness.push("complaint")
+    ((loaded, refusal),) = harness.push("complaint")
     assert "scripts" not in loaded
-    assert "There is no tool 'run_script'" in told
+    assert "There is no tool 'run_script'" in refusal
 
 
 def test_a_skill_that_hangs_costs_other_keys_nothing(agent_harness: Make, tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_skill_that_hangs_costs_other_keys_nothing(agent_harness: Make, tmp_pa
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         assert info.instructions is not None
         assert "load_skill" in info.instructions and info.instructions.endswith("\n- wait: Does wait.")
-        asked = said(messages[0])
-        if asked == "hang":
+        request_text = first_content(messages[0])
+        if request_text == "hang":
             return ModelResponse([ToolCallPart("run_script", {"skill": "wait", "script": "scripts/hang.py"})])
         return ModelResponse([TextPart("well")])
 
@@ -197,7 +197,7 @@ def test_an_agent_of_pydantic_ai_has_skills(agent_harness: Make, office: Skills,
         seen.append(info.instructions or "")
         turn = sum(isinstance(message, ModelResponse) for message in messages)
         if turn == 2:
-            return ModelResponse([TextPart(str(said(messages[-1])))])
+            return ModelResponse([TextPart(str(first_content(messages[-1])))])
         return ModelResponse([ToolCallPart(call.name, call.text) for call in [(LOAD, RUN)[turn]]])
 
     helper = ModelAgent(

@@ -43,7 +43,7 @@ class Sources(Agent):
 
     @action(ToolResponseEvent)
     def told(self, event: ToolResponseEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=[(one.name, one.kind, one.content) for one in event.results])
+        return OutputEvent(output=[(result.name, result.kind, result.content) for result in event.results])
 
 
 def double(number: int) -> int:
@@ -53,7 +53,7 @@ def double(number: int) -> int:
 
 def test_tools_of_skills_and_servers(agent_harness: Make, tmp_path: Path) -> None:
     counts = Counts(tmp_path)
-    asked = [
+    calls = [
         ("double", {"number": 4}),
         ("load_skill", {"skill": "wrap"}),
         ("price_of", {"item": "tea"}),
@@ -62,7 +62,7 @@ def test_tools_of_skills_and_servers(agent_harness: Make, tmp_path: Path) -> Non
     write(tmp_path / "skills", skill("wrap"))
     with served(counts, "http") as server:
         harness = agent_harness(Sources(str(tmp_path / "skills"), server.url), crash="everywhere")
-        ((first, second, third, fourth),) = harness.push(asked)
+        ((first, second, third, fourth),) = harness.push(calls)
     assert first == ("double", "success", 8)
     assert second == ("load_skill", "success", {"instructions": "Do it."})
     assert third == ("price_of", "success", 7.5)

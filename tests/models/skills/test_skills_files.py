@@ -19,6 +19,7 @@ from flink_agents.api.errors import AgentDefinitionError, DuplicateNameError, Sk
 from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.resource import SkillSet, opened
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
@@ -57,7 +58,7 @@ def test_skills_come_from(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         zipped(folder, tmp_path / "shop_manuals" / "all.zip")
     zipped(tmp_path / "shop_manuals", tmp_path / "shop.zip")
     zipped(folder, tmp_path / "skills.zip")
-    said: dict[str, Any] = {
+    specs: dict[str, Any] = {
         "folder": {"path": folder},
         "one": {"path": folder / "refund"},
         "zip": {"path": tmp_path / "skills.zip"},
@@ -66,7 +67,7 @@ def test_skills_come_from(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "zip in a package": {"package": "shop_manuals", "path": "all.zip"},
     }[form]
     skills = SkillSet(
-        [opened("ours", SkillsSpec.model_validate({name: str(value) for name, value in said.items()}))]
+        [opened("ours", SkillsSpec.model_validate({name: str(value) for name, value in specs.items()}))]
     )
     sys.modules.pop("shop_manuals", None)
     assert asyncio.run(skills.load_skill("refund")) == LOADED
@@ -171,6 +172,21 @@ def test_what_is_no_skill_is_named(tmp_path: Path, found: str) -> None:
     text = str(caught.value)
     assert "refund/SKILL.md: invalid file of a skill" in text
     assert found in text or found == "no front matter"
+
+
+@each_case(
+    ("front", "line"),
+    [
+        ("name: refund\ndescription: x\nname: other", 4),
+        ("name: refund\nname: refund\ndescription: x", 3),
+        ("name: refund\ndescription: x\nmetadata:\n  a: 1\n  a: 2", 6),
+    ],
+)
+def test_a_skill_with_a_key_twice(tmp_path: Path, front: str, line: int) -> None:
+    write(tmp_path, {"refund/SKILL.md": f"---\n{front}\n---\nText"})
+    with pytest.raises(SkillError, match="appears twice") as caught:
+        skill_set(tmp_path)
+    assert (caught.value.where or "").endswith(f"refund/SKILL.md:{line}")
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ while len(open(os.environ["PIDS"]).read().split()) < 3:
 
 def run(folder: Path, script: str, *arguments: str, **said: Any) -> dict[str, Any]:
     # A script that took too long tells what it wrote, where it may be run again.
-    given = skill_set(folder, idempotent=True, **said)
-    return asyncio.run(given.run_script("do", f"scripts/{script}", list(arguments)))
+    skills = skill_set(folder, idempotent=True, **said)
+    return asyncio.run(skills.run_script("do", f"scripts/{script}", list(arguments)))
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -91,8 +91,10 @@ def test_exit_code_and_both_outputs(tmp_path: Path, temporary: Path) -> None:
 
 def test_the_python_of_a_process_that_embeds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/lib/jvm/bin/java")
-    found = python.__wrapped__()
-    printed = subprocess.run([found, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True)
+    executable = python.__wrapped__()
+    printed = subprocess.run(
+        [executable, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True
+    )
     assert printed.stdout.strip() == sys.prefix
 
 
@@ -132,15 +134,15 @@ def test_the_environment_is_clean(tmp_path: Path, temporary: Path, monkeypatch: 
     monkeypatch.setenv("SHOP_KEY", "sk-shop-0123456789")
     folder = write(tmp_path / "s", skill("do", env=ENVIRONMENT))
     environment = {"KEY": {"env": "SHOP_KEY"}, "REGION": "eu"}
-    told = run(folder, "env.py", inherit=("SHARED",), environment=environment)
-    found, where, files = json.loads(told["stdout"])
+    result = run(folder, "env.py", inherit=("SHARED",), environment=environment)
+    variables, where, files = json.loads(result["stdout"])
     assert Path(where).parent == temporary
     assert files == ["SKILL.md", "scripts"]
-    assert found.pop("HOME") == found.pop("TMPDIR") == where
-    assert (found.pop("SHARED"), found.pop("REGION")) == ("of all", "eu")
-    assert found.pop("KEY") == "***"
-    assert set(found) <= {*INHERITED}
-    assert found["PATH"] == os.environ["PATH"]
+    assert variables.pop("HOME") == variables.pop("TMPDIR") == where
+    assert (variables.pop("SHARED"), variables.pop("REGION")) == ("of all", "eu")
+    assert variables.pop("KEY") == "***"
+    assert set(variables) <= {*INHERITED}
+    assert variables["PATH"] == os.environ["PATH"]
 
 
 def test_a_secret_that_is_missing_is_named(tmp_path: Path, temporary: Path) -> None:
@@ -152,10 +154,10 @@ def test_a_secret_that_is_missing_is_named(tmp_path: Path, temporary: Path) -> N
 
 def test_output_is_bounded_and_its_end_is_kept(tmp_path: Path) -> None:
     text = "import sys; sys.stdout.write('a' + 'x' * 50_000_000 + 'z'); sys.stderr.write('e' * 5000)"
-    told = run(write(tmp_path, skill("do", flood=text)), "flood.py", output_limit=1000)
-    assert told["stdout"] == f"a{'x' * 499}\n[49999002 bytes left out]\n{'x' * 499}z"
-    assert len(told["stderr"]) < 1100
-    assert told["exit_code"] == 0
+    result = run(write(tmp_path, skill("do", flood=text)), "flood.py", output_limit=1000)
+    assert result["stdout"] == f"a{'x' * 499}\n[49999002 bytes left out]\n{'x' * 499}z"
+    assert len(result["stderr"]) < 1100
+    assert result["exit_code"] == 0
 
 
 def test_a_bounded_output_keeps_what_fits() -> None:
@@ -173,10 +175,12 @@ def test_no_process_is_left(tmp_path: Path, temporary: Path, hangs: bool) -> Non
     seen = tmp_path / "pids"
     folder = write(tmp_path / "s", skill("do", children=CHILDREN))
     arguments = ["hang"] * hangs
-    told = run(folder, "children.py", *arguments, timeout=2 if hangs else 60, environment={"PIDS": str(seen)})
-    assert told["stdout"] == "begun\n"
-    assert told["exit_code"] == (None if hangs else 0)
-    assert told.get("killed") == ("it took longer than 2 seconds" if hangs else None)
+    result = run(
+        folder, "children.py", *arguments, timeout=2 if hangs else 60, environment={"PIDS": str(seen)}
+    )
+    assert result["stdout"] == "begun\n"
+    assert result["exit_code"] == (None if hangs else 0)
+    assert result.get("killed") == ("it took longer than 2 seconds" if hangs else None)
     assert len(pids(seen)) >= 1 if hangs else len(pids(seen)) == 3
     assert ended(seen)
     assert not list(temporary.iterdir())
@@ -236,13 +240,14 @@ def test_so_many_scripts_run_at_a_time(tmp_path: Path) -> None:
         "import os, time\nfrom pathlib import Path\nhere = Path(os.environ['AT'], str(os.getpid()))\n"
         "here.touch()\ntime.sleep(0.1)\nprint(len(os.listdir(here.parent)))\nhere.unlink()"
     )
-    folder, at = write(tmp_path / "s", skill("do", count=text)), tmp_path / "at"
+    folder = write(tmp_path / "s", skill("do", count=text))
+    at = tmp_path / "at"
     at.mkdir()
 
     async def several() -> list[int]:
         skills = skill_set(folder, max_concurrency=2, environment={"AT": str(at)})
         calls = [skills.run_script("do", "scripts/count.py") for _ in range(6)]
-        return [int(told["stdout"]) for told in await asyncio.gather(*calls)]
+        return [int(result["stdout"]) for result in await asyncio.gather(*calls)]
 
     assert max(asyncio.run(several())) <= 2
 
@@ -282,6 +287,6 @@ def test_a_script_reads_no_secret_of_the_worker(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ_WORKER, str(folder)], capture_output=True, text=True, env=environ
     )
-    environ_shown, mem_shown, kept = done.stdout.splitlines()
+    environ_shown, mem_shown, secret_line = done.stdout.splitlines()
     assert environ_shown in ("environ False True", "environ PermissionError"), done.stderr
-    assert (mem_shown, kept) == ("mem PermissionError", "kept canary of it, long")
+    assert (mem_shown, secret_line) == ("mem PermissionError", "kept canary of it, long")

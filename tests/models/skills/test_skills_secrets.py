@@ -106,14 +106,19 @@ class Everything(Agent):
     """Has one of each resource that takes a secret, and uses the one that its input names."""
 
     def __init__(self, port: int, skills: str, file: str) -> None:
-        url, own = f"http://127.0.0.1:{port}/v1", {"env": "CHAT_HEADER"}
+        url = f"http://127.0.0.1:{port}/v1"
+        header = {"env": "CHAT_HEADER"}
         retry = {"max_attempts": 1}
         add = self.add_resource
         add(
             "own",
             "chat_model",
             ChatModel(
-                "openai-chat:x", base_url=url, api_key={"env": "CHAT_KEY"}, headers={"x-a": own}, retry=retry
+                "openai-chat:x",
+                base_url=url,
+                api_key={"env": "CHAT_KEY"},
+                headers={"x-a": header},
+                retry=retry,
             ),
         )
         add("file", "chat_model", ChatModel("openai:x", base_url=url, api_key={"file": file}, retry=retry))
@@ -202,23 +207,23 @@ def test_secrets_are_nowhere(
     script[:] = [
         ScriptedModel([ToolCall("run_script", {"skill": "do", "script": "scripts/show.py"}), "done"])
     ]
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     assert harness.push(("chat", "clerk")) == ["done"]
-    told = str(script[0].asked[1][-1])
-    assert "'stdout': '***" in told
-    places |= {"transcript": told, "state of the script": repr(harness.snapshot())}
+    transcript = str(script[0].asked[1][-1])
+    assert "'stdout': '***" in transcript
+    places |= {"transcript": transcript, "state of the script": repr(harness.snapshot())}
     for kind, name, sent in USES:
         seen = len(service.seen)
         with pytest.raises(Exception) as caught:
             harness.push((kind, name))
         headers = "".join(service.seen[seen:])
-        assert all(secret(one) in headers for one in sent), f"{name} has not sent {sent}"
+        assert all(secret(secret_name) in headers for secret_name in sent), f"{name} has not sent {sent}"
         text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
         assert ("***" if name not in STATUS_ALONE else "status 401") in text
         places[f"error of {name}"] = text
         places[f"state with {name}"] = repr(harness.snapshot())
         places[f"objects with {name}"] = "\n".join(map(repr, knowing(gc.get_objects())))
-        harness.restore(before)
+        harness.restore(snapshot)
     harness.close()
     places["log"] = caplog.text
     written = [file.read_bytes() for file in (tmp_path / "store").rglob("*") if file.is_file()]
@@ -232,8 +237,12 @@ def test_secrets_are_nowhere(
 def knowing(objects: list[Any]) -> list[Any]:
     """Those of the rooms that know secrets."""
     # A session has millions of objects, and thousands of types.
-    types = {one for one in set(map(type, objects)) if str(one.__module__).startswith("flink_agents.models")}
-    return [one for one in objects if type(one) in types]
+    types = {
+        class_
+        for class_ in set(map(type, objects))
+        if str(class_.__module__).startswith("flink_agents.models")
+    }
+    return [candidate for candidate in objects if type(candidate) in types]
 
 
 @pytest.mark.parametrize(

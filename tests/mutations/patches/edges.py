@@ -7,14 +7,14 @@ patch = Room("runtime")
 patch(
     "deployment-as-data",
     "execution.retry:is_of_deployment",
-    "if isinstance(one, DEPLOYMENT_ERRORS):",
+    "if isinstance(current_error, DEPLOYMENT_ERRORS):",
     "if False:",
     "A worker that lacks a key or a module sends all records into dead letters.",
 )
 patch(
     "deployment-in-group",
     "execution.retry:is_of_deployment",
-    "found += one.exceptions",
+    "errors += current_error.exceptions",
     "pass",
     "An error of the deployment in a group counts as one of the record.",
 )
@@ -63,7 +63,7 @@ patch(
 patch(
     "own-cancellation-as-the-end",
     "concurrency.outcomes:cancelled_from_outside",
-    "return task is None or task.cancelling() > 0",
+    "return task is None or task.cancelling() > own_cancellations.get()",
     "return True",
     "A durable function that raises CancelledError itself comes to no outcome.",
 )
@@ -112,7 +112,7 @@ patch(
 patch(
     "start-forgets-slots",
     "flink.launch.standalone:StandaloneCluster._given",
-    'slots or before.get("slots") or DEFAULT_SLOTS',
+    'slots or previous_arguments.get("slots") or DEFAULT_SLOTS',
     "slots or DEFAULT_SLOTS",
     "A cluster that lost its JobManager starts with other slots than it was given.",
 )

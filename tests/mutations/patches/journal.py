@@ -147,14 +147,14 @@ patch(
 patch(
     "inherits-twice",
     "other_jobs:inherited",
-    "left[digest] -= 1",
+    "remaining_inputs[digest] -= 1",
     "pass",
     "A fork takes over more runs of its origin than it has inputs of.",
 )
 patch(
     "inherits-of-later-inputs",
     "other_jobs:origins_of",
-    "range(head.first_pending, before)",
+    "range(head.first_pending, end_number)",
     "range(head.first_pending, head.next_pending)",
     "A fork takes over records for inputs that came after the fork.",
 )
@@ -167,15 +167,15 @@ patch(
 )
 patch(
     "named-job-admitted",
-    "other_jobs:OtherJobs.admit",
-    "elif self._named or not is_flink_job_id(head.journal_id):",
-    "elif not is_flink_job_id(head.journal_id):",
+    "other_jobs:OtherJobs.continues",
+    "return self._policy is OnJobChange.FAIL and not self._named and is_flink_job_id(job_id)",
+    "return self._policy is OnJobChange.FAIL and is_flink_job_id(job_id)",
     "A job with a job-identifier goes on with the state of another job without asking.",
 )
 patch(
     "removed-fields-return",
     "memory.reads:overlaid",
-    "del nodes[other]",
+    "del nodes[node_path]",
     "pass",
     "A replay sees fields of an object that were not there when the run read it.",
 )
@@ -297,4 +297,25 @@ patch(
     "key_text not in self._touched",
     "True",
     "A key that came since the restore counts as one of the restored checkpoint.",
+)
+patch(
+    "store-identity-unchecked",
+    "other_jobs:JournalIdentity.check",
+    "elif store_id not in copied:",
+    "elif False:",
+    "A restore with other journals is not found if keys come whose state names no store.",
+)
+patch(
+    "store-positions-unchecked",
+    "other_jobs:JournalIdentity.check",
+    "for position in self._positions:",
+    "for position in ():",
+    "A restore with an older copy of the journals is not found if keys come whose state names no position.",
+)
+patch(
+    "store-identity-of-a-fork",
+    "other_jobs:JournalIdentity.check",
+    "not self._other_jobs.continues(",
+    "not (",
+    "A fork that records in another store is rejected.",
 )

@@ -84,7 +84,7 @@ patch(
 patch(
     "failure-unrecorded",
     "attempts:Attempts.failed",
-    "await durable.end_failed(step, step.run.side_outputs[before:])",
+    "await durable.end_failed(step, step.run.side_outputs[side_output_count:])",
     "pass",
     "The end of an action that failed is not recorded.",
 )
@@ -224,7 +224,21 @@ patch(
 patch(
     "taken-again-unknown",
     "suspender:RunSuspender._take_recorded",
-    "stored.remove(found)",
+    "stored.remove(stored_record)",
     "pass",
     "A run that took two equal signals has taken one in the eyes of state.",
+)
+patch(
+    "settled-not-suspended",
+    "suspender:RunSuspender.suspend",
+    "self.settle(run, waiting.suspension, waits)",
+    "pass",
+    "A request that new code does not wait for stays pending.",
+)
+patch(
+    "collected-counted",
+    "action_loop:ActionLoop.call_soon_threadsafe",
+    "context is None and _collection.thread == threading.get_ident()",
+    "False",
+    "The end of a generator that Python collects takes the number of a task of another run.",
 )

@@ -217,8 +217,8 @@ patch(
 patch(
     "kept-without-memory",
     "heads:KeyCache.keep",
-    "memory, whole = {}, False",
-    "memory = {}",
+    "whole = False",
+    "pass",
     "A key with much memory is kept as one that has none.",
 )
 patch(
@@ -259,15 +259,15 @@ patch(
 patch(
     "part-as-known",
     "interleaving.journal:PartJournal._repeated",
-    "set() if self._is_later else super()._repeated(before)",
-    "super()._repeated(before)",
+    "set() if self._is_later else super()._repeated(suspended_records)",
+    "super()._repeated(suspended_records)",
     "Records of a part that equal those of an earlier part are left out.",
 )
 patch(
     "delayed-timer-of-first",
     "waits.delayed:Delays.sent",
-    "if first is not None and first != before:",
-    "if before is None:",
+    "if first is not None and first != previous_due:",
+    "if previous_due is None:",
     "An event that is due before those which wait gets no timer.",
 )
 patch(
@@ -402,4 +402,18 @@ patch(
     "hook(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",
+)
+patch(
+    "other-code-rests",
+    "waits.suspension:SuspensionService.rests",
+    "suspension.submission != self._submission",
+    "suspension is None",
+    "A suspended run keeps the timeout of the code that suspended it.",
+)
+patch(
+    "same-code-wakes",
+    "waits.suspension:SuspensionService.rests",
+    "suspension.submission != self._submission",
+    "suspension is not None",
+    "A restart replays all suspended runs.",
 )

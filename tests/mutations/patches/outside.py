@@ -42,7 +42,7 @@ patch(
 patch(
     "name-taken-ends-the-run",
     "engine.free_names:_free_name",
-    "if name not in taken and not _gives_output(name):",
+    "if name not in reserved_names and not _gives_output(name):",
     "if True:",
     "A tool of a server takes the place of another tool of its name.",
 )
@@ -70,17 +70,17 @@ patch(
 patch(
     "mapping-as-message",
     "chat.messages.converting:_message",
-    "if isinstance(one, Mapping):",
-    "if isinstance(one, Mapping) and 'role' in one:\n"
-    "    return _chat_message(ChatMessage(role=one['role'], content=one['content']), now)\n"
-    "if isinstance(one, Mapping):",
+    "if isinstance(message, Mapping):",
+    "if isinstance(message, Mapping) and 'role' in message:\n"
+    "    return _chat_message(ChatMessage(role=message['role'], content=message['content']), now)\n"
+    "if isinstance(message, Mapping):",
     "A mapping from a record is a message, with its role.",
 )
 patch(
     "data-says-how-to-download",
     "chat.messages.converting:own_content",
-    "made = replace(one, force_download=False, vendor_metadata=None)",
-    "made = replace(one)",
+    "safe_content = replace(content, force_download=False, vendor_metadata=None)",
+    "safe_content = replace(content)",
     "A record lets the worker download from its own network.",
 )
 patch(
@@ -128,8 +128,8 @@ patch(
 patch(
     "answer-of-server-not-redacted",
     "mcp.calls:MCPServerCalls.recorded",
-    "return redaction.hidden(await function(*given, **named), known_only=True)",
-    "return await function(*given, **named)",
+    "return redaction.hidden(await function(*step_arguments, **named), known_only=True)",
+    "return await function(*step_arguments, **named)",
     "A server that shows its environment shows it to the model.",
 )
 patch(
@@ -142,8 +142,8 @@ patch(
 patch(
     "retry-after-ignored",
     "setup.failures:retry_after_of",
-    'return seconds_of(known.get("retry-after")) if milliseconds is None else milliseconds / 1000',
-    "return None",
+    'requested_pause(lowercase_headers.get("retry-after")) if milliseconds is None',
+    "None if milliseconds is None",
     "A service that asks to be left alone is not.",
 )
 patch(
@@ -156,8 +156,8 @@ patch(
 patch(
     "odd-answer-recorded",
     "setup.model_failures:check_recordable",
-    "json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()",
-    "pass",
+    "text = json.dumps(answer, allow_nan=False, ensure_ascii=False)",
+    'text = ""',
     "An answer that cannot be sent again is part of the conversation.",
 )
 patch(

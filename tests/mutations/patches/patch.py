@@ -77,14 +77,14 @@ class Patch:
         line = self.lines().start
         module = compile(self.mutated(), str(self.file), "exec", dont_inherit=True)
         code = max(
-            (one for one in codes_of(module, self.function) if one.co_firstlineno <= line),
-            key=lambda one: one.co_firstlineno,
+            (candidate for candidate in codes_of(module, self.function) if candidate.co_firstlineno <= line),
+            key=lambda candidate: candidate.co_firstlineno,
             default=None,
         )
         if code is None:
             raise TargetGone(f"there is no code of {self.target}")
-        found = functions_at(import_module(f"{PACKAGE}.{self.module}"), self.function)
-        for function in found:
+        functions = functions_at(import_module(f"{PACKAGE}.{self.module}"), self.function)
+        for function in functions:
             if function.__code__.co_firstlineno == code.co_firstlineno:
                 function.__code__ = code
                 return
@@ -102,12 +102,14 @@ class Patch:
         """Return a snippet with the indentation that it has in the source."""
         text = textwrap.dedent(snippet).strip("\n")
         start, end = span_of(source, self.function, self.target)
-        first, *rest = textwrap.dedent(self.old).strip("\n").split("\n")
+        first, *later_lines = textwrap.dedent(self.old).strip("\n").split("\n")
         for line in source[start:end].split("\n"):
-            if first and first in line and (not rest or line.strip() == first.strip()):
+            if first and first in line and (not later_lines or line.strip() == first.strip()):
                 indent = line[: len(line) - len(line.lstrip())]
-                head, *others = text.split("\n")
-                return "\n".join([head, *(indent + one if one else one for one in others)])
+                head, *tail = text.split("\n")
+                return "\n".join(
+                    [head, *(indent + tail_line if tail_line else tail_line for tail_line in tail)]
+                )
         raise TargetGone(f"{self.name}: {self.target} has no line with:\n{first}")
 
 
@@ -133,17 +135,17 @@ def functions_of(source: str) -> dict[str, tuple[int, int]]:
     A nested function belongs to the outer one, and a setter to its property.
     """
 
-    def found(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    def find_functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield prefix + node.name, (node.lineno, node.end_lineno or node.lineno)
             elif isinstance(node, ast.ClassDef):
-                yield from found(node.body, f"{prefix}{node.name}.")
+                yield from find_functions(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, ast.If):
-                yield from found(node.body + node.orelse, prefix)
+                yield from find_functions(node.body + node.orelse, prefix)
 
     functions: dict[str, tuple[int, int]] = {}
-    for name, (first, last) in found(ast.parse(source).body, ""):
+    for name, (first, last) in find_functions(ast.parse(source).body, ""):
         functions[name] = functions.get(name, (first,))[0], last
     return functions
 
@@ -171,25 +173,25 @@ def codes_of(code: CodeType, function: str) -> Iterator[CodeType]:
 
 def functions_at(module: ModuleType, path: str) -> Iterator[FunctionType]:
     """Yield the functions below a name as they were written, without their decorators."""
-    found: Any = module
+    target: Any = module
     for name in path.split("."):
-        if name not in vars(found):
+        if name not in vars(target):
             raise TargetGone(f"there is no {module.__name__}:{path}")
-        found = vars(found)[name]
-    yield from unwrapped(found)
+        target = vars(target)[name]
+    yield from unwrapped(target)
 
 
 def unwrapped(found: Any) -> Iterator[FunctionType]:
     """Yield the functions inside of a property, a static method, or a decorator that names its function."""
     inner = [
-        one
+        inner_object
         for name in ("__wrapped__", "__func__", "fget", "fset", "func")
-        if (one := getattr(found, name, None)) is not None
+        if (inner_object := getattr(found, name, None)) is not None
     ]
     if isinstance(found, FunctionType) and not inner:
         yield found
-    for one in inner:
-        yield from unwrapped(one)
+    for inner_object in inner:
+        yield from unwrapped(inner_object)
 
 
 PATCHES: dict[str, Patch] = {}

@@ -7,8 +7,8 @@ patch = Room("runtime.flink.resume")
 patch(
     "checkpoints-by-number-alone",
     "records.checkpoints:candidates",
-    "key=lambda one: (one.start, one.number)",
-    "key=lambda one: one.number",
+    "key=lambda candidate: (candidate.start, candidate.number)",
+    "key=lambda candidate: candidate.number",
     "A start resumes from a checkpoint of an earlier start that has a greater number.",
 )
 patch(
@@ -28,7 +28,7 @@ patch(
 patch(
     "missing-newest-unnoticed",
     "start_decision:_resume",
-    "if (found[0].start, found[0].number) < _newest_known(run, progress):",
+    "if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):",
     "if False:",
     "A start resumes from an older checkpoint after the newest one was deleted.",
 )
@@ -70,21 +70,21 @@ patch(
 patch(
     "older-journal-accepted",
     "records.journal_check:check_journal",
-    "if found.number >= seen.position.number:",
+    "if position.number >= seen.position.number:",
     "if True:",
     "An older copy of the journal is accepted, and recorded steps are made again.",
 )
 patch(
     "other-journal-accepted",
     "records.journal_check:check_journal",
-    "if found is None or found.store_id != seen.position.store_id:",
-    "if found is None:",
+    "if position is None or position.store_id != seen.position.store_id:",
+    "if position is None:",
     "Another journal is accepted.",
 )
 patch(
     "changed-list-accepted",
     "records.inputs:check_lists",
-    "if present == before:",
+    "if present == previous_input:",
     "if present is not None:",
     "A job resumes with another list.",
 )
@@ -99,7 +99,7 @@ patch(
 patch(
     "late-savepoint-taken-for-the-end",
     "local_start:LocalStart.finished",
-    'self._stopped or next((f"savepoint {name}" for name in found), None)',
+    'self._stopped or next((f"savepoint {name}" for name in savepoint_names), None)',
     "self._stopped",
     "A job that was stopped with a savepoint too late counts as finished, and starts from the beginning.",
 )
@@ -113,14 +113,14 @@ patch(
 patch(
     "outputs-of-a-passed-over-checkpoint-count",
     "records.job_run:JobRun.lineage",
-    "until, current = current.resumed,",
-    "until, current = None,",
+    "until = current.resumed",
+    "until = None",
     "A list has outputs twice that only a damaged checkpoint had.",
 )
 patch(
     "another-script-resumes",
     "script:check_program",
-    "if program is None or before is None or program.is_same(before, state_dir):",
+    "if program is None or previous_program is None or program.is_same(previous_program, state_dir):",
     "if True:",
     "A script resumes the job run of another one with the same job name, without a word.",
 )
@@ -148,7 +148,21 @@ patch(
 patch(
     "data-without-a-record-removed",
     "start_decision:_last",
-    "if left:",
+    "if remaining_names:",
     "if False:",
     "The record of a job run is gone, and its checkpoints are removed.",
+)
+patch(
+    "rare-checkpoints-accepted",
+    "transactions:longest_checkpoint",
+    "if is_set and times.timeout_ms < remaining_ms:",
+    "if is_set:",
+    "Brokers abort the transactions of a sink before a checkpoint ends that may take as long as it likes.",
+)
+patch(
+    "checkpoints-take-all-the-time",
+    "transactions:longest_checkpoint",
+    "remaining_ms // 2",
+    "remaining_ms",
+    "A late checkpoint leaves no time to write its outputs again before brokers drop them.",
 )

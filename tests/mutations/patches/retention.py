@@ -28,7 +28,7 @@ patch(
 patch(
     "merged-too-old",
     "pruning:PendingCommits.merge",
-    "self.at = max(self.at, others.at)",
+    "self.at = max(self.at, other_commits.at)",
     "pass",
     "PendingCommits that are merged keep the older time.",
 )
@@ -84,8 +84,8 @@ patch(
 patch(
     "discarded-latest",
     "checkpoints:CheckpointView.of",
-    'if entry["discarded"] and entry["id"] < newest]',
-    'if entry["discarded"]]',
+    'if entry["discarded"] and entry["id"] < newest',
+    'if entry["discarded"]',
     "A checkpoint counts as discarded although none behind it is kept.",
 )
 patch(
@@ -119,7 +119,7 @@ patch(
 patch(
     "failed-not-again",
     "executor:PruneExecutor._add",
-    "failed, self._failed = self._failed, {}",
+    "failed = self._failed",
     "failed: dict[JournalKey, tuple[int, int]] = {}",
     "A journal that could not be pruned is not tried again.",
 )

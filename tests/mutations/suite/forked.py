@@ -50,7 +50,8 @@ class Reports:
 
     def take(self) -> tuple[str, str]:
         """Return the outcome of the reports, and the last line of a failure."""
-        reports, self.reports = self.reports, []
+        reports = self.reports
+        self.reports = []
         for report in reports:
             if report.failed:
                 crash = getattr(report.longrepr, "reprcrash", None)
@@ -110,13 +111,13 @@ def _outcomes(receive: int, longest: float) -> Generator[Outcome]:
         if line is None:
             yield Outcome(max(running, 0), "hung", longest, f"no end after {longest:.0f} s")
             return
-        told = json.loads(line)
-        if "broken" in told:
-            raise RuntimeError(told["broken"])
-        if "starts" in told:
-            running = told["starts"]
+        message = json.loads(line)
+        if "broken" in message:
+            raise RuntimeError(message["broken"])
+        if "starts" in message:
+            running = message["starts"]
         else:
-            yield Outcome(**told)
+            yield Outcome(**message)
             running = -1
     if running >= 0:
         yield Outcome(running, "failed", 0.0, "the process ended")
@@ -124,17 +125,17 @@ def _outcomes(receive: int, longest: float) -> Generator[Outcome]:
 
 def _lines(receive: int, longest: float) -> Iterator[bytes | None]:
     """Yield lines of a pipe, or None if one takes too long."""
-    rest = b""
+    partial_line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(receive, selectors.EVENT_READ)
         while True:
             if not selector.select(longest):
                 yield None
                 return
-            found = os.read(receive, 1 << 16)
-            if not found:
+            chunk = os.read(receive, 1 << 16)
+            if not chunk:
                 return
-            *lines, rest = (rest + found).split(b"\n")
+            *lines, partial_line = (partial_line + chunk).split(b"\n")
             yield from lines
 
 

@@ -27,5 +27,7 @@ def enter_kills(name: str, tests: Sequence[str], path: Path = KILLS) -> None:
     """Replace the tests of one mutation; without tests, remove it. Processes take turns."""
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        others = {other: found for other, found in read_kills(path).items() if other != name}
-        write_kills(others | ({name: list(tests)} if tests else {}), path)
+        other_kills = {
+            other_name: killers for other_name, killers in read_kills(path).items() if other_name != name
+        }
+        write_kills(other_kills | ({name: list(tests)} if tests else {}), path)

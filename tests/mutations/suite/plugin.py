@@ -37,7 +37,7 @@ def defects() -> dict[str, Defect]:
     )
     from tests.mutations.patches.patch import PATCHES
 
-    return {name: one for name, one in TABLE.items() if not one.chats} | PATCHES
+    return {name: defect for name, defect in TABLE.items() if not defect.chats} | PATCHES
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,7 +45,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Record what is missing, and look for what finds each mutation."""
     if session.testsfailed:
         raise session.Interrupted(f"{session.testsfailed} files of tests cannot be imported")
-    options, say = read_options(), printer(session.config)
+    options = read_options()
+    say = printer(session.config)
     by_file: dict[str, list[pytest.Item]] = {}
     for item in session.items:
         by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
@@ -63,8 +64,8 @@ def recorded(by_file: dict[str, list[pytest.Item]], jobs: int, say: Say) -> Reac
         recording = record(file, by_file[file])
         say(f"recorded {file}: {len(recording.tests)} tests, {sum(recording.tests.values()):.1f} s")
 
-    in_processes([one for one in by_file if recording_of(one) is None], jobs, make)
-    recordings = [one for file in by_file if (one := recording_of(file)) is not None]
+    in_processes([file for file in by_file if recording_of(file) is None], jobs, make)
+    recordings = [file_recording for file in by_file if (file_recording := recording_of(file)) is not None]
     for recording in recordings:
         for nodeid in recording.broken:
             say(f"fails without any mutation, and is left out: {nodeid}")
@@ -73,35 +74,35 @@ def recorded(by_file: dict[str, list[pytest.Item]], jobs: int, say: Say) -> Reac
 
 def judged(search: Search, options: Options, say: Say) -> bool:
     """Try the mutations, and write the table; return True if all are found."""
-    table, known = defects(), read_kills()
+    table, recorded_kills = defects(), read_kills()
     named: Sequence[str] = options.names or list(table)
 
     def find(name: str) -> None:
-        listed = known.get(name, [])
-        found = search.find(table[name], listed) if listed and (options.check or options.resume) else None
-        if found is None or not found.passed:
-            found = search.find(table[name])
+        listed = recorded_kills.get(name, [])
+        result = search.find(table[name], listed) if listed and (options.check or options.resume) else None
+        if result is None or not result.passed:
+            result = search.find(table[name])
         # Each result is kept at once: a run that is killed resumes with the next mutation.
-        keep(found)
-        if not options.check and (found.passed or not options.tests):
-            enter_kills(name, found.killers if found.passed else [])
-        say(str(found))
+        keep(result)
+        if not options.check and (result.passed or not options.tests):
+            enter_kills(name, result.killers if result.passed else [])
+        say(str(result))
 
     FOUND.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         for name in named:
             (FOUND / f"{name}.json").unlink(missing_ok=True)
     if not options.check:
-        for name in known.keys() - table.keys():
+        for name in recorded_kills.keys() - table.keys():
             enter_kills(name, [])
     open_ones = [name for name in named if not settled(table[name], search)]
     # Those that nothing is known of come first.
-    in_processes(sorted(open_ones, key=lambda name: name in known), options.jobs, find)
-    found = [one for name in named if (one := found_before(name)) is not None]
-    kills = {one.name: one.killers for one in found if one.passed}
-    functions = {function_id(one) for tests in kills.values() for one in tests}
+    in_processes(sorted(open_ones, key=lambda name: name in recorded_kills), options.jobs, find)
+    earlier_results = [earlier_result for name in named if (earlier_result := found_before(name)) is not None]
+    kills = {result.name: result.killers for result in earlier_results if result.passed}
+    functions = {function_id(test) for tests in kills.values() for test in tests}
     say(f"{len(kills)} of {len(named)} mutations found by {len(functions)} test functions")
-    unlisted = [name for name in named if options.check and name not in known]
+    unlisted = [name for name in named if options.check and name not in recorded_kills]
     for name in unlisted:
         say(f"{name} is not in kills.json: run `python -m tests.mutations --suite {name}`")
     return len(kills) == len(named) and not unlisted
@@ -109,8 +110,10 @@ def judged(search: Search, options: Options, say: Say) -> bool:
 
 def settled(defect: Defect, search: Search) -> bool:
     """Return True if a mutation was tried before, and if no more tests reach it than at that time."""
-    before = found_before(defect.name)
-    return before is not None and (before.passed or before.reached >= search.reached(defect))
+    previous_result = found_before(defect.name)
+    return previous_result is not None and (
+        previous_result.passed or previous_result.reached >= search.reached(defect)
+    )
 
 
 def keep(found: Found) -> None:

@@ -22,7 +22,7 @@ def in_processes(names: Iterable[str], jobs: int, work: Callable[[str], None]) -
     for name in names:
         os.write(send, name.encode().ljust(NAME_BYTES))
     os.close(send)
-    failed = [one for one in children if os.waitpid(one, 0)[1] != 0]
+    failed = [child for child in children if os.waitpid(child, 0)[1] != 0]
     if failed:
         raise RuntimeError(f"{len(failed)} processes failed")
 

@@ -69,12 +69,15 @@ class Recording:
         """Return what a file has, or None if there is no such file."""
         if not path.exists():
             return None
-        found = json.loads(path.read_text())
+        fields = json.loads(path.read_text())
         functions = {
-            name: Reached(one["digest"], {int(line): bits for line, bits in one["lines"].items()})
-            for name, one in found.pop("functions").items()
+            name: Reached(
+                function_fields["digest"],
+                {int(line): bits for line, bits in function_fields["lines"].items()},
+            )
+            for name, function_fields in fields.pop("functions").items()
         }
-        return cls(**found, functions=functions)
+        return cls(**fields, functions=functions)
 
 
 def source_of(path: str, function: str) -> tuple[str, range] | None:
@@ -89,8 +92,12 @@ def source_of(path: str, function: str) -> tuple[str, range] | None:
 
 def recording_of(file: str) -> Recording | None:
     """Return what was recorded of a file of tests, or None if the file has changed since."""
-    found = Recording.read(KEPT / f"{file.replace('/', '.')}.json")
-    return found if found is not None and found.digest == digest_of((ROOT / file).read_text()) else None
+    recording = Recording.read(KEPT / f"{file.replace('/', '.')}.json")
+    return (
+        recording
+        if recording is not None and recording.digest == digest_of((ROOT / file).read_text())
+        else None
+    )
 
 
 def record(file: str, items: Sequence[pytest.Item]) -> Recording:
@@ -117,31 +124,31 @@ def record(file: str, items: Sequence[pytest.Item]) -> Recording:
             broken.append(nodeid)
     functions = _functions(data, list(passed))
     data.unlink(missing_ok=True)
-    made = Recording(digest_of((ROOT / file).read_text()), passed, broken, functions)
-    made.write(KEPT / f"{file.replace('/', '.')}.json")
-    return made
+    recording = Recording(digest_of((ROOT / file).read_text()), passed, broken, functions)
+    recording.write(KEPT / f"{file.replace('/', '.')}.json")
+    return recording
 
 
 def _functions(data: Path, tests: list[str]) -> dict[str, Reached]:
     """Return the functions that tests reached, out of the data of coverage."""
     if not data.exists():
         return {}
-    found = coverage.CoverageData(str(data))
-    found.read()
+    coverage_data = coverage.CoverageData(str(data))
+    coverage_data.read()
     numbers = {nodeid: 1 << at for at, nodeid in enumerate(tests)}
     reached: dict[str, Reached] = {}
-    for name in found.measured_files():
+    for name in coverage_data.measured_files():
         path = Path(name).relative_to(ROOT).as_posix()
-        contexts = found.contexts_by_lineno(name)
+        contexts = coverage_data.contexts_by_lineno(name)
         for function in functions_of(Path(name).read_text()):
             text, lines = source_of(path, function) or ("", range(0))
             bits = {
-                line - lines.start: sum(numbers.get(one, 0) for one in contexts.get(line, ()))
+                line - lines.start: sum(numbers.get(nodeid, 0) for nodeid in contexts.get(line, ()))
                 for line in lines
             }
-            kept = {line: f"{tests_of:x}" for line, tests_of in bits.items() if tests_of}
-            if kept:
-                reached[f"{path}:{function}"] = Reached(digest_of(text), kept)
+            reached_lines = {line: f"{tests_of:x}" for line, tests_of in bits.items() if tests_of}
+            if reached_lines:
+                reached[f"{path}:{function}"] = Reached(digest_of(text), reached_lines)
     return reached
 
 
@@ -168,14 +175,14 @@ class Reach:
             function: Its qualified name.
             lines: The lines; all lines of the function by default.
         """
-        text, own = source_of(path, function) or ("", range(0))
+        text, function_lines = source_of(path, function) or ("", range(0))
         digest = digest_of(text)
-        found: list[str] = []
+        reaching_tests: list[str] = []
         for reached, tests in self._functions[f"{path}:{function}"]:
             same = lines is not None and reached.digest == digest
-            wanted = {line - own.start for line in lines or ()} if same else set(reached.lines)
+            wanted = {line - function_lines.start for line in lines or ()} if same else set(reached.lines)
             bits = 0
             for line in wanted & set(reached.lines):
                 bits |= int(reached.lines[line], 16)
-            found += [nodeid for at, nodeid in enumerate(tests) if bits >> at & 1]
-        return found
+            reaching_tests += [nodeid for at, nodeid in enumerate(tests) if bits >> at & 1]
+        return reaching_tests

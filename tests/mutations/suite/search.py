@@ -59,8 +59,8 @@ class Found:
     def __str__(self) -> str:
         mark = "ok  " if self.passed else "FAIL"
         tests = f"{self.ran:4} of {self.reached:4} tests"
-        told = self.broken or (", ".join(map(function_id, self.killers)) or "nothing finds it")
-        return f"{mark} {self.name:36} {tests} {self.seconds:6.1f} s  {told}"
+        summary = self.broken or (", ".join(map(function_id, self.killers)) or "nothing finds it")
+        return f"{mark} {self.name:36} {tests} {self.seconds:6.1f} s  {summary}"
 
 
 def reaching(defect: Defect, reach: Reach) -> list[str]:
@@ -74,17 +74,17 @@ def reaching(defect: Defect, reach: Reach) -> list[str]:
     if isinstance(defect, Patch):
         return reach.tests(path, function, defect.lines())
     # What is replaced may be defined elsewhere, and imported by that module.
-    found: set[str] = set()
-    for one in functions_at(import_module(f"{PACKAGE}.{module}"), function):
-        path = Path(one.__code__.co_filename).relative_to(ROOT).as_posix()
-        found.update(reach.tests(path, one.__qualname__))
-    return sorted(found)
+    tests: set[str] = set()
+    for target_function in functions_at(import_module(f"{PACKAGE}.{module}"), function):
+        path = Path(target_function.__code__.co_filename).relative_to(ROOT).as_posix()
+        tests.update(reach.tests(path, target_function.__qualname__))
+    return sorted(tests)
 
 
 def stems_of(text: str) -> set[str]:
     """Return the beginnings of the words of a name or an id, without their endings."""
     words = re.findall(r"[A-Z]?[a-z]{3,}", text)
-    return {one.lower()[:5] for one in words} - {"test", "tests", "runti"}
+    return {word.lower()[:5] for word in words} - {"test", "tests", "runti"}
 
 
 def by_promise(nodeids: Sequence[str], seconds: Mapping[str, float], name: str, target: str) -> list[str]:
@@ -129,7 +129,7 @@ class Search:
     def reached(self, defect: Defect) -> int:
         """Return how many of the tests reach a mutation."""
         try:
-            return sum(one in self._items for one in reaching(defect, self._reach))
+            return sum(test in self._items for test in reaching(defect, self._reach))
         except (TargetGone, AttributeError, KeyError, ImportError):
             return 0
 
@@ -143,7 +143,7 @@ class Search:
         began = time.monotonic()
         try:
             tests = reaching(defect, self._reach) if only is None else list(only)
-            tests = [one for one in tests if one in self._items]
+            tests = [test for test in tests if test in self._items]
             if only is None:
                 tests = by_promise(tests, self._reach.seconds, defect.name, defect.target)
             killers, ran = self._killers(defect, tests, began)
@@ -167,17 +167,19 @@ class Search:
                     return killers, ran
             if failed is None:
                 return killers, ran
-            rest = tests[tests.index(failed) + 1 :]
+            remaining_tests = tests[tests.index(failed) + 1 :]
             if self._passes(failed):
                 killers.append(failed)
                 # What a failure leaves behind must not make the next test fail: that one gets a new process.
-                rest = [one for one in rest if function_id(one) != function_id(failed)]
-            tests = rest
+                remaining_tests = [
+                    test for test in remaining_tests if function_id(test) != function_id(failed)
+                ]
+            tests = remaining_tests
         return killers, ran
 
     def _outcomes(self, defect: Defect, tests: list[str]) -> Iterator[tuple[Outcome, str]]:
-        items = [self._items[one] for one in tests]
-        longest = 45.0 + 20 * max(self._reach.seconds.get(one, 0.0) for one in tests[:50])
+        items = [self._items[test] for test in tests]
+        longest = 45.0 + 20 * max(self._reach.seconds.get(test, 0.0) for test in tests[:50])
         with closing(run_forked(items, defect.apply, longest=longest)) as outcomes:
             for outcome in outcomes:
                 yield outcome, tests[outcome.at]

@@ -40,9 +40,9 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
+    new_world = World()
+    yield new_world
+    new_world.close()
 
 
 async def here() -> int:

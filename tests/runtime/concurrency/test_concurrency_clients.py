@@ -62,7 +62,8 @@ class Pool:
 
 
 async def use(ctx: Any, name: str) -> Event:
-    first, second = await ctx.client(name), await ctx.client(name)
+    first = await ctx.client(name)
+    second = await ctx.client(name)
     return OutputEvent(output=(first is second, getattr(first, "closed", None)))
 
 
@@ -121,7 +122,9 @@ def test_what_nobody_uses_is_not_opened() -> None:
 
 def test_plan_names_clients() -> None:
     plan = AgentPlan.from_json(compile_agent(Every).to_json())
-    assert [(one.name, one.type.value) for one in plan.resources] == [(name, "client") for name in NAMES]
+    assert [(resource.name, resource.type.value) for resource in plan.resources] == [
+        (name, "client") for name in NAMES
+    ]
     assert bind(plan).clients.keys() == set(NAMES)
 
 
@@ -209,9 +212,9 @@ def test_client_that_does_not_open_fails_the_action_and_is_tried_again() -> None
 @pytest.mark.executes_once
 def test_client_is_opened_anew_in_the_next_attempt_of_the_job() -> None:
     with OperatorHarness(Every) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push(["plain"])
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push(["plain"])
     assert LOG == ["open pool", "close pool"] * 2
 
@@ -221,17 +224,17 @@ def test_actions_have_ended_when_clients_close() -> None:
     class Waits(Every):
         async def act(self, event: InputEvent, ctx: Any) -> Event:  # type: ignore[override]
             connection = await ctx.client("managed")
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 LOG.append(f"action ends, closed: {connection.closed}")
             return OutputEvent(output=0)
 
-    begun = threading.Event()
+    started = threading.Event()
     harness = OperatorHarness(Waits, forced_serialization=False, auto_run=False)
     harness.push(1)
-    assert begun.wait(30)
+    assert started.wait(30)
     harness.close()
     assert LOG == ["open managed", "action ends, closed: False", "close managed in the same task"]
 
@@ -270,23 +273,25 @@ def test_client_that_does_not_end_is_left_in_bounded_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "CLIENT_CLOSE_SECONDS", 0.01)
-    before = set(threading.enumerate())
+    previous_threads = set(threading.enumerate())
     with caplog.at_level(logging.WARNING, logger="flink_agents"):
         with OperatorHarness(Rude) as harness:
             harness.push(["hangs", "managed"])
     assert "the client hangs did not close within 0.01 s" in caplog.text
     assert LOG[-1] == "close managed in the same task"
-    assert not [one for one in set(threading.enumerate()) - before if one.name == "agent-loop"]
+    assert not [
+        thread for thread in set(threading.enumerate()) - previous_threads if thread.name == "agent-loop"
+    ]
 
 
 @pytest.mark.executes_once
 def test_client_that_is_still_opening_is_cancelled() -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     class Opening(Agent):
         @client
         async def connection(self) -> AsyncIterator[str]:
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
                 yield "never"
@@ -299,7 +304,7 @@ def test_client_that_is_still_opening_is_cancelled() -> None:
 
     harness = OperatorHarness(Opening, forced_serialization=False, auto_run=False)
     harness.push(1)
-    assert begun.wait(30)
+    assert started.wait(30)
     harness.close()
     assert LOG == ["given up"]
 

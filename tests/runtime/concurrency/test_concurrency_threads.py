@@ -50,8 +50,8 @@ def by_executor(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def side_by_side(function: Callable[..., Any]) -> Callable[..., Any]:
     async def act(event: Any, ctx: Any) -> Any:
-        found = await asyncio.gather(*(asyncio.to_thread(function, event.input) for _ in range(2)))
-        return OutputEvent(output=found[0])
+        results = await asyncio.gather(*(asyncio.to_thread(function, event.input) for _ in range(2)))
+        return OutputEvent(output=results[0])
 
     return act
 
@@ -123,7 +123,9 @@ def test_threads_of_anyio_that_hung_starve_no_key_that_comes_later(
 
 
 def test_threads_are_bounded(release: threading.Event) -> None:
-    threads, lock, most = LoopThreads(SIZE), threading.Lock(), [0, 0]
+    threads = LoopThreads(SIZE)
+    lock = threading.Lock()
+    most = [0, 0]
 
     def work() -> None:
         with lock:

@@ -77,17 +77,19 @@ FUNCTIONS: dict[str, Any] = {
 
 async def act_async(event: Any, ctx: Any) -> None:
     kind, name = event.input
-    value, other = VALUES[name][0](), VALUES[name][0]()
-    result = await ctx.durable_execute_async(FUNCTIONS[kind], name, value, other=other, retry=TWICE)
-    SEEN.append((value, other, result))
+    value = VALUES[name][0]()
+    other_value = VALUES[name][0]()
+    result = await ctx.durable_execute_async(FUNCTIONS[kind], name, value, other=other_value, retry=TWICE)
+    SEEN.append((value, other_value, result))
     await ctx.durable_execute_async(effect, "next")
 
 
 def act_def(event: Any, ctx: Any) -> None:
     kind, name = event.input
-    value, other = VALUES[name][0](), VALUES[name][0]()
-    result = ctx.durable_execute(FUNCTIONS[kind], name, value, other=other, retry=TWICE)
-    SEEN.append((value, other, result))
+    value = VALUES[name][0]()
+    other_value = VALUES[name][0]()
+    result = ctx.durable_execute(FUNCTIONS[kind], name, value, other=other_value, retry=TWICE)
+    SEEN.append((value, other_value, result))
     ctx.durable_execute(effect, "next")
 
 
@@ -107,7 +109,7 @@ def test_what_a_function_changes_reaches_neither_the_action_nor_another_attempt(
         assert SEEN == [(make(), make(), changed)] * 2
 
 
-def asked(name: str, value: Any, other: Any = None) -> Any:
+def reconcile(name: str, value: Any, other: Any = None) -> Any:
     """A reconciler that changes what it is asked about."""
     SEEN.append(copy.deepcopy((value, other)))
     VALUES[name][1](value)
@@ -118,27 +120,29 @@ def asked(name: str, value: Any, other: Any = None) -> Any:
     return NOT_DONE
 
 
-async def asked_async(name: str, value: Any, other: Any = None) -> Any:
-    return asked(name, value, other)
+async def reconcile_async(name: str, value: Any, other: Any = None) -> Any:
+    return reconcile(name, value, other)
 
 
 async def reconciled_async(event: Any, ctx: Any) -> None:
     (function, reconciler), name = event.input
-    value, other = VALUES[name][0](), VALUES[name][0]()
+    value = VALUES[name][0]()
+    other_value = VALUES[name][0]()
     call = DurableCallable(FUNCTIONS[function], reconciler=RECONCILERS[reconciler], retry=TWICE)
-    await ctx.durable_execute_async(call, name, value, other=other)
-    assert (value, other) == (VALUES[name][0](), VALUES[name][0]())
+    await ctx.durable_execute_async(call, name, value, other=other_value)
+    assert (value, other_value) == (VALUES[name][0](), VALUES[name][0]())
 
 
 def reconciled_def(event: Any, ctx: Any) -> None:
     (function, reconciler), name = event.input
-    value, other = VALUES[name][0](), VALUES[name][0]()
+    value = VALUES[name][0]()
+    other_value = VALUES[name][0]()
     call = DurableCallable(FUNCTIONS[function], reconciler=RECONCILERS[reconciler], retry=TWICE)
-    ctx.durable_execute(call, name, value, other=other)
-    assert (value, other) == (VALUES[name][0](), VALUES[name][0]())
+    ctx.durable_execute(call, name, value, other=other_value)
+    assert (value, other_value) == (VALUES[name][0](), VALUES[name][0]())
 
 
-RECONCILERS: dict[str, Any] = {"def": asked, "async def": asked_async}
+RECONCILERS: dict[str, Any] = {"def": reconcile, "async def": reconcile_async}
 
 
 @pytest.mark.parametrize("act", [reconciled_async, reconciled_def])
@@ -149,10 +153,10 @@ def test_what_a_reconciler_changes_reaches_nobody(act: Any, reconciler: str, fun
         forget()
         faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
         with OperatorHarness(one_action(act), store=faults.store) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with pytest.raises(Exception, match="rejects this append"):
                 harness.push(((function, reconciler), name))
-            harness.restore(before)
+            harness.restore(snapshot)
             # A reconciler that raises is asked again, as a function is called again.
             Flaky.failures = 1
             harness.push(((function, reconciler), name))
@@ -190,7 +194,7 @@ def test_a_reconciler_gets_the_key_where_it_takes_one(function: Any, reconciler:
         ctx.durable_execute(function, event.input, reconciler=reconciler)
 
     crash_and_replay(one_action(act), "o1", choose=at_record(RecordKind.CALL, Fault.REFUSED))
-    (told,) = SEEN
-    assert (told is None) == (reconciler is look_up)
+    (passed_key,) = SEEN
+    assert (passed_key is None) == (reconciler is look_up)
     keys = {key for key in [*EFFECTS, *SEEN] if key is not None}
     assert len(keys) <= 1 and all(len(key) == 32 for key in keys)

@@ -307,17 +307,17 @@ def test_an_idempotency_key_belongs_to_the_call() -> None:
     # Behind the append that binds the run's number to its input.
     faults = Faults(at_append(1, Fault.REFUSED))
     with OperatorHarness(one_action(call_keyed), lambda record: record, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push("a")
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(["a", "b", "a"])
     keys = [key for _, key in EFFECTS]
     # Three attempts before the crash, one after it: all of one call.
     assert len(set(keys[:4])) == 1
-    rest = [key for key in keys[4:] if key != "mine"]
-    assert len({*keys[:1], *rest}) == 6
-    assert all(len(key) == 32 and int(key, 16) >= 0 for key in rest)
+    remaining_keys = [key for key in keys[4:] if key != "mine"]
+    assert len({*keys[:1], *remaining_keys}) == 6
+    assert all(len(key) == 32 and int(key, 16) >= 0 for key in remaining_keys)
     assert keys.count("mine") == 3
 
 
@@ -362,11 +362,11 @@ def test_a_reconciler_is_asked_where_only_the_intent_is_recorded(
 ) -> None:
     faults = Faults(at_record(*point) if point is not None else None)
     with OperatorHarness(one_action(call_reconciled), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         if point is not None:
             with crash():
                 harness.push(name)
-            harness.restore(before)
+            harness.restore(snapshot)
         assert harness.push(name) == [output]
     assert [value for _, value in SEEN] == asked
     assert counted() == {1: 1, 2: 1}
@@ -386,10 +386,10 @@ async def call_after_a_failure(event: Any, ctx: Any) -> OutputEvent:
 def test_the_intent_of_a_call_is_recorded_with_the_failures_that_the_action_has_seen() -> None:
     faults = Faults(at_record(RecordKind.INTENT, Fault.UNACKNOWLEDGED))
     with OperatorHarness(one_action(call_after_a_failure), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push("a")
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push("a") == [2]
     assert counted() == {1: 1, 2: 1}
 

@@ -73,19 +73,19 @@ def read(http: Session, path: str, *more: str, idempotency_key: str = "") -> str
     return http.read("".join((path, *more, str(len(idempotency_key)))))
 
 
-LAST, FIRST, READ = (DurableCallable(one, client="http") for one in (fetch, fetch_first, read))
+LAST, FIRST, READ = (DurableCallable(function, client="http") for function in (fetch, fetch_first, read))
 
 
 class Awaiting(WithClients):
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> Event:
-        found = await ctx.gather(
+        results = await ctx.gather(
             ctx.durable_execute_async(LAST, event.input),
             ctx.durable_execute_async(FIRST, event.input, suffix="?"),
             ctx.durable_execute_async(FIRST, path=event.input),
             ctx.durable_execute_async(READ, event.input, "+", "-"),
         )
-        return OutputEvent(output=found)
+        return OutputEvent(output=results)
 
 
 class Blocking(WithClients):
@@ -115,9 +115,9 @@ def test_client_is_opened_once_for_all_calls_and_closed_with_the_attempt() -> No
 @pytest.mark.executes_once
 def test_replay_neither_opens_the_client_nor_calls() -> None:
     with OperatorHarness(Blocking) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         first = harness.push("/a")
-        harness.restore(before)
+        harness.restore(snapshot)
         LOG.clear()
         assert harness.push("/a") == first
     assert LOG == []
@@ -174,12 +174,12 @@ def test_reconciler_gets_the_client_too() -> None:
 
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
     with OperatorHarness(Asking, store=faults.store, forced_serialization=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(StoreError):
             harness.push("/a")
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push("/a") == ["200 /a again"]
-    assert [one for one in LOG if one not in ("open", "close")] == ["get /a", "look /a", "get /a again"]
+    assert [line for line in LOG if line not in ("open", "close")] == ["get /a", "look /a", "get /a again"]
 
 
 def test_request_tells_the_arguments_without_the_client() -> None:
@@ -189,9 +189,9 @@ def test_request_tells_the_arguments_without_the_client() -> None:
 
 
 def test_function_without_a_parameter_for_the_client_is_refused() -> None:
-    with pytest.raises(AgentConfigurationError, match="no parameter for the client 'db'") as found:
+    with pytest.raises(AgentConfigurationError, match="no parameter for the client 'db'") as caught:
         DurableCallable(fetch, client=("http", "db"))
-    assert "'db'" in str(found.value.fix)
+    assert "'db'" in str(caught.value.fix)
 
 
 def test_client_that_the_agent_has_not_is_named() -> None:
@@ -204,9 +204,9 @@ def test_client_that_the_agent_has_not_is_named() -> None:
         async def act(self, event: InputEvent, ctx: Any) -> Event:
             return OutputEvent(output=await ctx.durable_execute_async(LAST, event.input))
 
-    with pytest.raises(ActionFailedError, match="no client 'http'") as found:
+    with pytest.raises(ActionFailedError, match="no client 'http'") as caught:
         OperatorHarness(Without).push("/a")
-    assert "did you mean 'https'?" in str(found.value)
+    assert "did you mean 'https'?" in str(caught.value)
 
 
 def test_client_that_the_author_gives_as_an_argument_is_refused() -> None:

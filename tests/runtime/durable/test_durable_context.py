@@ -294,10 +294,10 @@ def test_the_context_is_refused_inside_a_reconciler(act: Any) -> None:
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
     agent = Agent(name="a").add_action("act", [InputEvent], act)
     with OperatorHarness(agent, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(Exception, match="rejects this append"):
             harness.push(1)
-        harness.restore(before)
+        harness.restore(snapshot)
         with pytest.raises(ActionFailedError, match="inside the durable function '.*ask'"):
             harness.push(1)
     assert EFFECTS == [1]

@@ -86,7 +86,7 @@ def test_a_setting_of_callables_alone_is_no_argument(function: Any, setting: str
 # -- reconcilers -------------------------------------------------------------------------------
 
 
-def one(order: str) -> Any:
+def order_only(order: str) -> Any:
     return NOT_DONE
 
 
@@ -129,12 +129,12 @@ def fetched_by(path: str, http: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "reconciler", "client"),
     [
-        (charge, one, ()),
+        (charge, order_only, ()),
         (charge, three, ()),
         (charge, lambda: NOT_DONE, ()),
         (functools.partial(charge, amount=1), lambda: NOT_DONE, ()),
         (pay, three, ()),
-        (fetch, one, ()),
+        (fetch, order_only, ()),
         (fetch, lambda: NOT_DONE, "http"),
         (pay, "one", ()),
     ],
@@ -155,8 +155,8 @@ def test_a_reconciler_that_takes_no_call_is_refused(function: Any, reconciler: A
         (charge, anything, ()),
         (functools.partial(charge, "a"), functools.partial(by_key, "a"), ()),
         (loose, anything, ()),
-        (loose, one, ()),
-        (pay, one, ()),
+        (loose, order_only, ()),
+        (pay, order_only, ()),
         (fetch, fetched, "http"),
         (fetch, fetched_by, "http"),
         (int, len, ()),
@@ -169,8 +169,8 @@ def test_one_that_takes_some_is_not(function: Any, reconciler: Any, client: Any)
 @pytest.mark.parametrize(
     ("function", "reconciler", "args", "kwargs", "refused"),
     [
-        (pay, one, ("a",), {}, False),
-        (pay, one, ("a", 1), {}, True),
+        (pay, order_only, ("a",), {}, False),
+        (pay, order_only, ("a", 1), {}, True),
         (pay, other_names, ("a", 1), {}, False),
         (pay, other_names, ("a",), {"amount": 1}, True),
         (pay, both, ("a",), {"amount": 1}, False),

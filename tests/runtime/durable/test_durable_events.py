@@ -187,13 +187,16 @@ def chained(send: Any, change: Any, **settings: Any) -> Agent:
 
 
 AGENTS: dict[str, Callable[..., Agent]] = {
-    **{f"fan out, {kind}": lambda act=act, **given: fan_out(act, **given) for kind, act in CHANGES.items()},
     **{
-        f"behind, {kind}": lambda act=act, **given: behind_a_change(act, **given)
+        f"fan out, {kind}": lambda act=act, **options: fan_out(act, **options)
         for kind, act in CHANGES.items()
     },
     **{
-        f"chain, {kind}": lambda send=send, kind=kind, **given: chained(send, CHANGES[kind], **given)
+        f"behind, {kind}": lambda act=act, **options: behind_a_change(act, **options)
+        for kind, act in CHANGES.items()
+    },
+    **{
+        f"chain, {kind}": lambda send=send, kind=kind, **options: chained(send, CHANGES[kind], **options)
         for kind, send in SENDS.items()
     },
 }
@@ -215,22 +218,23 @@ def test_a_crash_at_any_record_and_a_retry_change_nothing(name: str, failures: i
     plain = Faults()
     with OperatorHarness(AGENTS[name](), store=plain.store) as harness:
         harness.push(record())
-        expected, effects = observed(harness), counted_lists()
+        expected = observed(harness)
+        effects = counted_lists()
     for fault in (Fault.REFUSED, Fault.UNACKNOWLEDGED):
         for number in range(len(plain.appends)):
             forget()
             Failing.left = failures if failures < 2 else 1
             faults = Faults(at_append(number, fault))
             with OperatorHarness(AGENTS[name](**settings), store=faults.store) as harness:
-                before = harness.snapshot()
+                snapshot = harness.snapshot()
                 with pytest.raises(StoreError):
                     harness.push(record())
-                harness.restore(before)
+                harness.restore(snapshot)
                 Failing.left = failures - 2 if failures > 2 else 0
                 harness.push(record())
                 assert observed(harness) == expected, (fault, number)
-            told = counted_lists()
-            assert set(told) == set(effects), (fault, number)
+            counts = counted_lists()
+            assert set(counts) == set(effects), (fault, number)
 
 
 def counted_lists() -> dict[str, int]:
@@ -367,10 +371,11 @@ def test_now_is_the_same_in_all_attempts_of_a_run_that_recorded_something() -> N
     for name in ("durable", "plain"):
         Failing.left = 1
         with OperatorHarness(agent) as harness:
-            before, began = harness.snapshot(), harness.current_time
+            snapshot = harness.snapshot()
+            began = harness.current_time
             with pytest.raises(Exception, match="told to fail"):
                 harness.push(name)
-            harness.restore(before)
+            harness.restore(snapshot)
             harness.advance_time(5000)
             ((first, second),) = harness.push(name)
             assert first == second

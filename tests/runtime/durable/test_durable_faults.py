@@ -85,9 +85,9 @@ ALL = [(record, number) for record in INPUTS for number in range(STEPS)]
 def expected(name: str) -> Any:
     with OperatorHarness(AGENTS[name]()) as harness:
         harness.push_all(INPUTS)
-        told = harness.outputs, harness.memory()
+        result = harness.outputs, harness.memory()
     forget()
-    return told
+    return result
 
 
 def nth(kind: RecordKind, number: int, fault: Fault) -> Choose:
@@ -95,9 +95,9 @@ def nth(kind: RecordKind, number: int, fault: Fault) -> Choose:
     seen: list[int] = []
 
     def choose(asked: int, where: JournalKey, records: Any) -> Fault | None:
-        before = len(seen)
+        previous_count = len(seen)
         seen.extend(record.seq for record in records if record.kind is kind)
-        return fault if before <= number < len(seen) else None
+        return fault if previous_count <= number < len(seen) else None
 
     return choose
 
@@ -110,15 +110,17 @@ def test_a_crash_at_each_record_of_a_call(name: str, fault: Fault) -> None:
         forget()
         faults = Faults(nth(RecordKind.CALL, number, fault))
         with OperatorHarness(AGENTS[name](), store=faults.store) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with crash():
                 harness.push_all(INPUTS)
             assert EFFECTS == ALL[: number + 1]
-            harness.restore(before)
+            harness.restore(snapshot)
             harness.push_all(INPUTS)
             assert (harness.outputs, harness.memory()) == (outputs, memory)
         # Only the effect whose record was not stored is repeated: it was in the window.
-        assert counted() == {each: 2 if each == call and not fault.stores else 1 for each in ALL}
+        assert counted() == {
+            recorded_call: 2 if recorded_call == call and not fault.stores else 1 for recorded_call in ALL
+        }
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if not fault.hangs])
@@ -130,10 +132,10 @@ def test_a_crash_at_each_record_of_an_action(name: str, fault: Fault) -> None:
         forget()
         faults = Faults(nth(RecordKind.ACTION, number, fault))
         with OperatorHarness(AGENTS[name](), store=faults.store) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with crash():
                 harness.push_all(INPUTS)
-            harness.restore(before)
+            harness.restore(snapshot)
             harness.push_all(INPUTS)
             assert (harness.outputs, harness.memory()) == (outputs, memory)
         assert EFFECTS == ALL
@@ -148,14 +150,17 @@ def test_an_attempt_that_dies_while_it_appends(name: str, fault: Fault) -> None:
         faults = Faults(nth(RecordKind.CALL, number, fault))
         config = {"action-state.shutdown-grace": "0 s"}
         with OperatorHarness(AGENTS[name](), store=faults.store, auto_run=False, config=config) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             harness.push_all(INPUTS)
             assert faults.hanging.wait(30)
-            harness.restore(before)
+            harness.restore(snapshot)
             harness.push_all(INPUTS)
             harness.run_until_idle()
             assert (harness.outputs, harness.memory()) == (outputs, memory)
-        assert counted() == {each: 2 if each == ALL[number] and not fault.stores else 1 for each in ALL}
+        assert counted() == {
+            recorded_call: 2 if recorded_call == ALL[number] and not fault.stores else 1
+            for recorded_call in ALL
+        }
 
 
 @pytest.mark.parametrize("name", [*AGENTS])
@@ -226,11 +231,11 @@ def test_recorded_runs_are_found_after_a_change_of_parallelism() -> None:
     keys = [f"key{number}" for number in range(12)]
     agent = Agent(name="scaled").add_action("act", [InputEvent], five_calls)
     with OperatorHarness(agent, by_record, parallelism=2) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(keys)
         outputs = sorted(harness.outputs)
         for parallelism in (3, 1):
-            harness.restore(before, parallelism)
+            harness.restore(snapshot, parallelism)
             harness.push_all(keys)
             assert sorted(harness.outputs) == outputs
     assert set(counted().values()) == {1} and len(EFFECTS) == STEPS * len(keys)
@@ -253,10 +258,10 @@ def test_a_stale_attempt_cannot_record_anything() -> None:
     old = OperatorHarness(chain(), store=faults.store, forced_replay=False, forced_restart=False)
     old.push("a")
     new = OperatorHarness(chain(), store=faults.store)
-    before = journal(faults)
+    previous_journal = journal(faults)
     with pytest.raises(FencedOwnerError):
         old.push("b")
-    assert journal(faults) == before
+    assert journal(faults) == previous_journal
     # Its effect was in the window; the new attempt does it again, and is not disturbed.
     assert new.push_all(INPUTS) == new.outputs
     assert len(new.outputs) == 2

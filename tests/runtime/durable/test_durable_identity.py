@@ -155,15 +155,18 @@ def test_an_order_keeps_its_identity_when_another_comes_first(name: str, fault: 
     """Two sources feed one key. The process dies between the effect and its record."""
     faults = Faults(at_record(RecordKind.CALL, fault, 0 if name != "with_key_behind_failure" else 1))
     with OperatorHarness(_agent(name), store=faults.store, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push("order-1")
             harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         for order in ("order-2", "order-1"):
             harness.push(order)
         harness.run_until_idle()
-    identities = {order: {known for other, known in EFFECTS if other == order} for order, _ in EFFECTS}
+    identities = {
+        order: {identity for effect_order, identity in EFFECTS if effect_order == order}
+        for order, _ in EFFECTS
+    }
     assert len(identities["order-1"]) == len(identities["order-2"]) == 1
     assert identities["order-1"] != identities["order-2"]
 

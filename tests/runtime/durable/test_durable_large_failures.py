@@ -108,10 +108,10 @@ def caught(names: list[str], count: int, limit: int) -> Faults:
     """Let an action catch failures, die where its end is recorded, and run again."""
     faults = stores(limit, at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(one_action(catch_and_go_on), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push((names, count))
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push((names, count))
     return faults
 
@@ -125,11 +125,12 @@ def clean() -> None:
 def test_a_success_is_recorded_behind_any_failure(name: str, limit: int) -> None:
     caught([name], 1, limit)
     assert EFFECTS == [0, 1]
-    first, again = SEEN[:2], SEEN[2:]
-    assert [len(each) for each in again] == [1, 1]
-    for before, after in zip(first, again, strict=True):
+    first = SEEN[:2]
+    again = SEEN[2:]
+    assert [len(errors) for errors in again] == [1, 1]
+    for original, after in zip(first, again, strict=True):
         # What is trimmed is trimmed the first time as well.
-        assert type(before[0]) is type(after[0]) and repr(before[0]) == repr(after[0])
+        assert type(original[0]) is type(after[0]) and repr(original[0]) == repr(after[0])
         assert is_alike(MADE[name](), after[0])
 
 
@@ -152,16 +153,18 @@ def test_several_failures_go_with_one_append(limit: int) -> None:
 
 @pytest.mark.parametrize("name", [*MADE])
 def test_what_is_kept_of_a_failure_has_as_many_bytes_as_there_are(name: str) -> None:
-    codec, error = ValueCodec(False), MADE[name]()
+    codec = ValueCodec(False)
+    error = MADE[name]()
     for limit in (failures.LEAST_BYTES, 2_000, 50_000, failures.MAX_BYTES):
-        kept = failures.describe(codec, error, limit)
-        assert len(codec.encode(kept)) <= limit
-        assert is_alike(error, failures.rebuild(codec, kept)), limit
+        description = failures.describe(codec, error, limit)
+        assert len(codec.encode(description)) <= limit
+        assert is_alike(error, failures.rebuild(codec, description)), limit
 
 
 @pytest.mark.parametrize("name", ["message", "bytes", "list", "dictionary", "attributes", "group", "file"])
 def test_what_is_trimmed_keeps_its_type(name: str) -> None:
-    codec, error = ValueCodec(False), MADE[name]()
+    codec = ValueCodec(False)
+    error = MADE[name]()
     for limit in (2_000, 50_000, failures.MAX_BYTES):
         assert type(failures.rebuild(codec, failures.describe(codec, error, limit))) is type(error)
 
@@ -184,10 +187,10 @@ def _large() -> str:
 def test_a_success_that_is_too_large_alone_is_the_documented_error_each_time() -> None:
     faults = stores(100_000, at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(one_action(too_large_alone), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push("x")
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("x")
     assert EFFECTS == ["large", "next"]
     assert SEEN == ["DurableResultError"] * 2

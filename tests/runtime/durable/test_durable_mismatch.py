@@ -73,10 +73,10 @@ def crashed(action: Any, record: Any = 1, **options: Any) -> OperatorHarness:
     harness = OperatorHarness(
         one_action(action, **settings), lambda record: "k", store=faults.store, **options
     )
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with crash():
         harness.push(record)
-    harness.restore(before)
+    harness.restore(snapshot)
     assert EFFECTS == [1, 2]
     return harness
 
@@ -84,20 +84,20 @@ def crashed(action: Any, record: Any = 1, **options: Any) -> OperatorHarness:
 @pytest.mark.parametrize("action", [act, block])
 @pytest.mark.parametrize("change", [*CHANGED])
 def test_a_mismatch_fails_the_job_and_shows_both_calls(change: str, action: Any) -> None:
-    calls, index, recorded, asked = CHANGED[change]
+    calls, index, recorded, requested_call = CHANGED[change]
     with crashed(action) as harness:
         Plan.calls = calls
         for _ in range(2):
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with pytest.raises(ActionFailedError) as caught:
                 harness.push(1)
             assert type(caught.value.__cause__) is NonDeterminismError
             for part in ("action 'act'", "key 'k'", "sequence 0", f"call {index}"):
                 assert part in str(caught.value)
             assert caught.value.expected and recorded in caught.value.expected
-            assert caught.value.found and asked in caught.value.found
+            assert caught.value.found and requested_call in caught.value.found
             assert "clocks, chance" in str(caught.value) and "on-mismatch" in str(caught.value)
-            harness.restore(before)
+            harness.restore(snapshot)
     assert EFFECTS == [1, 2], "nothing takes effect behind a mismatch"
 
 
@@ -141,10 +141,10 @@ def test_equal_arguments_of_another_order_are_no_mismatch() -> None:
     Plan.calls = [(effect, {"a": 1, "b": {3, 1, 2}}), (effect, 2)]
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(one_action(act), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push(1)
-        harness.restore(before)
+        harness.restore(snapshot)
         Plan.calls = [(effect, {"b": {2, 3, 1}, "a": 1}), (effect, 2)]
         assert harness.push(1) == [2]
     assert len(EFFECTS) == 2
@@ -171,7 +171,7 @@ def test_policies_for_errors_do_not_hide_a_mismatch(settings: Any) -> None:
 @pytest.mark.parametrize("change", [*CHANGED])
 def test_rerun_executes_anew_and_records_that(change: str, action: Any) -> None:
     with crashed(action, config={"action-state.on-mismatch": "rerun"}) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         Plan.calls = CHANGED[change][0]
         outputs = harness.push(1)
         assert len(outputs) == 1
@@ -180,7 +180,7 @@ def test_rerun_executes_anew_and_records_that(change: str, action: Any) -> None:
         effects = list(EFFECTS)
         assert harness.run_metrics["action_mismatches"] == 1
         # What was recorded anew counts from here on.
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push(1) == outputs
         assert effects == EFFECTS
 
@@ -188,13 +188,13 @@ def test_rerun_executes_anew_and_records_that(change: str, action: Any) -> None:
 @pytest.mark.parametrize("change", [*CHANGED])
 def test_dead_letter_goes_on_without_the_event(change: str) -> None:
     with crashed(act, config={"action-state.on-mismatch": "dead-letter"}) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         Plan.calls = CHANGED[change][0]
         assert harness.push(1) == []
         (letter,) = harness.dead_letters
         assert letter.error_type == "NonDeterminismError" and letter.event.input == 1
         assert harness.memory("k") == {} and harness.sequence_number("k") == 1
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push(1)
         assert len(harness.dead_letters) == 1
     assert EFFECTS == [1, 2]

@@ -114,8 +114,8 @@ def test_of_a_callable_it_is_an_argument(kind: str, setting: str, make: Any) -> 
         forget()
         with crash_and_replay(one_action(make(what, **{setting: value})), "a") as harness:
             assert harness.outputs == ["a"]
-        (told,) = EFFECTS
-        assert told[1 if setting == "name" else 3] == value
+        (effect,) = EFFECTS
+        assert effect[1 if setting == "name" else 3] == value
 
 
 def plainly(value: Any) -> Any:

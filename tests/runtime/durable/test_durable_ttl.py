@@ -31,8 +31,10 @@ def clean() -> None:
 def step(memory: Any, op: str, path: str, value: int) -> Any:
     """One operation; what it tells."""
     if op == "get":
-        found = memory.get(path)
-        return found if isinstance(found, (int, list, type(None))) else found.field_names()
+        stored_value = memory.get(path)
+        return (
+            stored_value if isinstance(stored_value, (int, list, type(None))) else stored_value.field_names()
+        )
     if op == "set":
         memory.delete(path)
         memory.set(path, value)
@@ -80,7 +82,7 @@ def program(chance: random.Random, name: int) -> Any:
     return (name, [*steps, ("call", "", 0)])
 
 
-def made() -> Counter[Any]:
+def effect_counts() -> Counter[Any]:
     """How often each call of each input took effect."""
     return Counter((name, number) for name, number, _ in EFFECTS)
 
@@ -95,7 +97,7 @@ def test_a_replay_sees_the_memory_of_the_first_execution(seed: int, act: Any) ->
         for record in committed:
             harness.push(record)
             harness.advance_time(timedelta(minutes=chance.choice([0, 3, 6])))
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         # Each append that is not acknowledged ends an attempt. The clock goes on.
         for _ in range(6):
             faults.choose = at_append(len(faults.appends) + chance.randrange(12), Fault.UNACKNOWLEDGED)
@@ -105,15 +107,18 @@ def test_a_replay_sees_the_memory_of_the_first_execution(seed: int, act: Any) ->
             except Exception as error:
                 assert "unknown" in str(error), error
             harness.advance_time(timedelta(minutes=chance.choice([0, 5, 11])))
-            harness.restore(before)
+            harness.restore(snapshot)
         faults.choose = None
         for record in again:
             harness.push(record)
-        assert set(made().values()) == {1}
+        assert set(effect_counts().values()) == {1}
         calls = [
-            (name, n) for name, steps in committed + again for n, one in enumerate(steps) if one[0] == "call"
+            (name, n)
+            for name, steps in committed + again
+            for n, operation in enumerate(steps)
+            if operation[0] == "call"
         ]
-        assert sorted(made()) == sorted(calls)
+        assert sorted(effect_counts()) == sorted(calls)
 
 
 # -- what is committed afterwards ----------------------------------------------------------------
@@ -141,14 +146,14 @@ def test_what_a_replay_only_read_stays_expired_and_what_it_wrote_is_kept(kind: R
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED) if kind else None)
     with OperatorHarness(one_action(read_and_write), config=TTL, store=faults.store) as harness:
         harness.push("first")
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         if kind:
             with crash():
                 harness.push("second")
         else:
             harness.push("second")
         harness.advance_time(timedelta(minutes=11))
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("second")
         assert harness.memory() == {"list": ["first", "second"], "new": 2}
         assert EFFECTS == [[1, True, ["first"], 1]]
@@ -163,8 +168,8 @@ async def read_much(event: InputEvent, ctx: Any) -> None:
             memory.set(f"part.{number}", str(number) * 50_000)
         memory.set("one", "x" * 300_000)
         return
-    found = memory.get("part").fields()
-    await ctx.durable_execute_async(effect, sum(map(len, found.values())))
+    fields = memory.get("part").fields()
+    await ctx.durable_execute_async(effect, sum(map(len, fields.values())))
     await ctx.durable_execute_async(effect, len(memory.get("one") or ""))
 
 
@@ -178,11 +183,11 @@ def test_more_memory_than_fits_into_a_record(limit: int) -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED), make)
     with OperatorHarness(one_action(read_much), config=TTL, store=faults.store) as harness:
         harness.push("write")
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push("read")
         harness.advance_time(timedelta(minutes=11))
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("read")
         assert EFFECTS == [1_500_000, 300_000]
         assert all(len(record.data) <= limit for _, records, _ in faults.appends for record in records)

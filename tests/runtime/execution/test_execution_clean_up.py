@@ -103,16 +103,16 @@ async def clean_up_in_a_replay(event: InputEvent, ctx: Any) -> None:
 def test_nobody_waits_for_a_timer_in_a_replay_that_was_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(one_action(clean_up_in_a_replay), store=faults.store, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push(1)
             harness.run_until_idle()
         SEEN.clear()
         Outside.answer = futures.Future()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push(1)
         assert Outside.awaited.wait(10)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert SEEN == ["cleaned up"]
         Outside.answer = None
         harness.push(1)

@@ -84,13 +84,13 @@ class Concurrent(Agent):
 
 
 async def act(event: InputEvent, ctx: Any) -> None:
-    async def one(name: str) -> str:
+    async def try_work(name: str) -> str:
         try:
             return await ctx.durable_execute_async(work, name)
         except Failed:
             return f"{name} failed"
 
-    saw = await CONSTRUCTS[event.input](one, ctx)
+    saw = await CONSTRUCTS[event.input](try_work, ctx)
     # With this call all that the action has seen is on record.
     await ctx.durable_execute_async(last, "end")
     SEEN.append(saw)
@@ -123,13 +123,13 @@ def _fails_at(append: int, fault: Fault) -> Choose:
 
 def _attempt(harness: OperatorHarness, faults: Faults, name: str, choose: Choose | None) -> Any:
     """Run the action once; returns what it saw, if it came to its end."""
-    faults.choose, before = choose, len(SEEN)
+    faults.choose, seen_count = choose, len(SEEN)
     try:
         harness.push(name)
         harness.run_until_idle()
     except StoreError:
         pass
-    return SEEN[before] if len(SEEN) > before else None
+    return SEEN[seen_count] if len(SEEN) > seen_count else None
 
 
 @pytest.mark.parametrize("name", [*CONSTRUCTS])
@@ -141,7 +141,8 @@ def test_a_replay_sees_what_the_first_execution_saw(name: str) -> None:
             CHANCE.seed(f"{name}{seed}")
             faults.append(Faults())
             fault = CHANCE.choice([Fault.REFUSED, Fault.LOST, Fault.UNACKNOWLEDGED])
-            seen, done = [], 0
+            seen = []
+            done = 0
             for choice in (_fails_at(CHANCE.randint(0, 9), fault), _end_refused, _end_refused, None):
                 harness.restore(empty)
                 seen.append(_attempt(harness, faults[-1], name, choice))
@@ -196,8 +197,11 @@ def test_a_call_whose_sibling_fails_is_not_made_again(sibling: Any, branches: bo
             return await ctx.durable_execute_async(function, "x")
 
         first = fails_at_once if next(failed) else effect_async
-        made = [branch(one) if branches else ctx.durable_execute_async(one, "x") for one in (first, sibling)]
-        await asyncio.gather(*made)
+        calls = [
+            branch(function) if branches else ctx.durable_execute_async(function, "x")
+            for function in (first, sibling)
+        ]
+        await asyncio.gather(*calls)
 
     with OperatorHarness(one_action(siblings, retry=RetryPolicy(initial_interval=0))) as harness:
         harness.push(1)
@@ -354,12 +358,12 @@ def test_a_replay_waits_for_what_other_keys_hold() -> None:
     faults = Faults(_end_refused)
     keys = [1, 2, 3]
     with OperatorHarness(one_action(share_a_semaphore), lambda record: record, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for key in keys:
             SHARED = asyncio.Semaphore(1)
             with crash():
                 harness.push(key)
-            harness.restore(before)
+            harness.restore(snapshot)
         faults.choose = None
         SHARED = asyncio.Semaphore(1)
         harness.push_all(keys)
@@ -373,7 +377,7 @@ LIVING: list[set[asyncio.Task[int]]] = []
 async def _iterate(event: InputEvent, ctx: Any) -> None:
     tasks = {asyncio.create_task(asyncio.sleep(0, nth)) for nth in range(12)}
     LIVING.append(tasks)
-    order = [await one for one in tasks]
+    order = [await task for task in tasks]
     await ctx.durable_execute_async(effect_async, event.input)
     SEEN.append(order)
 

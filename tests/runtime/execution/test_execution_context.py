@@ -93,7 +93,7 @@ def test_chance_differs_by_call_run_key_job_and_action() -> None:
         harness = OperatorHarness(TwoActions, lambda record: record, config={"job-identifier": job})
         harness.push_all([1, 1, "1"])
         drawn += harness.outputs
-    values = [value for one in drawn for value in one]
+    values = [value for output in drawn for value in output]
     assert len(values) == len(set(values)) == 2 * 3 * 2 * 4
 
 
@@ -129,11 +129,11 @@ USES: dict[str, Callable[[Any], Any]] = {
     "random": lambda ctx: ctx.random(),
 }
 
-kept: list[Any] = []
+leaked_objects: list[Any] = []
 
 
 def keep(ctx: Any) -> None:
-    kept[:] = [ctx, ctx.short_term_memory, ctx.short_term_memory.new_object("object")]
+    leaked_objects[:] = [ctx, ctx.short_term_memory, ctx.short_term_memory.new_object("object")]
 
 
 class Leaky(Agent):
@@ -168,10 +168,10 @@ def elsewhere(call: Callable[[], Any]) -> str:
 def test_use_after_the_action_is_a_named_error(use: Callable[[Any], Any]) -> None:
     harness = OperatorHarness(Leaky, forced_serialization=False)
     harness.push(None)
-    before = harness.state()
+    state = harness.state()
     with pytest.raises(ContextMisuseError, match="'act' is used after the action ended"):
-        use(kept[0])
-    assert harness.state() == before
+        use(leaked_objects[0])
+    assert harness.state() == state
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
@@ -183,7 +183,7 @@ def test_use_from_another_thread_is_a_named_error(use: Callable[[Any], Any]) -> 
 
 def test_memory_objects_end_with_their_action() -> None:
     OperatorHarness(Leaky, forced_serialization=False).push(None)
-    for memory in kept[1:]:
+    for memory in leaked_objects[1:]:
         with pytest.raises(ContextMisuseError):
             memory.get("a")
 
@@ -196,19 +196,19 @@ def test_use_after_a_failed_action_is_a_named_error() -> None:
     harness = probe(body, forced_serialization=False, config={"actions.on-error": "ignore"})
     harness.push(1)
     with pytest.raises(ContextMisuseError):
-        kept[0].short_term_memory.set("a", 1)
+        leaked_objects[0].short_term_memory.set("a", 1)
 
 
 def test_task_that_an_action_leaves_behind_is_cancelled() -> None:
     async def act(event: InputEvent, ctx: Any) -> OutputEvent:
-        kept[:] = [asyncio.ensure_future(asyncio.sleep(3600))]
+        leaked_objects[:] = [asyncio.ensure_future(asyncio.sleep(3600))]
         await asyncio.sleep(0)
         return OutputEvent(output="done")
 
     agent = Agent(name="a").add_action("act", [InputEvent], act)
     harness = OperatorHarness(agent, forced_serialization=False)
     assert harness.push(1) == ["done"]
-    assert kept[0].cancelled()
+    assert leaked_objects[0].cancelled()
     harness.close()
 
 

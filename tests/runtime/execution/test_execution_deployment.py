@@ -12,7 +12,7 @@ import pytest
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, ResourceDescriptor, ResourceType
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Nobody(Event):
@@ -46,22 +46,22 @@ async def in_a_task(event: Any, ctx: Any) -> None:
 
 
 async def asks_who_lacks_a_module(event: Any, ctx: Any) -> OutputEvent:
-    asked = Agent(name="asked").add_action("act", [InputEvent], lacks_a_module)
-    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
+    sub_agent = Agent(name="asked").add_action("act", [InputEvent], lacks_a_module)
+    return OutputEvent(output=await ctx.call_agent(sub_agent, InputEvent(input=event.input)))
 
 
 async def asks_who_lacks_a_resource(event: Any, ctx: Any) -> OutputEvent:
     async def act(event: Any, ctx: Any) -> OutputEvent:
         return OutputEvent(output=await ctx.chat("analyst", "hi"))
 
-    asked = Agent(name="asked").add_action("act", [InputEvent], act)
-    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
+    sub_agent = Agent(name="asked").add_action("act", [InputEvent], act)
+    return OutputEvent(output=await ctx.call_agent(sub_agent, InputEvent(input=event.input)))
 
 
 async def asks_who_waits_for_nothing(event: Any, ctx: Any) -> OutputEvent:
-    asked = Agent(name="asked").add_action("act", [InputEvent], is_bad_data)
-    asked.add_action("never", [Nobody], is_bad_data)
-    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
+    sub_agent = Agent(name="asked").add_action("act", [InputEvent], is_bad_data)
+    sub_agent.add_action("never", [Nobody], is_bad_data)
+    return OutputEvent(output=await ctx.call_agent(sub_agent, InputEvent(input=event.input)))
 
 
 def is_bad_data(event: Any, ctx: Any) -> None:
@@ -75,8 +75,8 @@ def of(action: Callable[..., Any], policy: str) -> Agent:
     )
 
 
-@each("policy", ["dead-letter", "ignore", "retry"])
-@each(
+@each_case("policy", ["dead-letter", "ignore", "retry"])
+@each_case(
     "action",
     [
         emits_unknown,

@@ -169,7 +169,9 @@ def test_failed_action_leaves_no_trace_and_the_run_goes_on(policy: str, way: Any
 def test_failed_job_leaves_no_trace(way: Any) -> None:
     harness = OperatorHarness(shop(way))
     harness.push("good")
-    memory, outputs, audit = harness.memory(), list(harness.outputs), list(harness.side_output("audit"))
+    memory = harness.memory()
+    outputs = list(harness.outputs)
+    audit = list(harness.side_output("audit"))
     with pytest.raises(ActionFailedError):
         harness.push("bad")
     # An action that is awaited fails on its own time: its input waits in state till the restart.
@@ -210,9 +212,9 @@ POLICIES = [
 @pytest.mark.parametrize(("option", "agent", "action_", "expected"), POLICIES)
 def test_nearest_policy_wins(option: Any, agent: Any, action_: Any, expected: str) -> None:
     way = action(InputEvent, on_error=action_)(lambda self, event, ctx: 1 / 0)
-    made = shop(way)
-    made.on_error = agent
-    harness = OperatorHarness(made, config={"actions.on-error": option} if option else None)
+    shop_agent = shop(way)
+    shop_agent.on_error = agent
+    harness = OperatorHarness(shop_agent, config={"actions.on-error": option} if option else None)
     if expected == "fail":
         with pytest.raises(ActionFailedError):
             harness.push(1)

@@ -101,9 +101,9 @@ class Chats(Agent):
 
 
 def failure(kind: str) -> str:
-    with OperatorHarness(Pages) as harness, pytest.raises(ActionFailedError) as found:
+    with OperatorHarness(Pages) as harness, pytest.raises(ActionFailedError) as caught:
         harness.push(kind)
-    return str(found.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_an_answer_that_is_not_awaited_is_closed_as_a_whole() -> None:
 
 
 def test_a_def_action_is_told_that_it_has_to_be_an_async_def() -> None:
-    with OperatorHarness(Chats) as harness, pytest.raises(ActionFailedError) as found:
+    with OperatorHarness(Chats) as harness, pytest.raises(ActionFailedError) as caught:
         harness.push("x")
-    assert "fix: write async def, and await" in str(found.value)
+    assert "fix: write async def, and await" in str(caught.value)
 
 
 def test_coroutine_of_the_author_is_named() -> None:
@@ -168,8 +168,8 @@ def test_calls_that_are_cancelled_or_closed_are_not_forgotten() -> None:
     class Cancelling(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: Any) -> Any:
-            before = asyncio.ensure_future(ctx.durable_execute_async(fetch, "a"))
-            before.cancel()
+            cancelled = asyncio.ensure_future(ctx.durable_execute_async(fetch, "a"))
+            cancelled.cancel()
             closed = ctx.durable_execute_async(fetch, "b")
             closed.close()
             asyncio.ensure_future(ctx.durable_execute_async(fetch, "c"))

@@ -97,9 +97,9 @@ class Forgets(Agent):
         return OutputEvent(output="paid") if make(ctx) else None
 
     async def behind_an_await(self, make: Any, ctx: Any) -> Any:
-        made = make(ctx)
+        call = make(ctx)
         await asyncio.sleep(0)
-        return OutputEvent(output=made is not None)
+        return OutputEvent(output=call is not None)
 
     async def among_many(self, make: Any, ctx: Any) -> Any:
         for _ in range(300):
@@ -123,9 +123,9 @@ class ForgetsInDef(Forgets):
 @pytest.mark.parametrize("way", ["alone", "as_truth", "behind_an_await", "among_many"])
 @pytest.mark.parametrize("called", CALLS)
 def test_a_call_that_nobody_awaits_fails_the_action(called: str, way: str) -> None:
-    with OperatorHarness(Forgets) as harness, pytest.raises(ActionFailedError) as found:
+    with OperatorHarness(Forgets) as harness, pytest.raises(ActionFailedError) as caught:
         harness.push((way, called))
-    text = str(found.value)
+    text = str(caught.value)
     assert f"MissingAwaitError: action 'act' ended without awaiting {called}(...): it did nothing" in text
     assert f"fix: write await {called}(...)" in text
     assert harness.outputs == []
@@ -136,10 +136,10 @@ def test_a_call_that_nobody_awaits_fails_the_action(called: str, way: str) -> No
 def test_a_def_action_is_told_to_be_async(called: str, inline: bool) -> None:
     with (
         OperatorHarness(ForgetsInDef, config={"run.inline": inline}) as harness,
-        pytest.raises(ActionFailedError) as found,
+        pytest.raises(ActionFailedError) as caught,
     ):
         harness.push(("", called))
-    text = str(found.value)
+    text = str(caught.value)
     assert ("ContextMisuseError" if called in NEED_ASYNC else "MissingAwaitError") in text
     assert "write async def" in text
     assert harness.outputs == []
@@ -200,11 +200,11 @@ class Remembers(Agent):
         return "cancelled"
 
     async def awaits_later(self, ctx: Any) -> Any:
-        made = [ctx.call_agent(Answers, one) for one in (1, 2)]
-        return [await one for one in reversed(made)]
+        calls = [ctx.call_agent(Answers, number) for number in (1, 2)]
+        return [await call for call in reversed(calls)]
 
     async def joins(self, ctx: Any) -> Any:
-        return await ctx.join(*(ctx.call_agent(Answers, one) for one in (1, 2)))
+        return await ctx.join(*(ctx.call_agent(Answers, number) for number in (1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ class Conditions(Agent):
             await ctx.get_resource("refund", "tool")(order="o")
         return OutputEvent(output=event.input)
 
-    @tool(needs_approval=lambda asked: decide(asked))
+    @tool(needs_approval=lambda arguments: decide(arguments))
     def refund(self, order: str) -> str:
         """Give money back."""
         raise AssertionError(order)
@@ -251,14 +251,14 @@ class Conditions(Agent):
     ],
 )
 def test_a_condition_that_has_to_be_awaited_is_no_condition(which: str, told: str) -> None:
-    with OperatorHarness(Conditions) as harness, pytest.raises(ActionFailedError) as found:
+    with OperatorHarness(Conditions) as harness, pytest.raises(ActionFailedError) as caught:
         harness.push(which)
-    assert f"MissingAwaitError: {told} returned an awaitable that was not awaited" in str(found.value)
-    assert "coroutine _no" in str(found.value)
+    assert f"MissingAwaitError: {told} returned an awaitable that was not awaited" in str(caught.value)
+    assert "coroutine _no" in str(caught.value)
 
 
 def _classes(cls: type) -> list[type]:
-    return [cls, *(one for child in cls.__subclasses__() for one in _classes(child))]
+    return [cls, *(subclass for child in cls.__subclasses__() for subclass in _classes(child))]
 
 
 def test_no_method_that_actions_await_is_left_out() -> None:
@@ -272,5 +272,7 @@ def test_no_method_that_actions_await_is_left_out() -> None:
     }
     assert {"StoreCollection.add", "StoredMemory.add", "WaitMethods.request_approval"} <= set(methods)
     assert [name for name, method in methods.items() if not hasattr(method, "__wrapped__")] == []
-    own = {name for name, one in inspect.getmembers(Context, inspect.iscoroutinefunction) if name[0] != "_"}
-    assert own == set(), "RunnerContext has an async def method that nobody wraps"
+    unwrapped_methods = {
+        name for name, method in inspect.getmembers(Context, inspect.iscoroutinefunction) if name[0] != "_"
+    }
+    assert unwrapped_methods == set(), "RunnerContext has an async def method that nobody wraps"

@@ -165,20 +165,20 @@ def test_rate_is_kept() -> None:
     async def begin() -> list[int]:
         loop = asyncio.get_running_loop()
         limiter = Limiter("the action", None, RateLimit(2, per=3600))
-        begun: list[int] = []
+        started: list[int] = []
 
-        async def one(number: int) -> None:
+        async def acquire_and_release(number: int) -> None:
             await limiter.acquire(None)
-            begun.append(number)
+            started.append(number)
             limiter.release()
 
-        tasks = [loop.create_task(one(number)) for number in range(5)]
+        tasks = [loop.create_task(acquire_and_release(number)) for number in range(5)]
         for _ in range(20):
             await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        return begun
+        return started
 
     assert asyncio.run(begin()) == [0, 1]
 
@@ -390,13 +390,13 @@ def test_end_of_an_attempt_of_the_job_ends_waiting_for_a_limit() -> None:
     agent = Agent(name="a").add_action("act", [InputEvent], act, blocking=True)
     agent.add_resource("hold", "tool", Tool(hold, max_concurrency=1))
     harness = OperatorHarness(agent, by_record, forced_serialization=False, auto_run=False)
-    before = set(threading.enumerate())
+    previous_threads = set(threading.enumerate())
     harness.push_all([1, 2, 3])
     assert entered.wait(30)
     harness.close()
     # Those that wait end by themselves; the one that has begun cannot be stopped.
     leave.set()
-    for thread in set(threading.enumerate()) - before:
+    for thread in set(threading.enumerate()) - previous_threads:
         thread.join(30)
         assert not thread.is_alive()
 
@@ -420,12 +420,12 @@ def test_places_are_given_in_the_order_of_arrival() -> None:
     async def scenario() -> list[int]:
         slots, order = Slots(1), list[int]()
 
-        async def one(number: int) -> None:
+        async def take_slot(number: int) -> None:
             async with placed(slots):
                 order.append(number)
                 await asyncio.sleep(0)
 
-        await asyncio.gather(*(one(number) for number in range(5)))
+        await asyncio.gather(*(take_slot(number) for number in range(5)))
         assert not slots.full
         return order
 

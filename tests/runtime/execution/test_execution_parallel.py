@@ -45,17 +45,18 @@ class Order:
 @pytest.fixture(autouse=True)
 def clean() -> None:
     forget()
-    Order.steps, Order.done = 1, {}
+    Order.steps = 1
+    Order.done = {}
 
 
 async def in_order(number: int) -> int:
     """End behind the neighbour that ``Order.steps`` names."""
     EFFECTS.append(("began", number))
-    before = number - Order.steps
-    own = Order.done.setdefault(number, asyncio.Event())
-    if 0 <= before < COUNT and Order.steps:
-        await Order.done.setdefault(before, asyncio.Event()).wait()
-    own.set()
+    neighbour = number - Order.steps
+    done_event = Order.done.setdefault(number, asyncio.Event())
+    if 0 <= neighbour < COUNT and Order.steps:
+        await Order.done.setdefault(neighbour, asyncio.Event()).wait()
+    done_event.set()
     EFFECTS.append(("ended", number))
     return number * 10
 
@@ -86,17 +87,21 @@ def test_parallel_calls_keep_their_results_whatever_order_they_end_in(
         clean_up(steps)
         faults = Faults(at_append(point, Fault.REFUSED))
         with OperatorHarness(one_action(act), store=faults.store) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with crash():
                 harness.push(1)
-            harness.restore(before)
+            harness.restore(snapshot)
             # Calls beside the one whose record was refused may have been recorded before the end.
             recorded = {record.index for record in journal(faults) if record.kind is RecordKind.CALL}
-            made = counted()
+            previous_counts = counted()
             # What is left to do ends the other way round, and nothing waits for what is recorded.
             Order.steps, Order.done = -steps, {number: set_event() for number in recorded}
             assert harness.push(1) == [[number * 10 for number in range(COUNT)]]
-            again = {number for number in range(COUNT) if counted()["began", number] > made["began", number]}
+            again = {
+                number
+                for number in range(COUNT)
+                if counted()["began", number] > previous_counts["began", number]
+            }
             assert again == set(range(COUNT)) - recorded
             assert len(recorded) >= point
             calls = [record for record in journal(faults) if record.kind is RecordKind.CALL]
@@ -110,7 +115,8 @@ def test_parallel_calls_keep_their_results_whatever_order_they_end_in(
 
 def clean_up(steps: int) -> None:
     forget()
-    Order.steps, Order.done = steps, {}
+    Order.steps = steps
+    Order.done = {}
 
 
 def set_event() -> asyncio.Event:
@@ -199,11 +205,11 @@ def test_a_failure_that_the_run_went_on_without_is_the_same_on_replay(policy: st
     agent.add_action("second", [InputEvent], then_go_on)
     faults = Faults(at_record(RecordKind.ACTION, fault, 1))
     with OperatorHarness(agent, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push(1)
         assert [call.error is None for call in calls_of(journal(faults))] == [True, False, True]
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push(1) == ["other"]
         assert EFFECTS == ["first", -1, "other"]
         letters = harness.dead_letters
@@ -215,11 +221,11 @@ def test_a_failure_that_the_run_went_on_without_is_the_same_on_replay(policy: st
 
 def test_a_failure_of_the_job_calls_again_but_for_its_successes() -> None:
     with OperatorHarness(one_action(fail_after_call)) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for _ in range(3):
             with pytest.raises(ActionFailedError, match="ValueError: -1"):
                 harness.push(1)
-            harness.restore(before)
+            harness.restore(snapshot)
     assert counted() == {"first": 1, -1: 3}
 
 
@@ -239,10 +245,10 @@ async def wait_long(value: Any) -> None:
 def test_a_call_that_the_action_left_behind_is_ended_with_it() -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.UNACKNOWLEDGED))
     with OperatorHarness(one_action(shield_and_leave), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push(1)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push_all([1, 2]) == ["first", "first"]
     assert EFFECTS.count("first") == 2
 

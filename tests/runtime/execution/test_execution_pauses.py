@@ -88,9 +88,9 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_push_waits_for_no_pause(agent: type[Agent]) -> None:
     with OperatorHarness(agent) as harness:
-        before = harness.current_time
+        start_ms = harness.current_time
         assert harness.push(1) == ["done"]
-        assert harness.current_time == before
+        assert harness.current_time == start_ms
     assert len(ATTEMPTS) == (2 if agent is Told else 3)
 
 
@@ -100,10 +100,10 @@ def test_without_settling_a_pause_ends_when_the_clock_says_so(agent: type[Agent]
     attempts = 2 if agent is Told else 3
     with OperatorHarness(agent, auto_run=False, crash=None) as harness:
         harness.push(1)
-        for made in range(1, attempts):
-            until(lambda made=made: len(ATTEMPTS) == made and harness.retries_waiting == 1)
+        for attempt in range(1, attempts):
+            until(lambda expected=attempt: len(ATTEMPTS) == expected and harness.retries_waiting == 1)
             harness.advance_time(HOUR - 1)
-            assert (len(ATTEMPTS), harness.retries_waiting) == (made, 1)
+            assert (len(ATTEMPTS), harness.retries_waiting) == (attempt, 1)
             harness.advance_time(1)
         until(lambda: len(ATTEMPTS) == attempts)
         harness.run_until_idle()
@@ -133,10 +133,10 @@ def test_the_end_of_the_input_waits_for_no_pause(agent: type[Agent]) -> None:
 @pytest.mark.executes_once
 def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
     with OperatorHarness(DurableAsync, auto_run=False, crash=None) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push(1)
         until(lambda: harness.retries_waiting == 1)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.retries_waiting == 0
         harness.advance_time(HOUR)
         assert harness.outputs == []

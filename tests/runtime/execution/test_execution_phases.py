@@ -28,10 +28,10 @@ END = [Phase.FINISHED, Phase.COMMITTED]
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener()
-    with observed_by(made):
-        yield made
-    assert not made.wrong
+    observer = Listener()
+    with observed_by(observer):
+        yield observer
+    assert not observer.wrong
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -226,7 +226,8 @@ def test_phase_is_that_of_the_wait_that_began_last() -> None:
     listener = Listener()
     state = RunState("suser", 0, Observers(listener), Phase.QUEUED)
     state.begin(1.0)
-    first, second = WaitPhase(Phase.CALL, "first"), WaitPhase(Phase.CLIENT, "second")
+    first = WaitPhase(Phase.CALL, "first")
+    second = WaitPhase(Phase.CLIENT, "second")
     state.begin_wait(first)
     state.begin_wait(second)
     assert (state.phase, state.waits_for) == (Phase.CLIENT, "second")

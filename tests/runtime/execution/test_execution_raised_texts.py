@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import flink_agents
 from flink_agents import Agent, DurableCallable, Event, InputEvent, OutputEvent
 from flink_agents.api.errors import ActionFailedError
+from flink_agents.api.errors.base import code_line
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once
@@ -134,8 +135,8 @@ def test_the_section_of_the_error_that_was_raised_is_named() -> None:
     error = failed(lambda event, ctx: event.input)
     assert error.error_code == "FA4002"
     codes = [
-        "  [FA4002] https://flink-agents-python.readthedocs.io/latest/errors.html#fa4002",
-        "  [FA4001] https://flink-agents-python.readthedocs.io/latest/errors.html#fa4001",
+        code_line("FA4002"),
+        code_line("FA4001"),
     ]
     assert str(error).splitlines()[-2:] == codes
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -15,7 +15,7 @@ from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
 from flink_agents.api.errors import ActionFailedError, UnsavedChangeError
 from flink_agents.runtime.state import reads
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 @dataclass
@@ -92,8 +92,8 @@ def agent(use: Callable[[Any], Any], scope: str) -> Agent:
     )
 
 
-@each("name", LOST)
-@each("word", ["look", "later"])
+@each_case("name", LOST)
+@each_case("word", ["look", "later"])
 def test_a_lost_change_fails_its_action_in_the_harness(name: str, word: str) -> None:
     with OperatorHarness(agent(LOST[name], "short_term_memory")) as harness:
         harness.push("set")
@@ -104,8 +104,8 @@ def test_a_lost_change_fails_its_action_in_the_harness(name: str, word: str) -> 
     assert isinstance(caught.value.__cause__, UnsavedChangeError) or caught.value.error_code == "FA4027"
 
 
-@each("name", KEPT)
-@each("scope", ["short_term_memory", "sensory_memory"])
+@each_case("name", KEPT)
+@each_case("scope", ["short_term_memory", "sensory_memory"])
 def test_what_is_written_or_only_read_passes(name: str, scope: str) -> None:
     with OperatorHarness(agent(KEPT[name], scope)) as harness:
         harness.push_all(["set", "look", "later"])

@@ -172,7 +172,10 @@ def test_exhausted_error_tells_every_attempt(form: Any) -> None:
     error = caught.value
     assert error.code == "FA4012"
     assert isinstance(error.__cause__, Unstable)
-    assert [(one.number, one.error_type, one.error_message, one.delay) for one in error.attempts] == [
+    assert [
+        (attempt.number, attempt.error_type, attempt.error_message, attempt.delay)
+        for attempt in error.attempts
+    ] == [
         (1, "Unstable", "one", 0.001),
         (2, "ValueError", "two\nlines", 0.002),
         (3, "Unstable", "three", None),
@@ -210,7 +213,10 @@ def test_when_the_policy_gives_up_the_error_policy_decides(form: Any) -> None:
         assert harness.memory() == {}
         (letter,) = harness.dead_letters
         assert (letter.error_type, letter.error_message) == ("Gone", "two")
-        assert [(one.number, one.error_type) for one in letter.attempts] == [(1, "Unstable"), (2, "Gone")]
+        assert [(attempt.number, attempt.error_type) for attempt in letter.attempts] == [
+            (1, "Unstable"),
+            (2, "Gone"),
+        ]
     with harness_of(act, retry=policy, on_error="ignore") as harness:
         assert harness.push("x") == []
         assert harness.run_metrics.items() >= {"action_retries": 1, "events_ignored": 1}.items()
@@ -222,7 +228,7 @@ def test_error_that_is_not_tried_again_ends_the_attempts() -> None:
         with pytest.raises(ActionFailedError) as caught:
             harness.push("x")
     assert type(caught.value) is ActionFailedError
-    assert [one.error_type for one in caught.value.attempts] == ["Unstable", "KeyError"]
+    assert [attempt.error_type for attempt in caught.value.attempts] == ["Unstable", "KeyError"]
 
 
 @pytest.mark.executes_once
@@ -413,9 +419,9 @@ def test_inputs_of_a_retrying_key_keep_their_order() -> None:
 @pytest.mark.executes_once
 def test_end_of_an_attempt_of_the_job_ends_a_pause() -> None:
     policy = RetryPolicy(initial_interval=3600, max_interval=3600)
-    before = set(threading.enumerate())
+    previous_threads = set(threading.enumerate())
     harness = harness_of(sync_action(Script(Unstable())), auto_run=False, retry=policy)
     harness.push("x")
-    started = set(threading.enumerate()) - before
+    started = set(threading.enumerate()) - previous_threads
     harness.close()
     assert started and not [thread for thread in started if thread.is_alive()]

@@ -59,7 +59,7 @@ def test_what_is_tried_again_by_default(error: BaseException, expected: bool) ->
 def test_what_is_tried_again_by_choice() -> None:
     policy = RetryPolicy(retry_on=(Unstable, KeyError), non_retryable=(Gone,))
     errors = [Unstable(), KeyError(), Gone(), OSError()]
-    assert [is_retryable(policy, one) for one in errors] == [True, True, False, False]
+    assert [is_retryable(policy, error) for error in errors] == [True, True, False, False]
     assert is_retryable(RetryPolicy(retry_on=Unstable), Unstable())  # type: ignore[arg-type]
 
 
@@ -67,7 +67,8 @@ def test_group_is_tried_again_where_each_of_its_errors_is() -> None:
     group: Any = ExceptionGroup
     assert is_retryable(RetryPolicy(), group("all", [OSError(), group("inner", [Unstable()])]))
     assert not is_retryable(RetryPolicy(), group("some", [OSError(), TypeError()]))
-    slow, slower = Unstable(), Unstable()
+    slow = Unstable()
+    slower = Unstable()
     slow.retry_after, slower.retry_after = 1, 2  # type: ignore[attr-defined]
     assert retry_after(group("all", [slow, slower, OSError()])) == 2
 
@@ -83,7 +84,7 @@ def test_pauses_grow_up_to_the_cap() -> None:
 def test_jitter_shortens_by_a_chance_that_replay_gets_again() -> None:
     policy = RetryPolicy(initial_interval=8, max_interval=8, jitter=0.5)
     pauses = [pause(policy, 1, f"run {number}") for number in range(50)]
-    assert all(4 <= one <= 8 for one in pauses)
+    assert all(4 <= seconds <= 8 for seconds in pauses)
     assert len(set(pauses)) == 50
     assert pauses == [pause(policy, 1, f"run {number}") for number in range(50)]
 
@@ -124,14 +125,15 @@ def test_what_an_error_asks_for(error: Exception, expected: float | None) -> Non
 
 def test_date_that_an_error_asks_for() -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    asked = retry_after(answering(format_datetime(later, usegmt=True)))
-    assert asked is not None
-    assert 3000 < asked <= 3600
+    delay_seconds = retry_after(answering(format_datetime(later, usegmt=True)))
+    assert delay_seconds is not None
+    assert 3000 < delay_seconds <= 3600
 
 
 def test_longer_pause_that_the_error_asks_for_wins() -> None:
     policy = RetryPolicy(initial_interval=1, jitter=0)
-    longer, shorter = next_attempt(policy, None, asking(9), "s"), next_attempt(policy, None, asking(0.1), "s")
+    longer = next_attempt(policy, None, asking(9), "s")
+    shorter = next_attempt(policy, None, asking(0.1), "s")
     assert longer is not None and shorter is not None
     assert (longer.delay, shorter.delay) == (9, 1)
     assert longer.failed[0].delay == 9

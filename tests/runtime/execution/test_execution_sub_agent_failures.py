@@ -238,7 +238,7 @@ def test_a_def_action_cannot_ask() -> None:
     class Plain(Agent):
         @action(InputEvent)
         def act(self, event: InputEvent, ctx: RunnerContext) -> None:
-            ctx.call_agent(Pricer, event.input)
+            _ = ctx.call_agent(Pricer, event.input)
 
     with action_fails(ContextMisuseError, "calls an agent, but is no async def"):
         OperatorHarness(Plain()).push("tea")

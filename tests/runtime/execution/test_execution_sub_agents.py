@@ -91,19 +91,19 @@ def test_ids_and_chance_follow_from_the_ask() -> None:
             # Whichever call ends first, the ids are those of the task that asks.
             await ctx.durable_execute_async(price_of, event.input)
             where = (ctx.agent_name, ctx.action_name, ctx.key, ctx.sequence_number, ctx.timestamp)
-            made = (str(ctx.uuid4()), ctx.random().random(), event.id, ctx.now())
-            return OutputEvent(output=(where, made, event.upstream_action_name))
+            generated_values = (str(ctx.uuid4()), ctx.random().random(), event.id, ctx.now())
+            return OutputEvent(output=(where, generated_values, event.upstream_action_name))
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        told = await ctx.gather(
+        results = await ctx.gather(
             *(ctx.call_agent(Teller, item) for _ in range(3)), ctx.call_agent_all(Teller, item)
         )
-        assert told[0][1][3] == ctx.now()
-        return [[*one[:1], one[1][:3], one[2]] for one in (*told[:3], told[3][0])]
+        assert results[0][1][3] == ctx.now()
+        return [[*result[:1], result[1][:3], result[2]] for result in (*results[:3], results[3][0])]
 
-    (told,) = answers(body).outputs
-    assert {(where, by) for where, _, by in told} == {(("Teller", "act", 0, 0, None), "act")}
-    assert len({made for _, made, _ in told}) == 4
+    (replies,) = answers(body).outputs
+    assert {(where, by) for where, _, by in replies} == {(("Teller", "act", 0, 0, None), "act")}
+    assert len({generated_values for _, generated_values, _ in replies}) == 4
 
 
 def test_an_agent_may_give_no_answer_or_several() -> None:
@@ -117,19 +117,19 @@ def test_an_agent_may_give_no_answer_or_several() -> None:
 
     assert answers(body, 0, 2).outputs == [[], [0, 1]]
 
-    async def one(ctx: RunnerContext, number: int) -> Any:
+    async def ask_agent(ctx: RunnerContext, number: int) -> Any:
         return await ctx.call_agent(agent, number)
 
     for number in (0, 2):
         with action_fails(AgentOutputsError, "'several' returned"):
-            OperatorHarness(asker(one)).push(number)
+            OperatorHarness(asker(ask_agent)).push(number)
 
 
 def test_an_agent_is_asked_with_an_event_of_its_own() -> None:
     async def body(ctx: RunnerContext, price: int) -> Any:
         event = Priced(item="x", price=price)
-        told = [await ctx.call_agent(agent, event), await ctx.call_agent(agent, event)]
-        return [told, event.id]
+        prices = [await ctx.call_agent(agent, event), await ctx.call_agent(agent, event)]
+        return [prices, event.id]
 
     def act(event: Priced, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=event.price + 1)
@@ -155,7 +155,7 @@ def test_side_outputs_leave_by_who_asks() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         ctx.emit_to("audit", "own")
         joined = await ctx.join(ctx.call_agent(Auditor, item), ctx.call_agent(Auditor, "slow"), timeout=1)
-        return [str(one) for one in joined]
+        return [str(result) for result in joined]
 
     harness = answers(body, crash=False)
     assert harness.outputs == [["tea", "not finished after 1 s"]]
@@ -182,7 +182,7 @@ def test_a_join_gives_what_has_ended_in_time() -> None:
             ctx.call_agent(Pricer, "b"),
             timeout=1.0,
         )
-        return [one[:2] if isinstance(one, tuple) else type(one).__name__ for one in joined]
+        return [result[:2] if isinstance(result, tuple) else type(result).__name__ for result in joined]
 
     harness = answers(body, crash=False)
     assert harness.outputs == [[("tea", 30), "TimeoutError", "OSError", ("b", 10)]]
@@ -199,8 +199,8 @@ def test_a_join_of_nothing() -> None:
 
 def test_the_first_of_several_answers() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        asked = [ctx.call_agent(Pricer, "slow"), ctx.call_agent(Pricer, item)]
-        async for answer in ctx.as_completed(asked):
+        calls = [ctx.call_agent(Pricer, "slow"), ctx.call_agent(Pricer, item)]
+        async for answer in ctx.as_completed(calls):
             return answer
 
     assert answers(body).outputs == [("tea", 30, 1)]
@@ -265,8 +265,11 @@ def test_the_code_of_asked_agents_tells_of_their_durable_calls() -> None:
         return OutputEvent(output=event.input)
 
     agent = Agent(name="plain").add_action("act", [InputEvent], act)
-    bound = [bind(compile_agent(one), AgentCode.of(one)) for one in (Asks(), AsksNothing())]
-    assert [makes_durable_calls(one) for one in bound] == [True, False]
+    bound = [
+        bind(compile_agent(asking_agent), AgentCode.of(asking_agent))
+        for asking_agent in (Asks(), AsksNothing())
+    ]
+    assert [makes_durable_calls(bound_agent) for bound_agent in bound] == [True, False]
 
 
 # -- waits that outlast an execution -----------------------------------------------------------------
@@ -279,9 +282,9 @@ class Approver(Agent):
     async def approve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         ctx.short_term_memory.set("asked", ctx.short_term_memory.get("asked", 0) + 1)
         price = await ctx.durable_execute_async(price_of, event.input)
-        said = await ctx.wait_for_signal("approval", str)
+        approval = await ctx.wait_for_signal("approval", str)
         await ctx.sleep(5)
-        return OutputEvent(output=(event.input, price, said))
+        return OutputEvent(output=(event.input, price, approval))
 
 
 class Refunder(Agent):

@@ -158,7 +158,7 @@ def test_action_that_ignores_its_cancellation_is_left_behind(
 
 @pytest.mark.executes_once
 def test_def_action_that_takes_too_long_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    leave, left = threading.Event(), threading.Event()
+    leave, finished = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def act(event: InputEvent, ctx: Any) -> Iterator[Event]:
@@ -170,14 +170,14 @@ def test_def_action_that_takes_too_long_is_left_behind(caplog: pytest.LogCapture
                 memory.set("late", True)
             except ContextMisuseError as error:
                 errors.append(error)
-            left.set()
+            finished.set()
         yield OutputEvent(output=event.input)
 
     with caplog.at_level(logging.WARNING, logger="flink_agents"):
         with harness_of(act, timeout=ENOUGH, on_error="dead-letter") as harness:
             assert harness.push_all(["slow", "quick"]) == ["quick"]
             leave.set()
-            assert left.wait(30)
+            assert finished.wait(30)
             assert harness.push("slow") == ["slow"]
             assert harness.memory("slow") == {"trace": "slow"}
             (letter,) = harness.dead_letters
@@ -359,12 +359,12 @@ def test_gather_raises_the_first_error_and_collects_all() -> None:
         raise OSError(text)
 
     async def act(event: InputEvent, ctx: Any) -> Event:
-        found: list[Any] = list(await asyncio.gather(fail("a"), fail("b"), return_exceptions=True))
+        errors: list[Any] = list(await asyncio.gather(fail("a"), fail("b"), return_exceptions=True))
         try:
             await asyncio.gather(fail("c"), asyncio.sleep(3600))
         except OSError as error:
-            found.append(error)
-        return OutputEvent(output=[str(one) for one in found])
+            errors.append(error)
+        return OutputEvent(output=[str(failure) for failure in errors])
 
     with harness_of(act) as harness:
         assert harness.push(1) == [["a", "b", "c"]]
@@ -452,10 +452,10 @@ def test_tasks_left_behind_are_cancelled_before_the_run_goes_on(options: Any) ->
         finally:
             ended.append("left task")
 
-    left: list[asyncio.Task[None]] = []
+    lingering_tasks: list[asyncio.Task[None]] = []
 
     async def act(event: InputEvent, ctx: Any) -> Event:
-        left.append(asyncio.create_task(linger()))
+        lingering_tasks.append(asyncio.create_task(linger()))
         await asyncio.sleep(0)
         return OutputEvent(output=list(ended))
 
@@ -476,11 +476,11 @@ def test_retried_attempt_begins_without_the_tasks_of_the_one_before() -> None:
         finally:
             running.discard(number)
 
-    left: list[asyncio.Task[None]] = []
+    lingering_tasks: list[asyncio.Task[None]] = []
 
     async def act(event: InputEvent, ctx: Any) -> None:
         seen.append(set(running))
-        left.append(asyncio.create_task(linger(len(seen))))
+        lingering_tasks.append(asyncio.create_task(linger(len(seen))))
         await asyncio.sleep(0)
         if len(seen) < 3:
             raise OSError

@@ -64,7 +64,7 @@ class Judge(Agent):
     @action(InputEvent)
     async def judge(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         draft: Draft = event.input
-        if any(not one.good for one in draft.verdicts):
+        if any(not verdict.good for verdict in draft.verdicts):
             return OutputEvent(output=Verdict.reject("a person was not content"))
         length = len(await ctx.durable_execute_async(write, f"judge {draft.output}")) - len("judge ")
         if "x" in draft.output:
@@ -100,11 +100,11 @@ def test_attempts_end_with_a_verdict(way: dict[str, Any]) -> None:
     with OperatorHarness(Texts(), by_key, **way) as harness:
         assert harness.push_all(texts("tea", "a", "", "xa")) == ["tea", "a12"]
         short, forbidden = harness.side_output("rejected")
-        assert (short.reason, [one.output for one in short.attempts]) == ("only 2", ["", "1", "12"])
-        assert [one.verdict.decision for one in short.attempts] == ["retry"] * 3
+        assert (short.reason, [attempt.output for attempt in short.attempts]) == ("only 2", ["", "1", "12"])
+        assert [attempt.verdict.decision for attempt in short.attempts] == ["retry"] * 3
         assert (forbidden.input["text"], forbidden.reason, len(forbidden.attempts)) == ("xa", "an x", 1)
         # What a sample has is left out.
-        assert all(not one.transcript for one in short.attempts)
+        assert all(not attempt.transcript for attempt in short.attempts)
         assert harness.memory("k") == {"_asked.Writer.begun": 4}
 
 
@@ -122,14 +122,14 @@ def test_a_sample_has_the_whole_transcript(way: dict[str, Any]) -> None:
         accepted, rejected = harness.side_output("review")
         assert (accepted.agent, accepted.key, accepted.sequence_number) == ("SampledTexts", "k", 0)
         assert (accepted.input["text"], accepted.accepted, len(accepted.run_id)) == ("ab", True, 24)
-        told = [(one.agent, one.action, one.name) for one in accepted.attempts[0].transcript]
-        assert told == [
+        transcript = [(event.agent, event.action, event.name) for event in accepted.attempts[0].transcript]
+        assert transcript == [
             ("Writer", "begin", "Written"),
             ("Writer", "end", "_output_event"),
             ("Judge", "judge", "_output_event"),
         ]
         assert accepted.attempts[0].transcript[0].content == {"text": "ab"}
-        assert [one.verdict.decision for one in accepted.attempts] == ["retry", "accept"]
+        assert [attempt.verdict.decision for attempt in accepted.attempts] == ["retry", "accept"]
         assert (rejected.accepted, rejected.sequence_number) == (False, 1)
 
 
@@ -140,12 +140,12 @@ def test_which_runs_are_sampled_follows_from_key_and_sequence() -> None:
     def sampled(records: list[Any], **options: Any) -> set[Any]:
         with OperatorHarness(Half(), by_key, **options) as harness:
             harness.push_all(records)
-            return {(one.key, one.sequence_number) for one in harness.side_output("review")}
+            return {(review.key, review.sequence_number) for review in harness.side_output("review")}
 
-    found = sampled(records, crash=None)
-    assert 30 < len(found) < 70
+    sampled_runs = sampled(records, crash=None)
+    assert 30 < len(sampled_runs) < 70
     # Another job, with another order of keys.
-    assert sampled(list(reversed(records)), crash=None, job_id="another") == found
+    assert sampled(list(reversed(records)), crash=None, job_id="another") == sampled_runs
 
 
 def test_what_people_say_comes_back_as_an_event_of_the_key() -> None:
@@ -178,7 +178,7 @@ def test_few_verdicts_stay() -> None:
     verdicts = [HumanReview(key="k", sequence_number=number, good=True) for number in range(25)]
     with OperatorHarness(Texts(), key_or_verdict(by_key), crash=None) as harness:
         harness.push_all(verdicts)
-        assert [one.sequence_number for one in harness.memory("k")["verdicts"]] == list(range(5, 25))
+        assert [verdict.sequence_number for verdict in harness.memory("k")["verdicts"]] == list(range(5, 25))
 
 
 class Stubborn(Agent):

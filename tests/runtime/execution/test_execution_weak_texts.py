@@ -10,7 +10,7 @@ import pytest
 from flink_agents import Agent, Configuration, InputEvent, OutputEvent, RunnerContext, Tool
 from flink_agents.api.errors import ActionFailedError, ActionSignatureError, OptionError
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 @dataclass
@@ -22,7 +22,7 @@ async def settle(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
     return OutputEvent(output=1)
 
 
-@each(
+@each_case(
     ("record", "fix"),
     [
         (Order(3), "write event.input.amount"),
@@ -39,7 +39,9 @@ def test_an_attribute_of_the_record_is_looked_for_in_it(record: Any, fix: str) -
     assert f"fix: {fix}" in str(caught.value)
 
 
-@each(("key", "fix"), [("run.max-event", "did you mean 'run.max-events'?"), ("zzz", "docs/configuration.md")])
+@each_case(
+    ("key", "fix"), [("run.max-event", "did you mean 'run.max-events'?"), ("zzz", "docs/configuration.md")]
+)
 def test_the_fix_of_an_unknown_option_stands_before_the_names(key: str, fix: str) -> None:
     with pytest.raises(OptionError) as caught:
         Configuration({key: 1})
@@ -55,7 +57,8 @@ def test_a_misspelt_idempotency_key_is_named() -> None:
         Tool(charge)
 
     def pay(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=ctx.durable_execute(charge, event.input))
+        receipt = ctx.durable_execute(charge, event.input)  # pyright: ignore[reportCallIssue]
+        return OutputEvent(output=receipt)
 
     with OperatorHarness(Agent(name="Shop").add_action("pay", InputEvent, pay)) as harness:
         with pytest.raises(ActionFailedError, match="did you mean 'idempotency_key'"):
@@ -74,15 +77,15 @@ def charge_by_own(order: str, own_idempotency_keys: str = "none") -> str:
     return f"{order} {own_idempotency_keys}"
 
 
-@each("blocking", [True, False])
-@each("settings", [{}, {"timeout": 60}])
+@each_case("blocking", [True, False])
+@each_case("settings", [{}, {"timeout": 60}])
 def test_a_misspelt_idempotency_key_with_a_default_is_named(blocking: bool, settings: dict[str, Any]) -> None:
     function: Any = charge_once if blocking else charge_once_async
     name = "idempotencyKey" if blocking else "idempotancy_key"
 
     async def pay(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        given = {} if event.input == "nothing" else {name: "mine"}
-        return OutputEvent(output=await ctx.durable_execute_async(function, "tea", **given, **settings))
+        arguments = {} if event.input == "nothing" else {name: "mine"}
+        return OutputEvent(output=await ctx.durable_execute_async(function, "tea", **arguments, **settings))
 
     with OperatorHarness(Agent(name="Shop").add_action("pay", InputEvent, pay)) as harness:
         assert harness.push("given") == ["tea mine"]

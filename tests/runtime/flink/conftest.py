@@ -17,7 +17,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     monkeypatch.setattr(code_digest, "_accepted", {})
     # A file that is written twice in a second has bytecode that looks new and is old.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
+    previous_modules = set(sys.modules)
     yield Disk(tmp_path, monkeypatch)
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - previous_modules:
         del sys.modules[name]

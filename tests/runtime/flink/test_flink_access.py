@@ -36,8 +36,8 @@ def access(context: Any, fast: bool = True) -> OperatorAccess:
 @pytest.mark.parametrize("fast", [True, False])
 def test_missing_parts_are_told_once_each(caplog: pytest.LogCaptureFixture, fast: bool) -> None:
     caplog.set_level(logging.WARNING)
-    found = access(Context(), fast)
-    assert (found.keys, found.timers, found.collector, found.fast_path) == (None, None, None, None)
+    parts = access(Context(), fast)
+    assert (parts.keys, parts.timers, parts.collector, parts.fast_path) == (None, None, None, None)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "agent a: Context has no _keyed_state_backend"
     ] * 2
@@ -62,4 +62,4 @@ def test_an_unknown_backend_is_not_trusted(caplog: pytest.LogCaptureFixture) -> 
 
 def test_the_operation_is_that_of_the_caller() -> None:
     with pytest.raises(internals.Unfit, match="has opened the function"):
-        internals._caller(Context)
+        internals.find_caller(Context)

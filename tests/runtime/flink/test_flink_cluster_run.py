@@ -97,13 +97,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a client's text instead of Flink's; returns the last state, what is said and what is shown."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster_run, "LOOK_SECONDS", 0)
-    said: list[str] = []
+    messages: list[str] = []
     shown: list[str] = []
 
     def with_client(flink: Flink, client: str) -> tuple[str | None, list[str], list[str]]:
         monkeypatch.setattr(JobRequest, "command", lambda *_: [sys.executable, "-c", client])
         request = JobRequest(Path("job.py"))
-        return run_on_cluster(flink, request, said.append, shown.append), said, shown
+        return run_on_cluster(flink, request, messages.append, shown.append), messages, shown
 
     return with_client
 
@@ -126,9 +126,9 @@ def test_a_job_that_the_cluster_has_lost_is_told_with_its_last_checkpoint(run: A
 
 
 def test_a_job_is_followed_to_its_end(run: Any, tmp_path: Path) -> None:
-    state, said, shown = run(Flink("CREATED", "RUNNING", "RUNNING", "FINISHED"), CLIENT)
+    state, messages, shown = run(Flink("CREATED", "RUNNING", "RUNNING", "FINISHED"), CLIENT)
     assert state == "FINISHED"
-    assert said == [
+    assert messages == [
         f"job {JOB}: submitted to http://localhost:1",
         "job 'orders': CREATED",
         "job 'orders': RUNNING",
@@ -153,8 +153,8 @@ def test_a_script_that_fails_shows_its_own_traceback_only(run: Any) -> None:
 
 def test_a_job_without_slots_says_that_it_waits(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_run, "WAITING_SECONDS", 0)
-    _, said, _ = run(Flink("RUNNING", "RUNNING", "FINISHED"), CLIENT)
-    assert sum("waits for slots" in line for line in said) == 1
+    _, messages, _ = run(Flink("RUNNING", "RUNNING", "FINISHED"), CLIENT)
+    assert sum("waits for slots" in line for line in messages) == 1
 
 
 def test_a_cluster_that_is_not_there_is_named_before_anything_starts(

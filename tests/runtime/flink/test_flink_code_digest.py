@@ -17,6 +17,7 @@ import pytest
 from digested_disk import NAME, Disk, check_of
 
 from flink_agents.api.errors import StaleCodeError
+from flink_agents.api.errors.base import code_line
 from flink_agents.runtime.flink.shipping import code_digest
 from flink_agents.runtime.flink.shipping.code_digest import (
     CodeCheck,
@@ -31,7 +32,7 @@ def check_with_stale(disk: Disk, old: str, new: str) -> CodeCheck:
     stale = disk.load(old, place="old")
     disk.load(new, place="new")
     check = check_of(NAME)
-    assert [one.name for one in check.modules] == [NAME]
+    assert [module.name for module in check.modules] == [NAME]
     sys.modules[NAME] = stale
     return check
 
@@ -153,8 +154,8 @@ def test_a_change_is_found_and_named(disk: Disk, old: str, new: str, names: str)
     check = check_with_stale(disk, old, new)
     with pytest.raises(StaleCodeError) as caught:
         check.check()
-    found = caught.value.found or ""
-    assert sorted(found.removeprefix("another ").split("; ")[0].split(", ")) == names.split(", ")
+    difference = caught.value.found or ""
+    assert sorted(difference.removeprefix("another ").split("; ")[0].split(", ")) == names.split(", ")
 
 
 def test_the_text_says_what_to_do(disk: Disk) -> None:
@@ -170,7 +171,7 @@ def test_the_text_says_what_to_do(disk: Disk) -> None:
         f"  found: another f0, f1, f2, f3, f4 and 2 more; in process {os.getpid()}, loaded from {stale}"
     )
     assert lines[3].startswith("  fix: restart the TaskManager")
-    assert lines[4] == "  [FA2005] https://flink-agents-python.readthedocs.io/latest/errors.html#fa2005"
+    assert lines[4] == code_line("FA2005")
 
 
 def test_it_is_found_before_anything_else_is_unpickled(disk: Disk) -> None:
@@ -270,10 +271,10 @@ unbound = typing.Generic[typing.TypeVar("T")]
 def test_the_same_code_elsewhere_passes(disk: Disk) -> None:
     longer = "# a comment\n\n\n" + RICH.replace("\nclass", "\n# another\n\nclass")
     check = check_with_stale(disk, RICH, longer)
-    found = {name for name, _ in functions_in(sys.modules[NAME])}
+    function_names = {name for name, _ in functions_in(sys.modules[NAME])}
     expected = "Point.moved Order.known Model.check_a Model.b Color.paint switch work Hollow.__getattr__"
-    assert found >= set(expected.split())
-    assert not any("__init__" in name for name in found)
+    assert function_names >= set(expected.split())
+    assert not any("__init__" in name for name in function_names)
     check.check()
 
 
@@ -292,13 +293,13 @@ def test_a_digest_is_the_same_in_each_process() -> None:
         'source = \'def f(a): return a in {"a", "b", "c", "d", "e"}\'\n'
         "print(digest(compile(source, 'a.py', 'exec')).hex())\n"
     )
-    found: set[str] = set()
+    digests: set[str] = set()
     for seed in "12":
         environment = os.environ | {"PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", program]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        found.add(run.stdout)
-    assert len(found) == 1 and len(found.pop()) == 17
+        digests.add(run.stdout)
+    assert len(digests) == 1 and len(digests.pop()) == 17
 
 
 def rewritten(value: int) -> int:
@@ -350,10 +351,10 @@ def test_a_module_that_the_worker_has_not_imported_passes(disk: Disk) -> None:
 
 def test_another_python_is_not_compared(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     check = check_with_stale(disk, "def f():\n    return 1\n", "def f():\n    return 2\n")
-    other = CodeCheck("CPython 3.1.0 -O0", check.modules)
+    other_check = CodeCheck("CPython 3.1.0 -O0", check.modules)
     with caplog.at_level(logging.WARNING, "flink_agents.code"):
-        pickle.loads(pickle.dumps(other)).check()
-    assert [one.getMessage() for one in caplog.records] == [
+        pickle.loads(pickle.dumps(other_check)).check()
+    assert [record.getMessage() for record in caplog.records] == [
         "stale modules are not looked for: the job is from CPython 3.1.0 -O0, "
         f"and this is {interpreter_name()}"
     ]

@@ -31,8 +31,8 @@ class Flink(ClusterRest):
         assert path == "/jobs/j1/vertices/v1/subtasks/metrics"
         if not query:
             return [{"id": name} for name in self.metrics]
-        asked = [unquote(one) for one in query.removeprefix("get=").partition("&")[0].split(",")]
-        return [{"id": name, "sum": float(self.metrics[name])} for name in asked]
+        names = [unquote(part) for part in query.removeprefix("get=").partition("&")[0].split(",")]
+        return [{"id": name, "sum": float(self.metrics[name])} for name in names]
 
 
 def test_counts_of_all_agents_come_with_their_reasons() -> None:

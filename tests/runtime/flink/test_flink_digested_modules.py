@@ -42,7 +42,7 @@ class Shop(Base):
 
 
 def modules_of(agent: Agent) -> list[str]:
-    return sorted(one.name for one in CodeCheck.of(AgentCode.of(agent)).modules)
+    return sorted(module.name for module in CodeCheck.of(AgentCode.of(agent)).modules)
 
 
 def test_the_modules_of_an_agent_and_those_they_use(disk: Disk) -> None:
@@ -54,9 +54,9 @@ def test_the_modules_of_an_agent_and_those_they_use(disk: Disk) -> None:
 
 
 def test_a_base_class_that_no_code_names_is_looked_at(disk: Disk) -> None:
-    found = disk.load_all(PACKAGE)["digested_store.base"].Base
+    base_class = disk.load_all(PACKAGE)["digested_store.base"].Base
 
-    class Shop(found):
+    class Shop(base_class):
         @action(InputEvent)
         def sell(self, event: InputEvent, ctx: Any) -> None:
             return None
@@ -77,9 +77,9 @@ def test_of_the_main_module_only_what_it_uses_is_looked_at(
 
     Script.__module__ = Script.sell.__module__ = "__main__"
     monkeypatch.setattr(sys.modules["__main__"], "rules", rules, raising=False)
-    found = modules_of(Script())
-    assert "digested_store.rules" in found
-    assert "__main__" not in found
+    module_names = modules_of(Script())
+    assert "digested_store.rules" in module_names
+    assert "__main__" not in module_names
 
 
 def test_libraries_are_not_looked_at() -> None:
@@ -98,12 +98,12 @@ def test_libraries_are_not_looked_at() -> None:
 def test_a_module_without_a_file_of_its_own_is_not_looked_at(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ModuleType("digested_made")
-    monkeypatch.setitem(sys.modules, "digested_made", made)
-    gone = disk.load("def f():\n    pass\n")
-    Path(gone.__file__ or "").unlink()
+    generated_module = ModuleType("digested_made")
+    monkeypatch.setitem(sys.modules, "digested_made", generated_module)
+    deleted_module = disk.load("def f():\n    pass\n")
+    Path(deleted_module.__file__ or "").unlink()
     assert list(modules_used(["digested_made", NAME])) == []
-    made.__file__ = gone.__file__
+    generated_module.__file__ = deleted_module.__file__
     assert list(modules_used(["digested_made"])) == []
 
 

@@ -18,7 +18,7 @@ from flink_agents.runtime.flink.clusters.jobs import ClusterJob, last_failure, s
 from flink_agents.runtime.flink.following.console import KEPT, new_log
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 FAILURE = (
     "java.lang.RuntimeException: pemja.core.PythonException: "
@@ -65,11 +65,13 @@ def test_each_restart_is_told_once_with_the_authors_line() -> None:
     assert (follower.look().restarts, follower.look().changed) == ([], False)
     flink.fail(1, "RESTARTING")
     first = follower.look()
-    assert [str(one) for one in first.restarts] == ["restart 1 of 3: shop.py:1 in Shop.sell: ValueError: no"]
+    assert [str(restart) for restart in first.restarts] == [
+        "restart 1 of 3: shop.py:1 in Shop.sell: ValueError: no"
+    ]
     assert (first.changed, first.ended, follower.look().restarts) == (True, False, [])
     flink.fail(2, "RUNNING")
     flink.fail(3, "RUNNING")
-    assert [str(one)[:14] for one in follower.look().restarts] == ["restart 2 of 3", "restart 3 of 3"]
+    assert [str(restart)[:14] for restart in follower.look().restarts] == ["restart 2 of 3", "restart 3 of 3"]
 
 
 def test_the_last_failure_is_no_restart() -> None:
@@ -81,7 +83,7 @@ def test_the_last_failure_is_no_restart() -> None:
     assert (follower.look().restarts, follower.look().failure) == ([], None)
     flink.fail(2, "FAILED")
     news = follower.look()
-    assert [str(one)[:14] for one in news.restarts] == ["restart 1 of 3"]
+    assert [str(restart)[:14] for restart in news.restarts] == ["restart 1 of 3"]
     assert isinstance(news.failure, JobFailedError)
     assert str(news.failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
     assert news.ended
@@ -109,9 +111,9 @@ def test_a_job_that_was_cancelled_since_no_restart_helps_has_failed() -> None:
     text = "PythonException: <class 'ModuleNotFoundError'>: No module named 'shop'"
     flink.failures[0]["stacktrace"] = text
     job = ClusterJob("j1", "orders", "CANCELED")
-    told = last_failure(flink, job)
-    assert told is not None and told.startswith("the workers lack the module 'shop'")
-    assert (shown_state(job, told), shown_state(job, None)) == ("FAILED", "CANCELED")
+    failure = last_failure(flink, job)
+    assert failure is not None and failure.startswith("the workers lack the module 'shop'")
+    assert (shown_state(job, failure), shown_state(job, None)) == ("FAILED", "CANCELED")
 
 
 NO_SLOTS = "org.apache.flink.runtime.jobmanager.scheduler.NoResourceAvailableException: Could not acquire"
@@ -123,7 +125,7 @@ CLOSED = (
 )
 
 
-@each(
+@each_case(
     ("failures", "told"),
     [
         ([GONE], "TaskManager localhost:4711-ab is gone"),
@@ -156,7 +158,9 @@ class StaleFlink(Flink):
     def __init__(self, fails_at: int, silent_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.told: list[dict[str, Any]] = []
-        self.requests, self.fails_at, self.silent_at = 0, fails_at, silent_at
+        self.requests = 0
+        self.fails_at = fails_at
+        self.silent_at = silent_at
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
@@ -186,9 +190,9 @@ def test_a_failure_is_told_whenever_it_comes_and_whichever_answer_is_lost(
     while not looks or not looks[-1].ended:
         with contextlib.suppress(ClusterUnavailableError):
             looks.append(follower.look())
-    told = [str(restart) for news in looks for restart in news.restarts]
+    restarts = [str(restart) for news in looks for restart in news.restarts]
     limit = "" if silent_at == 1 else " of 3"  # The limit is asked for once.
-    assert told == [f"restart 1{limit}: shop.py:1 in Shop.sell: ValueError: no"]
+    assert restarts == [f"restart 1{limit}: shop.py:1 in Shop.sell: ValueError: no"]
     assert [news.state for news in looks if news.changed][-1] == "FAILED"
     assert str(looks[-1].failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
 
@@ -203,7 +207,8 @@ def test_a_failure_is_told_whenever_it_comes_and_whichever_answer_is_lost(
 )
 def test_a_job_that_could_not_begin_has_the_failure_of_its_result(result: Any, begin: str | None) -> None:
     flink = Flink()
-    flink.state, flink.result = "FAILED", result
+    flink.state = "FAILED"
+    flink.result = result
     failure = JobFollower(flink, "j1", "orders").look().failure
     assert failure is None if begin is None else str(failure).startswith(begin)
 
@@ -258,8 +263,8 @@ def test_each_job_has_a_log_and_the_oldest_go(tmp_path: Path) -> None:
     first, second = (new_log("my job: a -> b", tmp_path / ".") for _ in range(2))
     assert first is not None and second is not None and first != second
     assert first.name.startswith("my-job-a-b-") and first.is_file()
-    left = {path.name for path in tmp_path.glob("*.log")}
-    assert len(left) == KEPT and not left & {"old-0.log", "old-1.log"}
+    log_names = {path.name for path in tmp_path.glob("*.log")}
+    assert len(log_names) == KEPT and not log_names & {"old-0.log", "old-1.log"}
 
 
 def test_no_log_where_none_can_be_written(tmp_path: Path) -> None:

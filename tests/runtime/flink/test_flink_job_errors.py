@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from flink_agents.api.errors import InputChangedError, MissingTimestampsError, ModuleNotOnWorkersError
+from flink_agents.api.errors import (
+    InputChangedError,
+    JobDefinitionError,
+    MissingTimestampsError,
+    ModuleNotOnWorkersError,
+    StateMismatchError,
+)
+from flink_agents.api.errors.base import code_line
 from flink_agents.runtime.flink.following.executions import at_users_line
+from flink_agents.runtime.flink.inputs.given import check_parallelism
 from flink_agents.runtime.flink.job_errors import job_failed
+from tests.suite.tables import each_case
 
 INTERRUPTED = """java.lang.Error: java.lang.InterruptedException
 \tat pemja.core.PythonInterpreter$MainInterpreter.initialize(PythonInterpreter.java:406)
@@ -17,6 +28,11 @@ Caused by: java.lang.InterruptedException
 
 SECOND_JOB = """java.lang.RuntimeException: java.lang.NoSuchFieldException: loadedLibraryNames
 \tat pemja.core.PythonInterpreter$MainInterpreter.initialize(PythonInterpreter.java:370)
+"""
+
+NO_ZSTD = """org.apache.kafka.common.KafkaException: Received exception when fetching the next record
+Caused by: java.lang.NoClassDefFoundError: com/github/luben/zstd/BufferPool
+Caused by: java.lang.ClassNotFoundException: com.github.luben.zstd.BufferPool
 """
 
 OTHERS = """java.util.concurrent.CancellationException
@@ -33,6 +49,7 @@ Caused by: java.lang.InterruptedException
             "cancelled a task while this TaskManager process started Python",
             "restart the TaskManager",
         ),
+        (NO_ZSTD, "compressed with zstd", "fetch-connector"),
         (SECOND_JOB, "has run a Python job already", "doctor --cluster"),
     ],
 )
@@ -146,7 +163,7 @@ def test_a_module_that_an_action_imports_is_missing_as_well() -> None:
 
 
 def test_a_bracket_of_flink_is_no_part_of_the_reference() -> None:
-    text = "shop.py:7 in Shop.sell: ValueError: no}\n  [FA4001] https://flink-agents-python.readthedocs.io/latest/errors.html#fa4001"
+    text = "shop.py:7 in Shop.sell: ValueError: no}\n" + code_line("FA4001")
     java = (
         f"Failure {{pemja.core.PythonException: <class 'flink_agents.api.errors.ActionFailedError'>: {text}}}"
     )
@@ -161,5 +178,114 @@ def test_the_traceback_of_a_failed_execute_ends_near_the_users_line() -> None:
 
     with pytest.raises(InputChangedError) as raised:
         at_users_line(lambda: deep(9))
-    assert [one.name for one in raised.traceback][1:] == ["at_users_line"]
+    assert [frame.name for frame in raised.traceback][1:] == ["at_users_line"]
     assert isinstance(raised.value.__cause__, ValueError)
+
+
+NOT_SENT = """java.io.IOException: One or more Kafka Producer send requests have encountered exception
+Caused by: org.apache.flink.util.FlinkRuntimeException: Failed to send data to Kafka my-orders-1-0@-1 with \
+FlinkKafkaInternalProducer@233225003{transactionalId='null', closed=false}
+\tat org.apache.flink.connector.kafka.sink.KafkaWriter$WriterCallback.onCompletion(KafkaWriter.java:338)
+Caused by: org.apache.flink.kafka.shaded.org.apache.kafka.common.errors.KIND: TEXT
+"""
+
+
+@each_case(
+    ("kind", "text", "fix"),
+    [
+        ("InvalidTimestampException", "Timestamp 5 of message with offset 0 is out of range.", "max_ahead="),
+        (
+            "RecordTooLargeException",
+            "The request included a message larger than the max",
+            "max.message.bytes",
+        ),
+        ("InvalidRecordException", "One or more records have been rejected", "key="),
+    ],
+)
+def test_a_record_that_the_brokers_reject_names_its_topic(kind: str, text: str, fix: str) -> None:
+    error = job_failed("orders", NOT_SENT.replace("KIND", kind).replace("TEXT", text))
+    assert "reject a record of the Kafka sink of topic 'my-orders-1'" in str(error).splitlines()[0]
+    assert error.found == f"{kind}: {text}"
+    assert fix in (error.fix or "")
+
+
+def test_other_failures_of_a_sink_stand_as_they_are() -> None:
+    text = NOT_SENT.replace("KIND", "AuthorizationException").replace("TEXT", "denied")
+    assert "AuthorizationException" in str(job_failed("orders", text)).splitlines()[0]
+
+
+NOT_RESTORED = [
+    (
+        "java.lang.IllegalStateException: Failed to rollback to checkpoint/savepoint file:/s. Cannot map "
+        "checkpoint/savepoint state for operator 8d8f to the new program, because the operator is not "
+        "available in the new program.",
+        ["state of an operator that the job lacks", "name='...'", "ignore-unclaimed-state"],
+    ),
+    (
+        "org.apache.flink.util.FlinkRuntimeException: Can not restore vertex Source: list -> Map"
+        "(bc764cd8ddf7a0cff126f51c16239658) which contain mixed operator finished state: [ALL_RUNNING, "
+        "FULLY_FINISHED]",
+        ["'Source: list -> Map'", "another from_list(...)"],
+    ),
+    (
+        "org.apache.flink.util.FlinkRuntimeException: Illegal JobGraph modification. Cannot run a program "
+        "with fully finished vertices predeceased with the ones not fully finished. Task vertex agent "
+        "historian(bc764cd8ddf7a0cff126f51c16239658) has a predecessor not fully finished",
+        ["'agent historian'", "kafka_source(..., name='...')"],
+    ),
+    (
+        "java.lang.IllegalStateException: Failed to rollback to checkpoint/savepoint Checkpoint 2. Max "
+        "parallelism mismatch between checkpoint/savepoint state and new program. Cannot map operator 8d8f "
+        "with max parallelism 128 to new program with max parallelism 64. This indicates that the program "
+        "has been changed in a non-compatible way after the checkpoint/savepoint.",
+        ["expected: max parallelism 128", "found: max parallelism 64", "max_parallelism="],
+    ),
+    (
+        "java.lang.IllegalStateException: The state for task agent shop can not be restored. The maximum "
+        "parallelism (4) of the restored state is lower than the configured parallelism (8). Please reduce "
+        "the parallelism of the task to be lower or equal to the maximum parallelism.",
+        ["expected: max parallelism 4", "found: parallelism 8", "to 4 or less"],
+    ),
+]
+
+
+@each_case(("java_text", "parts"), NOT_RESTORED)
+def test_state_that_a_changed_job_cannot_restore(java_text: str, parts: list[str]) -> None:
+    error = job_failed("shop", java_text)
+    assert isinstance(error, StateMismatchError)
+    assert [part for part in parts if part not in str(error)] == []
+    assert "job 'shop' failed" in str(error)
+
+
+def test_more_subtasks_than_key_groups() -> None:
+    error = job_failed(
+        "shop",
+        "java.lang.IllegalArgumentException: Vertex agent shop's parallelism (8) is higher than the max "
+        "parallelism (4). Please lower the parallelism or increase the max parallelism.",
+    )
+    assert "expected: a parallelism of at most 4" in str(error) and "max_parallelism=" in str(error)
+
+
+@each_case(
+    ("parallelism", "max_parallelism"),
+    [
+        (0, None),
+        (-1, None),
+        (True, None),
+        (2**15 + 1, None),
+        (None, 0),
+        (None, 2**15 + 1),
+        (8, 4),
+        ("2", None),
+    ],
+)
+def test_a_parallelism_that_flink_does_not_accept(parallelism: Any, max_parallelism: Any) -> None:
+    with pytest.raises(JobDefinitionError, match="parallelism"):
+        check_parallelism(parallelism, max_parallelism)
+
+
+@each_case(
+    ("parallelism", "max_parallelism"), [(None, None), (1, None), (4, 4), (None, 2**15), (2**15, None)]
+)
+def test_a_parallelism_that_flink_accepts(parallelism: int | None, max_parallelism: int | None) -> None:
+    check_parallelism(parallelism, max_parallelism)

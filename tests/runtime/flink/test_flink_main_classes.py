@@ -66,7 +66,9 @@ class Operator(threading.Thread):
 
     def __init__(self, job: str, payload: bytes, announced: str | None = None) -> None:
         super().__init__(daemon=True)
-        self._job, self._payload, self._announced = job, payload, announced
+        self._job = job
+        self._payload = payload
+        self._announced = announced
         self._ready, self._over = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self.make: Callable[[], Any]
@@ -111,18 +113,20 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def travels(value: Any) -> bool:
     """Whether a record between two operators comes out as it went in."""
-    found = pickle.loads(pickle.dumps(value))
-    return type(found) is type(value) and (found == value or type(value).__name__ == "Order")
+    received_value = pickle.loads(pickle.dumps(value))
+    return type(received_value) is type(value) and (
+        received_value == value or type(value).__name__ == "Order"
+    )
 
 
 @KINDS
 def test_two_jobs_of_one_script_have_one_class(main: ModuleType, tmp_path: Path, kind: str) -> None:
-    one = Operator("a", driver(tmp_path, ONE[kind]))
-    record = one.make()
+    first_operator = Operator("a", driver(tmp_path, ONE[kind]))
+    record = first_operator.make()
     two = Operator("b", driver(tmp_path, ONE[kind]))
     assert type(two.make()) is type(record)
-    assert travels(record) and travels(one.make()) and travels(two.make())
-    one.end()
+    assert travels(record) and travels(first_operator.make()) and travels(two.make())
+    first_operator.end()
     three = Operator("c", driver(tmp_path, ONE[kind]))
     assert travels(two.make()) and travels(three.make())
     two.end()
@@ -131,14 +135,14 @@ def test_two_jobs_of_one_script_have_one_class(main: ModuleType, tmp_path: Path,
 
 @KINDS
 def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path: Path, kind: str) -> None:
-    one = Operator("a", driver(tmp_path, ONE[kind]))
+    first_operator = Operator("a", driver(tmp_path, ONE[kind]))
     changed = driver(tmp_path, ONE[kind].replace("1", "2"))
     with pytest.raises(StaleCodeError) as caught:
         Operator("b", changed)
     text = str(caught.value)
     assert "in its main script" in text and "the class of the job '' (a)" in text
-    assert travels(one.make())
-    one.end()
+    assert travels(first_operator.make())
+    first_operator.end()
     two = Operator("b", changed)
     assert travels(two.make())
     two.end()
@@ -146,26 +150,26 @@ def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path
 
 @KINDS
 def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path, kind: str) -> None:
-    one = Operator("a", driver(tmp_path, ONE[kind]))
+    first_operator = Operator("a", driver(tmp_path, ONE[kind]))
     agent, function, announced = shipped(tmp_path, ONE[kind])
     two = [Operator("b", payload, announced) for payload in (function, agent, function)]
-    for operator in (one, *two):
-        assert type(operator.make()) is type(one.make()) and travels(operator.make())
+    for operator in (first_operator, *two):
+        assert type(operator.make()) is type(first_operator.make()) and travels(operator.make())
     _, function, announced = shipped(tmp_path, ONE[kind].replace("1", "2"))
     with pytest.raises(StaleCodeError, match="in its main script"):
         Operator("c", function, announced)
-    for operator in (one, *two):
+    for operator in (first_operator, *two):
         operator.end()
 
 
 def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: Path) -> None:
     agent, function, announced = shipped(tmp_path, ONE["dataclass"])
-    one = Operator("a", function, announced)
+    first_operator = Operator("a", function, announced)
     main_classes.install_late(main, announced)
-    assert travels(one.make())
+    assert travels(first_operator.make())
     two = Operator("a", agent, announced)
-    assert type(two.make()) is type(one.make()) and travels(one.make())
-    one.end()
+    assert type(two.make()) is type(first_operator.make()) and travels(first_operator.make())
+    first_operator.end()
     two.end()
 
 
@@ -173,25 +177,25 @@ def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: P
 def test_a_class_that_came_too_early_does_no_harm(main: ModuleType, tmp_path: Path, kind: str) -> None:
     agent, function, announced = shipped(tmp_path, ONE[kind])
     early = Operator("b", function, announced)
-    one = Operator("a", driver(tmp_path, ONE[kind]))
+    first_operator = Operator("a", driver(tmp_path, ONE[kind]))
     with pytest.raises(StaleCodeError, match="start it again"):
         Operator("b", agent, announced)
-    assert travels(one.make())
+    assert travels(first_operator.make())
     early.end()
     again = [Operator("b", payload, announced) for payload in (function, agent)]
-    for operator in (one, *again):
-        assert type(operator.make()) is type(one.make()) and travels(operator.make())
+    for operator in (first_operator, *again):
+        assert type(operator.make()) is type(first_operator.make()) and travels(operator.make())
         operator.end()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ONE if kind != "plain"])
 def test_state_has_the_class_of_the_job_that_came_last(main: ModuleType, tmp_path: Path, kind: str) -> None:
     codec = ValueCodec()
-    one = Operator("a", driver(tmp_path, ONE[kind]))
-    old = one.make()
+    first_operator = Operator("a", driver(tmp_path, ONE[kind]))
+    old = first_operator.make()
     data = codec.encode(old)
     assert type(codec.decode(data)) is type(old)
-    one.end()
+    first_operator.end()
     two = Operator("b", driver(tmp_path, ONE[kind].replace("price: int = 1", "price: int = 2")))
     new = two.make()
     assert type(codec.decode(codec.encode(new))) is type(new) is not type(old)
@@ -211,16 +215,16 @@ FIELDS = {
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_a_dataclass_of_a_main_script_keeps_its_fields(main: ModuleType, tmp_path: Path, fields: str) -> None:
-    body, made = FIELDS[fields]
+    body, expression = FIELDS[fields]
     head = "from dataclasses import KW_ONLY, dataclass, field, fields\nfrom typing import ClassVar\n"
     source = f"{head}@dataclass\nclass Order:\n    {body}\n"
-    payload = driver(tmp_path, source, made)
+    payload = driver(tmp_path, source, expression)
     operator = Operator("a", payload)
     value = operator.make()
     assert "7" in repr(value)
     again = ValueCodec().decode(ValueCodec().encode(value))
     assert again == value and repr(again) == repr(value)
-    defaults = [one.default for one in dataclasses.fields(value)]
+    defaults = [field.default for field in dataclasses.fields(value)]
     assert (dataclasses.MISSING in defaults) == (fields != "default")
     operator.end()
 
@@ -236,27 +240,29 @@ def test_operators_of_one_job_share_its_classes(main: ModuleType, tmp_path: Path
 
 def test_agents_may_have_one_name(main: ModuleType, tmp_path: Path) -> None:
     source = "from flink_agents import Agent\nclass Order(Agent):\n    price = {}\n"
-    one, two = (Operator(str(number), driver(tmp_path, source.format(number))) for number in (1, 2))
-    assert (one.make().price, two.make().price) == (1, 2)
-    one.end()
+    first_operator, two = (
+        Operator(str(number), driver(tmp_path, source.format(number))) for number in (1, 2)
+    )
+    assert (first_operator.make().price, two.make().price) == (1, 2)
+    first_operator.end()
     two.end()
 
 
 def test_classes_of_other_names_get_in_nobodys_way(main: ModuleType, tmp_path: Path) -> None:
-    one = Operator("a", driver(tmp_path, ONE["dataclass"]))
+    first_operator = Operator("a", driver(tmp_path, ONE["dataclass"]))
     two = Operator("b", driver(tmp_path, ONE["enum"]))
-    assert travels(one.make()) and travels(two.make())
-    one.end()
+    assert travels(first_operator.make()) and travels(two.make())
+    first_operator.end()
     two.end()
 
 
 def test_the_digest_of_a_class_is_that_of_its_text() -> None:
-    def made(source: str) -> type:
+    def make_class(source: str) -> type:
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(source, names)
         return names["Order"] if isinstance(names["Order"], type) else names["Kind"]
 
     for source in ONE.values():
-        assert class_digest(made(source)) == class_digest(made(source))
-        assert class_digest(made(source)) != class_digest(made(source.replace("1", "2")))
+        assert class_digest(make_class(source)) == class_digest(make_class(source))
+        assert class_digest(make_class(source)) != class_digest(make_class(source.replace("1", "2")))
     assert class_digest(type("A", (Agent,), {})) != class_digest(type("A", (), {}))

@@ -32,7 +32,8 @@ class Flink:
 
 class _Metric:
     def __init__(self, values: dict[str, int], name: str) -> None:
-        self.values, self.name = values, name
+        self.values = values
+        self.name = name
         values[name] = 0
 
     def inc(self, n: int = 1) -> None:
@@ -45,7 +46,8 @@ class _Metric:
 
 
 def test_gauges_show_what_the_last_report_read() -> None:
-    local, flink = LocalMetricGroup(), Flink()
+    local = LocalMetricGroup()
+    flink = Flink()
     metrics = FlinkMetrics((local, flink))
     local.get_gauge("last").set(2.6)
     local.get_counter("orders").inc(3)
@@ -88,7 +90,8 @@ ABSURD: list[Any] = [10**30, -(10**30), float("inf"), float("nan"), "many", None
 
 
 def test_no_number_fails_a_report(caplog: pytest.LogCaptureFixture) -> None:
-    local, flink = LocalMetricGroup(), OfJava()
+    local = LocalMetricGroup()
+    flink = OfJava()
     metrics = FlinkMetrics((local, flink))
     for number, value in enumerate(ABSURD):
         local.get_counter(f"counter{number}").inc(value)

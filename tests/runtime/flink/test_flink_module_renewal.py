@@ -26,7 +26,11 @@ class Case:
     def __init__(
         self, old: Sources, new: Sources, answers: tuple[Any, Any], anew: set[str], late: bool = False
     ) -> None:
-        self.old, self.new, self.answers, self.anew, self.late = old, new, answers, anew, late
+        self.old = old
+        self.new = new
+        self.answers = answers
+        self.anew = anew
+        self.late = late
 
 
 CASES = {
@@ -198,11 +202,11 @@ def test_a_job_runs_its_own_version_of_files_that_changed(process: Process, name
     case = CASES[name]
     directory = process.write("a", case.old)
     assert process.result(directory, "shop", checked) == case.answers[0]
-    before = process.modules()
+    previous_modules = process.modules()
     process.write("a", case.new)
     assert process.result(directory, "shop", checked) == case.answers[1]
     after = process.modules()
-    assert {name for name in after if after[name] is not before.get(name)} == case.anew
+    assert {name for name in after if after[name] is not previous_modules.get(name)} == case.anew
     # And once more, with nothing new.
     assert process.result(directory, "shop", checked) == case.answers[1]
     assert case.late or process.modules() == after

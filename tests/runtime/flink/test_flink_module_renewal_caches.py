@@ -58,8 +58,8 @@ def test_caches_of_classes_forget_the_old_ones(process: Process) -> None:
     new = process.modules()["shop"]
     assert new is not old
     assert codec.decode(codec.encode(new.values())) == new.values()
-    found = codec.decode(codec.encode([new.Model(new="x")]))
-    assert type(found[0]) is new.Model and isinstance(found[0], BaseModel)
+    models = codec.decode(codec.encode([new.Model(new="x")]))
+    assert type(models[0]) is new.Model and isinstance(models[0], BaseModel)
     with pytest.raises(Exception, match="cannot be written"):
         codec.encode(old.values())
 
@@ -77,13 +77,13 @@ def test_tracebacks_show_the_new_lines(process: Process) -> None:
 
 
 def test_directories_of_jobs_that_are_over_leave_the_path(process: Process) -> None:
-    gone = process.root / "python-dist-1" / "python-files"
-    kept = process.root / "python-dist-2" / "python-files"
-    kept.mkdir(parents=True)
-    sys.path[:0] = [str(gone), str(kept), str(gone)]
+    missing_path = process.root / "python-dist-1" / "python-files"
+    existing_path = process.root / "python-dist-2" / "python-files"
+    existing_path.mkdir(parents=True)
+    sys.path[:0] = [str(missing_path), str(existing_path), str(missing_path)]
     process.result(process.write("a", {"shop": ANSWER.format(1)}), "shop")
-    assert str(gone) not in sys.path
-    assert str(kept) in sys.path
+    assert str(missing_path) not in sys.path
+    assert str(existing_path) in sys.path
 
 
 def test_another_name_of_a_module_leads_to_the_new_one(process: Process) -> None:

@@ -8,8 +8,9 @@ import pytest
 from renewal_tools import ANSWER, CHECKED, PREFIX, Operator, Process
 
 from flink_agents.api.errors import StaleCodeError
+from flink_agents.runtime.flink.fast.java_classes import jar_folder
 from flink_agents.runtime.flink.function import SubtaskAttempt
-from flink_agents.runtime.flink.shipping import module_renewal
+from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 
 SHARED = {
     "common": "WORD = 'common'\n",
@@ -24,18 +25,18 @@ def test_what_another_job_uses_stays(process: Process, checked: bool) -> None:
     directory = process.write("a", SHARED)
     bank = process.submit(directory, "bank", checked)
     assert process.result(directory, "shop", checked) == 1
-    before = process.modules()
+    previous_modules = process.modules()
     process.write("a", {"shop": SHARED["shop"].replace("1", "2")})
     assert process.result(directory, "shop", checked) == 2
     after = process.modules()
-    assert {name for name in after if after[name] is not before[name]} == {"shop"}
+    assert {name for name in after if after[name] is not previous_modules[name]} == {"shop"}
     assert bank.answer() == "common"
 
 
 def test_a_module_that_another_job_uses_is_refused_by_name(process: Process) -> None:
     directory = process.write("a", SHARED)
     bank = process.submit(directory, "bank")
-    before = process.modules()
+    previous_modules = process.modules()
     changed = process.write("b", {**SHARED, "common": "WORD = 'other'\n"})
     with pytest.raises(StaleCodeError) as caught:
         process.submit(changed, "bank")
@@ -43,7 +44,7 @@ def test_a_module_that_another_job_uses_is_refused_by_name(process: Process) -> 
     assert f"another version of the module {PREFIX}common in memory" in text
     assert "in use by the job 'name of job 0' (job 0)" in text
     assert "stop that job first" in text
-    assert process.modules() == before
+    assert process.modules() == previous_modules
     assert bank.answer() == "common"
 
     bank.end()
@@ -66,12 +67,13 @@ def test_a_module_whose_dependent_is_in_use_is_refused(process: Process) -> None
 
 
 def test_jobs_that_bring_the_same_modules_share_them(process: Process) -> None:
-    first, second = process.write("a", SHARED), process.write("b", SHARED)
-    one = process.submit(first, "bank")
-    before = process.modules()
+    first = process.write("a", SHARED)
+    second = process.write("b", SHARED)
+    first_operator = process.submit(first, "bank")
+    previous_modules = process.modules()
     two = process.submit(second, "bank")
-    assert process.modules() == before
-    assert one.answer() == two.answer() == "common"
+    assert process.modules() == previous_modules
+    assert first_operator.answer() == two.answer() == "common"
 
 
 def test_operators_of_one_job_get_in_nobodys_way(process: Process) -> None:
@@ -86,17 +88,18 @@ def test_operators_of_one_job_get_in_nobodys_way(process: Process) -> None:
 def test_operators_that_are_loaded_at_the_same_time_know_their_modules(process: Process) -> None:
     """One of them may import a module while another one of any job arrives."""
     first = process.write("a", {"start": ANSWER.format(0), "shop": ANSWER.format(1)})
-    one, two = process.submit(first, "start"), process.submit(first, "start")
+    first_operator = process.submit(first, "start")
+    two = process.submit(first, "start")
     payload = process.driver(first, "shop", checked=True)
-    names = one.do(lambda: module_renewal.operator_arrives("one", "", payload))
-    one.do(lambda: importlib.import_module(f"{PREFIX}shop"))
+    names = first_operator.do(lambda: module_renewal.operator_arrives("one", "", payload))
+    first_operator.do(lambda: importlib.import_module(f"{PREFIX}shop"))
     two.do(lambda: module_renewal.operator_loaded(module_renewal.operator_arrives("two", "", payload)))
-    one.do(lambda: module_renewal.operator_loaded(names))
-    for operator in (one, two):
+    first_operator.do(lambda: module_renewal.operator_loaded(names))
+    for operator in (first_operator, two):
         operator.end()
-    before = process.modules()
+    previous_modules = process.modules()
     assert process.result(first, "shop") == 1
-    assert process.modules() == before
+    assert process.modules() == previous_modules
 
 
 def test_what_is_not_known_of_a_module_takes_nothing_from_others(process: Process) -> None:
@@ -114,11 +117,11 @@ def test_a_restart_of_a_job_stays_with_its_version(process: Process) -> None:
     directory = process.write("a", SHARED)
     payload = process.driver(directory, "bank", checked=True)
     Operator("one", directory, payload).end()
-    before = process.modules()
+    previous_modules = process.modules()
     process.write("a", {"common": "WORD = 'new'\n"})
     again = Operator("one", directory, payload)
     assert again.answer() == "common"
-    assert process.modules() == before
+    assert process.modules() == previous_modules
     again.end()
 
 
@@ -157,9 +160,16 @@ def test_modules_of_which_nobody_knows_who_uses_them_stay_while_a_job_lives(proc
     )
     shop = process.submit(directory, "shop")
     assert shop.answer() == 1
-    before = process.modules()
+    previous_modules = process.modules()
     process.write("a", {"rules": "PRICE = 2\n"})
     assert process.result(directory, "bank") == 1
-    assert process.modules()["rules"] is before["rules"]
+    assert process.modules()["rules"] is previous_modules["rules"]
     shop.end()
     assert process.result(directory, "shop") == 2
+
+
+def test_renewed_modules_leave_the_jar_files_of_jobs() -> None:
+    folder = jar_folder()
+    user_modules.forget_classes()
+    assert folder.is_dir()
+    assert jar_folder() == folder

@@ -29,9 +29,9 @@ def older(fields):
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, upgrades.Upgrade]]:
-    made: dict[str, upgrades.Upgrade] = {}
-    monkeypatch.setattr(upgrades, "_upgrades", made)
-    yield made
+    registered_upgrades: dict[str, upgrades.Upgrade] = {}
+    monkeypatch.setattr(upgrades, "_upgrades", registered_upgrades)
+    yield registered_upgrades
 
 
 def test_upgrades_of_a_main_script_are_registered_on_the_worker(
@@ -43,7 +43,7 @@ def test_upgrades_of_a_main_script_are_registered_on_the_worker(
     assert set(registry) == {"__main__:Old", "__main__:Older"}
     make, (_, shipped) = main_module.MainModule().__reduce__()
     assert make is main_module._install
-    data = {name: bytes(one) for name, one in shipped.items()}
+    data = {name: bytes(payload) for name, payload in shipped.items()}
     registry.clear()
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
@@ -60,6 +60,6 @@ def test_an_upgrade_whose_module_is_not_there_does_not_stop_the_worker(
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
     monkeypatch.setattr(main_module, "_prepare", lambda: None)
-    gone = cloudpickle.dumps(len).replace(b"builtins", b"no_where")
-    main_module._install({}, {"shop:Order": gone})
+    payload = cloudpickle.dumps(len).replace(b"builtins", b"no_where")
+    main_module._install({}, {"shop:Order": payload})
     assert registry == {}

@@ -18,7 +18,7 @@ from flink_agents.runtime.flink.following.outputs import Outputs
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 SCRIPT = """
 import functools, socket, threading
@@ -91,11 +91,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 def test_the_object_that_cannot_be_pickled_is_named(script: dict[str, Any]) -> None:
-    for name, (found, holder) in CULPRITS.items():
+    for name, (culprit, holder) in CULPRITS.items():
         with pytest.raises(UnshippableCodeError) as caught:
             check_shippable("the key selector", script[name])
         text = str(caught.value)
-        assert found in caught.value.message, (name, text)
+        assert culprit in caught.value.message, (name, text)
         assert holder in text.splitlines()[0], (name, text)
         assert "@client" in (caught.value.fix or "")
         pickle.loads(pickle.dumps(caught.value))
@@ -117,7 +117,7 @@ def test_the_harness_names_it_as_a_job_does(script: dict[str, Any]) -> None:
 # -- outputs that are read too early -------------------------------------------------
 
 
-@each(
+@each_case(
     "read",
     [
         len, list, bool, iter, sorted, tuple, set,
@@ -127,7 +127,7 @@ def test_the_harness_names_it_as_a_job_does(script: dict[str, Any]) -> None:
         lambda outputs: 1 in outputs,
         lambda outputs: outputs.copy(),
         lambda outputs: [*outputs],
-        lambda outputs: [one for one in outputs],
+        lambda outputs: [output for output in outputs],
         lambda outputs: outputs + [],
         pickle.dumps,
     ],
@@ -148,7 +148,7 @@ def test_outputs_are_not_read_before_the_job_is_executed(read: Any) -> None:
 # -- outputs that cannot be pickled --------------------------------------------------
 
 
-@each(
+@each_case(
     ("cls", "text"),
     [
         ("TypeError", "cannot pickle '_thread.lock' object"),
@@ -166,5 +166,5 @@ def test_an_output_that_cannot_be_pickled_is_explained(cls: str, text: str) -> N
     assert type(error) is UnpicklableOutputError
     assert "cannot be pickled" in error.message and text in (error.found or "")
     assert error.fix and error.java_trace == java
-    other = job_failed("greetings", java.replace(text, "unsupported operand"))
-    assert type(other) is not UnpicklableOutputError
+    other_error = job_failed("greetings", java.replace(text, "unsupported operand"))
+    assert type(other_error) is not UnpicklableOutputError

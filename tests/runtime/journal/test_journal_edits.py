@@ -84,7 +84,7 @@ def then_ship(event: Any, ctx: Any) -> OutputEvent:
     return OutputEvent(output=[event.what, ctx.durable_execute(ship, event.what)])
 
 
-def one(action: Callable[..., Any] = act, name: str = "act") -> Agent:
+def agent_of(action: Callable[..., Any] = act, name: str = "act") -> Agent:
     return Agent(name="orders").add_action(name, [InputEvent], action)
 
 
@@ -107,12 +107,12 @@ def go_on(
     """What the changed agent makes of an order that the former one was at when it crashed."""
     faults = Faults(crash or at_record(RecordKind.ACTION, Fault.REFUSED))
     with OperatorHarness(former, store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with pytest.raises(AgentsError):
             harness.push("o1")
     CALLS.clear()
     harness = OperatorHarness(changed, store=faults.store, config=config)
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push("o1")
     return harness
 
@@ -216,31 +216,41 @@ RECORDED = ["charged 1", "shipped"]
 
 SAFE: dict[str, tuple[Agent, Agent, list[Any], list[str]]] = {
     "change what an action does with results": (
-        one(),
-        one(other_code),
+        agent_of(),
+        agent_of(other_code),
         [{"charged": "charged 1", "shipped": "shipped"}],
         [],
     ),
-    "make a `def` action `async def`, or the reverse": (one(), one(awaited), [RECORDED], []),
-    "add a call after the others of an action": (one(), one(one_more), [[*RECORDED, "told"]], ["tell o1"]),
+    "make a `def` action `async def`, or the reverse": (agent_of(), agent_of(awaited), [RECORDED], []),
+    "add a call after the others of an action": (
+        agent_of(),
+        agent_of(one_more),
+        [[*RECORDED, "told"]],
+        ["tell o1"],
+    ),
     "add an action": (
-        one(),
-        one().add_action("also", [InputEvent], also),
+        agent_of(),
+        agent_of().add_action("also", [InputEvent], also),
         [RECORDED, "told"],
         ["tell o1"],
     ),
     "add an action before the others": (
-        one(),
+        agent_of(),
         Agent(name="orders").add_action("also", [InputEvent], also).add_action("act", [InputEvent], act),
         ["told", RECORDED],
         ["tell o1"],
     ),
-    "change `timeout` or `retry` of a call": (one(), one(other_settings), [RECORDED], []),
-    "add a `reconciler`": (one(), one(with_reconciler), [[*RECORDED, "told"]], ["tell o1"]),
-    "give a call a `result_type` that the recorded result fits": (one(), one(wider_type), [RECORDED], []),
+    "change `timeout` or `retry` of a call": (agent_of(), agent_of(other_settings), [RECORDED], []),
+    "add a `reconciler`": (agent_of(), agent_of(with_reconciler), [[*RECORDED, "told"]], ["tell o1"]),
+    "give a call a `result_type` that the recorded result fits": (
+        agent_of(),
+        agent_of(wider_type),
+        [RECORDED],
+        [],
+    ),
     "rename or move a function whose calls have a `name=`": (
-        one(named),
-        one(named_otherwise),
+        agent_of(named),
+        agent_of(named_otherwise),
         [RECORDED],
         [],
     ),
@@ -291,36 +301,37 @@ def test_safe_change_behind_the_end_of_an_action(change: str) -> None:
 # -- not safe ------------------------------------------------------------------------------
 
 MISMATCH: dict[str, Agent] = {
-    "add a call before recorded ones, or between them": one(one_before),
-    "swap two calls": one(swapped),
-    "remove a recorded call": one(one_less),
-    "change the arguments of a recorded call": one(other_arguments),
-    "pass an argument that was left to its default": one(default_said),
-    "rename or move a function that is called": one(other_function),
-    "give a recorded call another `name=`": one(named),
+    "add a call before recorded ones, or between them": agent_of(one_before),
+    "swap two calls": agent_of(swapped),
+    "remove a recorded call": agent_of(one_less),
+    "change the arguments of a recorded call": agent_of(other_arguments),
+    "pass an argument that was left to its default": agent_of(default_said),
+    "rename or move a function that is called": agent_of(other_function),
+    "give a recorded call another `name=`": agent_of(named),
 }
 
 
 @pytest.mark.parametrize("change", MISMATCH)
 def test_change_that_does_not_fit(change: str) -> None:
     with pytest.raises(AgentsError) as caught:
-        go_on(one(), MISMATCH[change])
+        go_on(agent_of(), MISMATCH[change])
     assert isinstance(caught.value.__cause__, NonDeterminismError)
     assert not [call for call in CALLS if not call.startswith("tell")], "what was recorded was done again"
 
 
 @pytest.mark.parametrize("change", MISMATCH)
 def test_change_that_does_not_fit_with_rerun(change: str) -> None:
-    harness = go_on(one(), MISMATCH[change], config={"action-state.on-mismatch": "rerun"})
+    harness = go_on(agent_of(), MISMATCH[change], config={"action-state.on-mismatch": "rerun"})
     with OperatorHarness(MISMATCH[change]) as fresh:
-        calls, CALLS[:] = list(CALLS), []
+        calls = list(CALLS)
+        CALLS[:] = []
         assert harness.outputs == fresh.push("o1")
         # A call in front of the first mismatch was read from its record once, and then made anew.
         assert calls == CALLS
 
 
 LOST: dict[str, Agent] = {
-    "rename an action": one(name="renamed"),
+    "rename an action": agent_of(name="renamed"),
     "remove an action": Agent(name="orders").add_action("other", [InputEvent], also),
 }
 
@@ -328,7 +339,7 @@ LOST: dict[str, Agent] = {
 @pytest.mark.parametrize("change", LOST)
 def test_change_that_loses_an_action(change: str) -> None:
     with pytest.raises(PlanChangedError, match="lacks: act"):
-        go_on(one(), LOST[change])
+        go_on(agent_of(), LOST[change])
     assert CALLS == []
 
 
@@ -387,7 +398,7 @@ def test_change_that_loses_an_event(change: str) -> None:
 def test_any_change_of_the_plan_is_refused_where_the_policy_says_so() -> None:
     changed = SAFE["add an action"][1]
     with pytest.raises(PlanChangedError, match="action also is new"):
-        go_on(one(), changed, config={"action-state.on-plan-change": "fail"})
+        go_on(agent_of(), changed, config={"action-state.on-plan-change": "fail"})
     assert CALLS == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from golden_runs import EFFECTS, GENERATIONS, STRAIGHT, UNORDERED, Crash
 
 from flink_agents.api.errors import ActionFailedError, BranchesRecordedEarlierError
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
 
@@ -51,7 +51,7 @@ def in_order(program: str, effects: list[Any]) -> list[Any]:
     return sorted(effects, key=repr) if program in UNORDERED else effects
 
 
-@each("crash", STRAIGHT_LINE, ids=title)
+@each_case("crash", STRAIGHT_LINE, ids=title)
 def test_straight_line_run_goes_on(crash: Crash, stores: Stores) -> None:
     """The same calls with the same keys, none whose record is there, and the same results."""
     outputs, memory = golden_runs.restore(crash, stores[crash.commit])
@@ -80,7 +80,11 @@ def is_whole(crash: Crash) -> bool:
 
 def branching(known: bool, whole: bool) -> list[Crash]:
     """The crashes whose calls say which branch they belong to, or not, and which are whole, or not."""
-    return [one for one in BRANCHING if (one.commit != WITHOUT_BRANCHES) == known and is_whole(one) == whole]
+    return [
+        crash
+        for crash in BRANCHING
+        if (crash.commit != WITHOUT_BRANCHES) == known and is_whole(crash) == whole
+    ]
 
 
 @pytest.mark.parametrize("crash", [*branching(True, True), *branching(True, False)], ids=title)
@@ -95,8 +99,8 @@ def test_branching_run_goes_on(crash: Crash, stores: Stores) -> None:
 def test_branching_run_without_a_gap_goes_on(crash: Crash, stores: Stores) -> None:
     outputs, _ = golden_runs.restore(crash, stores[crash.commit])
     assert outputs == [[2, BRANCHED]]
-    made = 0 if crash.calls else ALL_CALLS
-    assert len(EFFECTS) == len(crash.before) + made
+    new_call_count = 0 if crash.calls else ALL_CALLS
+    assert len(EFFECTS) == len(crash.before) + new_call_count
 
 
 @pytest.mark.parametrize("crash", branching(False, False), ids=title)

@@ -12,7 +12,7 @@ from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.names import journal_name, split_journal_name
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ATOMS = ["", "a", "b", "/", "%", ":", "%2F", "%25", "2", "3:", "\x00", "é", "\ud800", "a" * 12, "0" * 5000]
 
@@ -20,9 +20,9 @@ ATOMS = ["", "a", "b", "/", "%", ":", "%2F", "%25", "2", "3:", "\x00", "é", "\u
 def names() -> list[str]:
     """Texts that are made of what the encoding itself uses."""
     chance = random.Random(7)
-    made = {"".join(parts) for count in (1, 2) for parts in itertools.product(ATOMS[:-1], repeat=count)}
-    made |= {"".join(chance.choices(ATOMS, k=chance.randrange(3, 6))) for _ in range(150)}
-    return sorted(made)
+    texts = {"".join(parts) for count in (1, 2) for parts in itertools.product(ATOMS[:-1], repeat=count)}
+    texts |= {"".join(chance.choices(ATOMS, k=chance.randrange(3, 6))) for _ in range(150)}
+    return sorted(texts)
 
 
 def test_names_of_journals_are_unique_and_can_be_split() -> None:
@@ -34,12 +34,12 @@ def test_names_of_journals_are_unique_and_can_be_split() -> None:
         assert split_journal_name(name) == pair
 
 
-@each("job", [name for name in names() if len(name) < 50])
+@each_case("job", [name for name in names() if len(name) < 50])
 def test_names_without_a_slash_are_what_they_always_were(job: str) -> None:
     assert journal_name(job, "Pay") == f"{job}/Pay"
 
 
-@each("text", ["", "reset", "3:", "3:abc", "3:abc:", "99:a:b", "\x00plans", "1:a:b%2", "²:a:b"])
+@each_case("text", ["", "reset", "3:", "3:abc", "3:abc:", "99:a:b", "\x00plans", "1:a:b%2", "²:a:b"])
 def test_any_text_can_be_split(text: str) -> None:
     assert split_journal_name(text) == (text, "")
 
@@ -48,7 +48,7 @@ def act(event: Any, ctx: Any) -> Any:
     return OutputEvent(output=ctx.durable_execute(effect, event.input))
 
 
-@each("parallelism", [1, 2])
+@each_case("parallelism", [1, 2])
 def test_jobs_whose_names_join_to_one_text_share_nothing(parallelism: int) -> None:
     """Neither is fenced by the other, and neither takes its records."""
     forget()

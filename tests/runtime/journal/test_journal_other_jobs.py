@@ -91,8 +91,8 @@ def test_a_fork_and_its_origin_share_nothing_behind_the_savepoint(
         assert fork.push("d") == [(f"d 1 by {new}", f"d 2 by {new}", 4)]
     for job in (old, new):
         assert set(made_by(job).values()) <= {1}
-    keys = {text: {key for _, made, key in MADE if made == text} for text in ("c 1", "c 2")}
-    assert all(len(found) == 2 for found in keys.values()), "two effects with one idempotency key"
+    keys = {text: {key for _, call_text, key in MADE if call_text == text} for text in ("c 1", "c 2")}
+    assert all(len(key_set) == 2 for key_set in keys.values()), "two effects with one idempotency key"
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
@@ -193,8 +193,11 @@ def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         origin.go_on()
-        with Job(make, "one", on_job_change="fork") as one, Job(make, "two", on_job_change="fork") as two:
-            jobs = {job: savepoint for job in (one, two)}
+        with (
+            Job(make, "one", on_job_change="fork") as first_job,
+            Job(make, "two", on_job_change="fork") as two,
+        ):
+            jobs = {job: savepoint for job in (first_job, two)}
             for job in jobs:
                 job.restore(savepoint)
             jobs[origin] = origin.harness.snapshot()
@@ -204,8 +207,8 @@ def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
                 what = chance.choice(["push", "push", "restart", "checkpoint"])
                 if what == "push":
                     behind[job].append(f"n{number}")
-                    found = job.push(f"n{number}")[-1]
-                    assert found[:2] == tuple(f"n{number} {call} by {job.name}" for call in (1, 2))
+                    output = job.push(f"n{number}")[-1]
+                    assert output[:2] == tuple(f"n{number} {call} by {job.name}" for call in (1, 2))
                 elif what == "checkpoint":
                     jobs[job], behind[job] = job.harness.snapshot(), []
                     prune(make, job.name, jobs[job])
@@ -233,20 +236,20 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
         savepoint = former.harness.snapshot()
         former.go_on()
         former.push("c")
-    made = list(MADE)
+    previous_calls = list(MADE)
     successor = old == new or len(old) == len(new) == 32
     with Job(make, new) as job:
         if successor:
             job.restore(savepoint)
             job.push("c")
-            assert made == MADE
+            assert previous_calls == MADE
             return
         # With a timer for each key, the restore already looks at keys with work.
         with pytest.raises(JobIdentifierMismatchError) as refused:
             job.restore(savepoint)
             job.push("c")
     text = str(refused.value)
-    assert made == MADE
+    assert previous_calls == MADE
     for word in (old, "action-state.on-job-change", "'fork'", "'adopt'", "job-identifier", "FA6011"):
         assert word in text
 
@@ -257,11 +260,11 @@ def test_a_job_goes_on_under_another_name_where_it_is_told_to(make: Make, old: s
         former.push("a")
         savepoint = former.harness.snapshot()
         former.push("b")
-    made = list(MADE)
+    previous_calls = list(MADE)
     with Job(make, new, on_job_change="adopt") as job:
         job.restore(savepoint)
         assert job.push("b") == [(f"b 1 by {old}", f"b 2 by {old}", 2)]
-        assert made == MADE
+        assert previous_calls == MADE
         job.push("c")
         checkpoint = job.harness.snapshot()
         job.push("d")
@@ -377,7 +380,7 @@ def test_a_stale_attempt_prunes_nothing_of_a_former_job(make: Make) -> None:
                 await asyncio.gather(*(old.prune(FORMER, 1) for _ in range(3)))
         await new.claim("former")
         await new.rebuild(FORMER)
-        assert [found.seq for found in await new.scan(FORMER, 1)] == [1, 2]
+        assert [stored_record.seq for stored_record in await new.scan(FORMER, 1)] == [1, 2]
         await new.prune(FORMER, 1)
         with pytest.raises(RecordsPrunedError):
             await new.scan(FORMER, 1)
@@ -394,7 +397,7 @@ def test_of_two_attempts_the_later_one_appends_to_the_journals_of_a_former_job(m
         with pytest.raises(FencedOwnerError):
             await old.append(FORMER, record(1))
         await new.append(FORMER, record(1))
-        assert [found.seq for found in await new.scan(FORMER)] == [0, 1]
+        assert [stored_record.seq for stored_record in await new.scan(FORMER)] == [0, 1]
 
     run(make, act)
 

@@ -37,7 +37,7 @@ class Appended:
 
     @property
     def kinds(self) -> list[list[RecordKind]]:
-        return [[one.kind for one in records] for records in self.appends]
+        return [[record.kind for record in records] for records in self.appends]
 
 
 def done(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -64,8 +64,8 @@ def call(function: str = "effect", order: int = 0, error: dict[str, Any] | None 
 
 def test_a_fork_takes_over_as_many_equal_runs_as_it_has_inputs() -> None:
     records = [header(seq, b"equal") for seq in range(3)] + [header(3, b"other")]
-    taken = inherited(CODEC, records, Origin("first", None, Counter({b"equal": 2})))
-    assert [record.seq for record in taken] == [0, 1]
+    inherited_records = inherited(CODEC, records, Origin("first", None, Counter({b"equal": 2})))
+    assert [record.seq for record in inherited_records] == [0, 1]
 
 
 def test_a_run_keeps_the_identity_of_the_job_that_it_began_in() -> None:
@@ -75,9 +75,9 @@ def test_a_run_keeps_the_identity_of_the_job_that_it_began_in() -> None:
 
 
 def test_an_object_that_was_read_has_no_other_fields_than_it_had() -> None:
-    known: dict[str, bytes | None] = {"object.new": b"1", "object.kept": b"2", "objects": b"3"}
+    current_fields: dict[str, bytes | None] = {"object.new": b"1", "object.kept": b"2", "objects": b"3"}
     read = [("object", {"object.kept": b"old"})]
-    assert overlaid(known, read) == {"object.kept": b"old", "objects": b"3"}
+    assert overlaid(current_fields, read) == {"object.kept": b"old", "objects": b"3"}
 
 
 def test_the_first_mismatch_of_an_execution_stays() -> None:
@@ -147,7 +147,8 @@ def test_what_a_run_has_kept_is_stored_once() -> None:
 
 def test_what_a_run_reads_is_recorded_once_and_in_records_of_its_own() -> None:
     """What it reads later does not take the place of what it read first, not even in parts."""
-    store, log = Appended(limit=80), ReadLog()
+    store = Appended(limit=80)
+    log = ReadLog()
     journal = RunJournal(store, CODEC, KEY, 0, first_header, log=log)  # pyright: ignore[reportArgumentType]
     log.node("first", b"1" * 50)
     log.node("second", b"2")
@@ -155,27 +156,27 @@ def test_what_a_run_reads_is_recorded_once_and_in_records_of_its_own() -> None:
     done(journal.add_outcomes("act", {nth(1): call()}))
     log.node("third", b"3" * 50)
     done(journal.add_outcomes("act", {nth(2): call()}))
-    stored = [one for records in store.appends for one in records]
+    stored = [record for records in store.appends for record in records]
     assert recorded_reads(CODEC, stored) == [
         ("first", b"1" * 50),
         ("second", b"2"),
         ("third", b"3" * 50),
     ]
-    assert len({(one.kind, one.step, one.index) for one in stored}) == len(stored)
+    assert len({(record.kind, record.step, record.index) for record in stored}) == len(stored)
 
 
 def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
     for layout, bound in ((FLAT_NUMBERS, False), (2, True)):
-        known = [header(0, b"input", layout=layout)]
+        records = [header(0, b"input", layout=layout)]
         store: Any = Appended()
-        journal = RunJournal(store, CODEC, KEY, 0, first_header, known)
+        journal = RunJournal(store, CODEC, KEY, 0, first_header, records)
         done(journal.add_outcomes("act", {nth(0): call()}))
         assert store.kinds == [[RecordKind.CALL] if bound else [RecordKind.RUN, RecordKind.CALL]]
 
 
 def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
-    known: dict[str, bytes | None] = {"before": CODEC.encode(1)}
-    tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=known)
+    cached_values: dict[str, bytes | None] = {"before": CODEC.encode(1)}
+    tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=cached_values)
     tree.put("own", CODEC.encode(2))
     read = tree.log.reads.copy()
     assert (tree.raw("own"), tree.raw("before")) == (CODEC.encode(2), CODEC.encode(1))
@@ -185,8 +186,8 @@ def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
 def test_a_replay_writes_what_memory_has_already() -> None:
     """State may be that of behind the write, or its entry may expire before the commit."""
     for replays in (False, True):
-        known: dict[str, bytes | None] = {"total": CODEC.encode(1)}
-        tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=known)
+        cached_values: dict[str, bytes | None] = {"total": CODEC.encode(1)}
+        tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=cached_values)
         if replays:
             tree.replay([("total", CODEC.encode(1))])
         tree.put("total", CODEC.encode(1))
@@ -200,7 +201,7 @@ def test_equal_inputs_get_records_in_the_order_of_their_runs() -> None:
 
 def test_an_input_does_not_get_the_records_of_a_run_that_was_resumed() -> None:
     runs = RecordedRuns(CODEC, [header(seq, b"equal") for seq in range(2)])
-    assert [one.seq for one in runs.resume(0)] == [0]
+    assert [record.seq for record in runs.resume(0)] == [0]
     assert [runs.claim(b"equal") for _ in range(2)] == [1, None]
 
 
@@ -213,5 +214,5 @@ def test_runs_that_were_overtaken_are_not_waited_for() -> None:
     assert order.next(3, waiting=True) is None
     choice = order.next(3, waiting=False)
     assert choice is not None and (choice.seq, choice.skips) == (2, (1,))
-    assert [one.seq for one in order.take(choice)] == [2]
+    assert [record.seq for record in order.take(choice)] == [2]
     assert (runs.first, runs.skipped) == (None, {0, 1})

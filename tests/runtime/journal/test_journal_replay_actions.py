@@ -85,11 +85,11 @@ def test_an_action_that_was_recorded_is_not_executed_again() -> None:
         expected = observed(plain)
     forget()
     with OperatorHarness(shop(), store=faults.store) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         with crash():
             harness.push_all([1, 2])
         assert SEEN == ["pay", "ship", "pay"]
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all([1, 2])
         assert SEEN == ["pay", "ship", "pay", "ship"]
         assert EFFECTS == [1, ("ship", 1), 2, ("ship", 2)]
@@ -103,10 +103,10 @@ def test_each_effect_of_a_chain_happens_once_if_actions_were_not_recorded(fault:
         forget()
         faults = Faults(at_record(RecordKind.ACTION, fault, number))
         with OperatorHarness(shop(), store=faults.store) as harness:
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             with crash():
                 harness.push_all([1, 2])
-            harness.restore(before)
+            harness.restore(snapshot)
             harness.push_all([1, 2])
             assert EFFECTS == [1, ("ship", 1), 2, ("ship", 2)]
             assert len(SEEN) == 5

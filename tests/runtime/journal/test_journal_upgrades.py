@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import upgrade_edits
-from suite.tables import each
+from suite.tables import each_case
 from suite.written_tables import write_or_check
 from upgrade_edits import CALLS, EDITS, PHASES, STOPPED, Order, agent
 
@@ -33,13 +33,19 @@ pytestmark = pytest.mark.own_conditions
 
 PAGE = Path(__file__).parents[3] / "docs" / "upgrades.md"
 HEADER = "| edit | what cannot continue |"
-MISMATCHES = ("no longer call a sub-agent",)
+MISMATCHES = (
+    "no longer call a sub-agent",
+    "add a field without a default to an argument's class",
+    "remove a field of an argument's class",
+    "rename an argument's class, with `@upgrades` above a function",
+)
 """What a replay notes: no recorded call may be left out."""
 
 LATER_FAILURES = ("remove a resource that actions use", *MISMATCHES)
 """What shows only when the action asks for it, or is replayed."""
 
-CONTINUES, LETTER = "continues", "dead letter"
+CONTINUES = "continues"
+LETTER = "dead letter"
 
 
 @dataclass
@@ -53,15 +59,16 @@ class NewOrder:
 def stopped() -> Iterator[tuple[Snapshot, MemoryPlace]]:
     """The state of the job and its store, with a run in every phase."""
     CALLS.clear()
-    place, STOPPED[0] = MemoryPlace(), False
+    place = MemoryPlace()
+    STOPPED[0] = False
     with harness_of(agent(), place) as job:
         for phase in PHASES:
             job.push(Order(phase))
         until(job, lambda: is_in_every_phase(job))
         job.signal("signalled", "more")
-        before = job.checkpoint()
+        checkpoint = job.checkpoint()
     STOPPED[0] = True
-    yield before, place
+    yield checkpoint, place
 
 
 def harness_of(changed: Any, place: MemoryPlace) -> OperatorHarness:
@@ -107,27 +114,29 @@ def go_on(
     edit: str, stopped: tuple[Snapshot, MemoryPlace], policy: str, phases: Sequence[str] = PHASES
 ) -> Iterator[OperatorHarness]:
     """The job with changed code and the state of some of its keys."""
-    before, place = stopped
-    keys = {encode_key(phase): before.keys[encode_key(phase)] for phase in phases}
-    made = dict(EDITS[edit])
+    snapshot, place = stopped
+    keys = {encode_key(phase): snapshot.keys[encode_key(phase)] for phase in phases}
+    changes = dict(EDITS[edit])
     with pytest.MonkeyPatch.context() as patch:
-        if (gone := made.pop("gone", None)) is not None:
-            patch.delattr(upgrade_edits, gone)
+        if (removed_name := changes.pop("gone", None)) is not None:
+            patch.delattr(upgrade_edits, removed_name)
+        for name, successor in changes.pop("became", {}).items():
+            patch.setattr(upgrade_edits, name, getattr(upgrade_edits, successor))
         resolve_type.cache_clear()
         CALLS.clear()
-        with harness_of(agent(**made, policy=policy), copied(place)) as job:
-            job.restore(replace(before, keys=keys))
+        with harness_of(agent(**changes, policy=policy), copied(place)) as job:
+            job.restore(replace(snapshot, keys=keys))
             yield job
     resolve_type.cache_clear()
 
 
 def results(job: OperatorHarness) -> dict[str, str]:
     """What became of the run of each phase."""
-    found = {output[0]: CONTINUES for output in job.outputs}
+    outcomes = {output[0]: CONTINUES for output in job.outputs}
     for letter in job.dead_letters:
-        assert letter.key not in found, "a run has put out something, and is a dead letter"
-        found[letter.key] = LETTER
-    return found
+        assert letter.key not in outcomes, "a run has put out something, and is a dead letter"
+        outcomes[letter.key] = LETTER
+    return outcomes
 
 
 def run_all(job: OperatorHarness) -> None:
@@ -144,16 +153,18 @@ def test_the_page_tells_what_becomes_of_each_run(stopped: tuple[Snapshot, Memory
     for edit in EDITS:
         with go_on(edit, stopped, "dead-letter") as job:
             run_all(job)
-            found = results(job)
+            outcomes = results(job)
             assert not any(job.pending(phase) or job.waits(phase) for phase in PHASES), edit
-        assert found.keys() == set(PHASES), edit
+        assert outcomes.keys() == set(PHASES), edit
         assert not [call for call in CALLS if call.startswith("charge")], f"{edit}: a call was repeated"
-        rows.append(f"| {edit} | {', '.join(one for one in PHASES if found[one] == LETTER) or 'none'} |")
+        rows.append(
+            f"| {edit} | {', '.join(phase for phase in PHASES if outcomes[phase] == LETTER) or 'none'} |"
+        )
     wanted = "\n".join([HEADER, "|---|---|", *rows])
     write_or_check(PAGE, HEADER, wanted)
 
 
-@each("edit", [edit for edit in EDITS if edit not in LATER_FAILURES])
+@each_case("edit", [edit for edit in EDITS if edit not in LATER_FAILURES])
 def test_what_cannot_continue_fails_the_job_at_once_if_the_policy_is_to_fail(
     edit: str, stopped: tuple[Snapshot, MemoryPlace]
 ) -> None:
@@ -171,7 +182,7 @@ def test_what_cannot_continue_fails_the_job_at_once_if_the_policy_is_to_fail(
                 job.run_until_idle()
 
 
-@each("edit", EDITS)
+@each_case("edit", EDITS)
 def test_other_keys_do_not_suffer(edit: str, stopped: tuple[Snapshot, MemoryPlace]) -> None:
     with go_on(edit, stopped, "ignore") as job:
         run_all(job)

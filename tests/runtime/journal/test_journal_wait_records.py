@@ -43,7 +43,7 @@ def test_all_of_a_record_is_read_again() -> None:
 def test_the_deadline_of_a_run_is_no_part_of_what_is_left_of_it() -> None:
     record = Record(RecordKind.WAIT, 3, "0/ask", 0, b"")
     waits = [StoredPause("0/ask", "", 0, 50)]
-    left = Suspension(2, 3, 10, "plan", [record], [0], True, True, waits, {}, {}, last_deadline=40)
-    assert left.due == 40
-    again = Suspension.unpack(left.pack())
+    suspension = Suspension(2, 3, 10, "plan", [record], [0], True, True, waits, {}, {}, last_deadline=40)
+    assert suspension.due == 40
+    again = Suspension.unpack(suspension.pack())
     assert (again.last_deadline, again.due) == (None, 50)

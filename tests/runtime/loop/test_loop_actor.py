@@ -39,7 +39,8 @@ def test_an_actor_is_done_when_no_input_of_its_key_waits_in_state() -> None:
 def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on() -> None:
     head = Head("journal", next_seq=0, first_pending=0, next_pending=3)
     actor = KeyActor("key", head, {})
-    actor.submitted, actor.runs.pulled = 1, 1
+    actor.submitted = 1
+    actor.runs.pulled = 1
     assert actor.backlog == 1
     actor.committed = 1
     head.finish(0, is_gone=lambda number: False)

@@ -250,18 +250,18 @@ def test_calls_in_flight_are_recorded_and_not_made_again(
 ) -> None:
     texts = ["a 1", "b 2"]
     with harness_of(Books(call, way), shutdown_grace=LONG) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for text in texts:
             harness.push(text)
         in_flight(6 if way == "gather" else 2)
         go_when_closing(harness)
-        end(harness, before)
-        made = list(MADE)
+        end(harness, snapshot)
+        previous_calls = list(MADE)
         for text in texts:
             harness.push(text)
         harness.run_until_idle()
         assert len(harness.outputs) == 2
-        assert made == MADE
+        assert previous_calls == MADE
     assert set(Counter(MADE).values()) == {1}
     assert ASKED == []
 
@@ -271,17 +271,17 @@ def test_calls_in_flight_are_recorded_and_not_made_again(
 def test_a_call_that_is_longer_than_the_grace_is_made_again(call: str, way: str) -> None:
     """It is in the window then: a reconciler is asked, and keys are equal."""
     with harness_of(Books(call, way), shutdown_grace="50 ms") as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a 1")
         count = 3 if way == "gather" else 1
         in_flight(count)
-        made = Counter(MADE)
+        previous_calls = Counter(MADE)
         go_when_over(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert GO.wait(30)
         harness.push("a 1")
         harness.run_until_idle()
-    assert Counter(MADE) == made + made
+    assert Counter(MADE) == previous_calls + previous_calls
     assert len(ASKED) == (count if call.endswith("reconciler") else 0)
 
 
@@ -292,7 +292,7 @@ def test_no_attempt_of_a_call_begins_within_the_grace(way: str, waits_for: str) 
 
     CALLED["busy"] = attempts
     with harness_of(OneCall("busy", way), shutdown_grace=LONG) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         if waits_for == "its pause":
             GO.set()
         harness.push("a 1")
@@ -300,7 +300,7 @@ def test_no_attempt_of_a_call_begins_within_the_grace(way: str, waits_for: str) 
         if waits_for == "its pause":
             until(lambda: harness.run_metrics.get("action_call_retries", 0) == 1)
         go_when_closing(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert len(attempts) == 1
         CALLED["busy"] = []
 
@@ -324,11 +324,11 @@ def test_calls_that_wait_for_a_thread_are_not_begun() -> None:
     options: dict[str, Any] = {"auto_run": False, "forced_replay": False, "forced_restart": False}
     config = {"run.pool-size": 2, "action-state.shutdown-grace": LONG}
     with OperatorHarness(Many(), config=config, **options) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a")
         in_flight(2)
         go_when_closing(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert len(MADE) == 2
         harness.push("a")
         harness.run_until_idle()
@@ -344,24 +344,24 @@ def test_no_call_begins_within_the_grace(way: str) -> None:
         @action(InputEvent)
         def in_thread(self, event: Any, ctx: Any) -> Any:
             if way == "def":
-                one = ctx.durable_execute(book, f"{event.input} one")
-                return OutputEvent(output=(one, ctx.durable_execute(book, f"{event.input} two")))
+                first_booking = ctx.durable_execute(book, f"{event.input} one")
+                return OutputEvent(output=(first_booking, ctx.durable_execute(book, f"{event.input} two")))
             return None
 
         @action(InputEvent)
         async def on_loop(self, event: Any, ctx: Any) -> Any:
             if way != "def":
-                one = await ctx.durable_execute_async(book, f"{event.input} one")
+                first_booking = await ctx.durable_execute_async(book, f"{event.input} one")
                 two = await ctx.durable_execute_async(book, f"{event.input} two")
-                return OutputEvent(output=(one, two))
+                return OutputEvent(output=(first_booking, two))
             return None
 
     with harness_of(Two(), shutdown_grace=LONG) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
         go_when_closing(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         assert MADE == ["a 1 one"]
         harness.push("a 1")
         harness.run_until_idle()
@@ -390,7 +390,9 @@ def test_what_ends_is_not_recorded_where_the_store_is_anothers(call: str, way: s
         successor = asyncio.run(take_over())
         go_when_closing(harness)
         harness.close()
-        assert all(not kept.runs for key, kept in place.journals.items() if key.journal_id == "harness/Books")
+        assert all(
+            not journal.runs for key, journal in place.journals.items() if key.journal_id == "harness/Books"
+        )
         assert successor.store_id
 
 
@@ -403,11 +405,11 @@ def test_a_call_that_fails_within_the_grace_is_no_history() -> None:
             return OutputEvent(output=await ctx.durable_execute_async(fail_first, event.input))
 
     with harness_of(Fails(), shutdown_grace=LONG) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
         go_when_closing(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("a 1")
         assert harness.run_until_idle() == ["a 1"]
     assert MADE == ["a 1", "a 1"]
@@ -434,19 +436,19 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
             if moment == "while it looks":
                 # Another thread ends the attempt right before, and looks at once.
                 ended[0] = True
-                seen.append(begun.inside)
+                seen.append(attempts.inside)
             return ended[0]
 
     unused: Any = None
-    begun = CallAttempts(unused, DurableCallable(book), unused, unused, unused, cast("Any", Ending()))
+    attempts = CallAttempts(unused, DurableCallable(book), unused, unused, unused, cast("Any", Ending()))
     if moment == "inside":
-        begun.enter()
-        assert begun.inside
-        begun.leave()
+        attempts.enter()
+        assert attempts.inside
+        attempts.leave()
     else:
         with pytest.raises(AttemptEnded):
-            begun.enter()
-    assert not begun.inside
+            attempts.enter()
+    assert not attempts.inside
     assert all(seen)
 
 
@@ -471,11 +473,11 @@ class _SlowStore(MemoryStore):
 @pytest.mark.parametrize("way", ["async", "def"])
 def test_a_record_that_is_on_its_way_arrives(way: str) -> None:
     with harness_of(OneCall("quick", way), Slow(MemoryPlace()).make, shutdown_grace=LONG) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
         go_when_closing(harness)
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("a 1")
         assert harness.run_until_idle() == ["a 1"]
     assert MADE == ["a 1"]

@@ -40,12 +40,12 @@ def token(value: Any) -> int:
 async def act(event: InputEvent, ctx: Any) -> OutputEvent:
     """Two calls with what follows from the run's number; inputs that begin with ``quiet`` make none."""
     key, name = event.input
-    told = None
+    result = None
     if not name.startswith("quiet"):
-        told = await ctx.durable_execute_async(token, (key, name, ctx.sequence_number))
+        result = await ctx.durable_execute_async(token, (key, name, ctx.sequence_number))
         await ctx.durable_execute_async(token, (key, name, str(ctx.uuid4())))
     ctx.short_term_memory.set("last", name)
-    return OutputEvent(output=(key, name, told))
+    return OutputEvent(output=(key, name, result))
 
 
 def new_harness(faults: Faults, config: dict[str, Any], parallelism: int = 1) -> OperatorHarness:
@@ -103,7 +103,9 @@ class Source:
 
 def drive(seed: int, kinds: list[str], keys: int, steps: int = 40) -> None:
     """Inputs, checkpoints, restarts and prunes in an order of chance; then all that is left."""
-    chance, faults, source = random.Random(seed), Faults(), Source()
+    chance = random.Random(seed)
+    faults = Faults()
+    source = Source()
     with new_harness(faults, AT_ONCE) as harness:
         retained = [(harness.snapshot(), 0)]
         for step in range(steps):
@@ -237,10 +239,10 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
 def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_replays, "MAX_SKIPPED", 3)
     with new_harness(Faults(), AT_ONCE) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all([(0, str(number)) for number in range(8)])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push((0, "new"))
         harness.run_until_idle()
         assert list(heads(harness.snapshot())["i0"].skipped) == [5, 6, 7]
@@ -266,9 +268,9 @@ def test_a_head_counts_inputs_that_were_committed_before_older_ones() -> None:
     head = Head.unpack(Head("job", 7, 2, 9, ahead=3, store="s").pack())
     assert (head.next_seq, head.first_pending, head.ahead, head.waiting) == (7, 2, 3, 4)
     assert head.extra == {"ahead": 3, "store": "s"}
-    left = {2, 5, 7, 8}
+    pending_numbers = {2, 5, 7, 8}
     for number, first, ahead in ((5, 2, 4), (2, 7, 0), (7, 8, 0), (8, 9, 0)):
-        left.remove(number)
-        head.finish(number, lambda one: one not in left)
+        pending_numbers.remove(number)
+        head.finish(number, lambda seq: seq not in pending_numbers)
         assert (head.first_pending, head.ahead) == (first, ahead)
         assert Head.unpack(head.pack()).pack() == head.pack()

@@ -53,7 +53,7 @@ def test_a_call_of_an_attempt_that_is_over_is_not_recorded() -> None:
         "ask", [InputEvent], ask, timeout=0.05, retry=RetryPolicy(initial_interval=0)
     )
     with OperatorHarness(agent, store=faults.store, forced_serialization=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         assert harness.push("x") == ["second"]
         GO_ON.set()
         assert LEFT.wait(60)
@@ -65,7 +65,7 @@ def test_a_call_of_an_attempt_that_is_over_is_not_recorded() -> None:
             if record.kind is RecordKind.CALL
         ]
         assert [codec.decode(call.value or b"") for call in calls] == ["second"]
-        harness.restore(before)
+        harness.restore(snapshot)
         assert harness.push("x") == ["second"]
 
 
@@ -112,11 +112,11 @@ def test_an_action_that_goes_on_when_the_attempt_ends_records_nothing() -> None:
     faults = Faults()
     agent = Agent(name="late").add_action("ask", [InputEvent], go_on_anyway)
     with OperatorHarness(agent, store=faults.store, auto_run=False, forced_serialization=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("first")
         assert REACHED.wait(60)
-        harness.restore(before)
-        assert [asked for asked in faults.appends if asked[2] is None] == []
+        harness.restore(snapshot)
+        assert [append for append in faults.appends if append[2] is None] == []
         harness.push("second")
         harness.run_until_idle(60)
         assert harness.outputs == ["called again"]
@@ -139,13 +139,13 @@ def return_late(event: InputEvent, ctx: Any) -> Any:
 @pytest.mark.parametrize("end", ["timeout", "restart"])
 def test_a_coroutine_that_comes_when_nobody_waits_for_it_is_closed(end: str) -> None:
     """A function of a thread cannot be interrupted: it returns behind the end of its attempt."""
-    for each in (REACHED, GO_ON):
-        each.clear()
+    for event in (REACHED, GO_ON):
+        event.clear()
     MADE.clear()
     options: dict[str, Any] = {"timeout": 0.05, "on_error": "dead-letter"} if end == "timeout" else {}
     agent = Agent(name="late").add_action("return_late", [InputEvent], return_late, **options)
     with OperatorHarness(agent, config={"run.inline": False}, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("first")
         assert REACHED.wait(60)
         if end == "timeout":
@@ -153,7 +153,7 @@ def test_a_coroutine_that_comes_when_nobody_waits_for_it_is_closed(end: str) -> 
             assert [letter.error_type for letter in harness.dead_letters] == ["ActionTimeoutError"]
         else:
             threading.Timer(0.1, GO_ON.set).start()
-            harness.restore(before)
+            harness.restore(snapshot)
         GO_ON.set()
         for _ in range(6000):
             if MADE and inspect.getcoroutinestate(MADE[0]) == inspect.CORO_CLOSED:

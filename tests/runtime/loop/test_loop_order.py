@@ -28,25 +28,26 @@ def clean() -> None:
 
 async def tell(event: Any, ctx: Any) -> OutputEvent:
     """Call, with what memory says about the runs before: another order would be another call."""
-    before = ctx.short_term_memory.get("before", [])
+    previous_inputs = ctx.short_term_memory.get("before", [])
     SEEN.append(event.input)
-    told = await ctx.durable_execute_async(effect, (event.input, tuple(before)))
-    ctx.short_term_memory.set("before", [*before, event.input])
-    return OutputEvent(output=(ctx.sequence_number, told))
+    result = await ctx.durable_execute_async(effect, (event.input, tuple(previous_inputs)))
+    ctx.short_term_memory.set("before", [*previous_inputs, event.input])
+    return OutputEvent(output=(ctx.sequence_number, result))
 
 
 async def tell_unless(event: Any, ctx: Any) -> OutputEvent:
     """The same, but inputs that begin with ``quiet`` make no call."""
     if not event.input.startswith("quiet"):
         return await tell(event, ctx)
-    before = ctx.short_term_memory.get("before", [])
-    ctx.short_term_memory.set("before", [*before, event.input])
+    previous_inputs = ctx.short_term_memory.get("before", [])
+    ctx.short_term_memory.set("before", [*previous_inputs, event.input])
     return OutputEvent(output=(ctx.sequence_number, event.input))
 
 
 def merged(chance: random.Random, left: list[str], right: list[str]) -> list[str]:
     """Two upstream subtasks, each in order, in an order of chance."""
-    ahead, order = [list(left), list(right)], []
+    ahead = [list(left), list(right)]
+    order = []
     while any(ahead):
         order.append(chance.choice([queue for queue in ahead if queue]).pop(0))
     return order
@@ -56,18 +57,18 @@ def merged(chance: random.Random, left: list[str], right: list[str]) -> list[str
 @pytest.mark.parametrize("seed", range(10))
 def test_recorded_results_return_to_their_own_inputs(seed: int, act: Any) -> None:
     chance = random.Random(seed)
-    left = [f"left{number}" for number in range(6)]
+    left_inputs = [f"left{number}" for number in range(6)]
     right = [("quiet" if number % 3 == 1 else "right") + str(number) for number in range(6)]
     with OperatorHarness(one_action(act), auto_run=False) as harness:
-        before = harness.snapshot()
-        order = merged(chance, left, right)
+        snapshot = harness.snapshot()
+        order = merged(chance, left_inputs, right)
         harness.push_all(order)
         expected = harness.run_until_idle()
         assert [output[0] for output in expected] == list(range(12))
         effects = list(EFFECTS)
         for _ in range(5):
-            harness.restore(before)
-            harness.push_all(merged(chance, left, right))
+            harness.restore(snapshot)
+            harness.push_all(merged(chance, left_inputs, right))
             assert sorted(harness.run_until_idle()) == sorted(expected)
             assert harness.memory() == {"before": order}
             assert EFFECTS == effects
@@ -75,10 +76,10 @@ def test_recorded_results_return_to_their_own_inputs(seed: int, act: Any) -> Non
 
 def test_inputs_behind_the_recorded_ones_run_behind_them() -> None:
     with OperatorHarness(one_action(tell), auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["a", "b"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(["new", "b", "a"])
         harness.run_until_idle()
         assert harness.memory() == {"before": ["a", "b", "new"]}
@@ -87,12 +88,12 @@ def test_inputs_behind_the_recorded_ones_run_behind_them() -> None:
 
 def test_equal_inputs_of_equal_time_may_swap_but_none_is_lost_or_repeated() -> None:
     with OperatorHarness(one_action(tell), auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for record in ("same", "other", "same", "same"):
             harness.push(record, timestamp=5)
         expected = harness.run_until_idle()
         for order in (("same", "same", "other", "same"), ("other", "same", "same", "same")):
-            harness.restore(before)
+            harness.restore(snapshot)
             for record in order:
                 harness.push(record, timestamp=5)
             assert Counter(harness.run_until_idle()) == Counter(expected)
@@ -101,11 +102,11 @@ def test_equal_inputs_of_equal_time_may_swap_but_none_is_lost_or_repeated() -> N
 
 def test_equal_inputs_of_other_times_are_distinguished() -> None:
     with OperatorHarness(one_action(tell), auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("same", timestamp=1)
         harness.push("same", timestamp=2)
         expected = harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("same", timestamp=2)
         harness.push("same", timestamp=1)
         assert sorted(harness.run_until_idle()) == sorted(expected)
@@ -115,11 +116,11 @@ def test_equal_inputs_of_other_times_are_distinguished() -> None:
 def test_an_input_that_never_comes_again_is_waited_for_in_bounded_time() -> None:
     config = {"action-state.reorder-timeout": timedelta(milliseconds=20)}
     with OperatorHarness(one_action(tell), config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["gone", "b"])
         harness.run_until_idle()
         forget()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("new")
         (output,) = harness.run_until_idle()
         # Behind all that was recorded, so that no record is taken for its own.
@@ -132,10 +133,10 @@ def test_an_input_that_never_comes_again_is_waited_for_in_bounded_time() -> None
 def test_a_recorded_input_goes_on_without_the_one_before_it_that_never_comes() -> None:
     config = {"action-state.reorder-timeout": timedelta(milliseconds=20), "action-state.on-mismatch": "rerun"}
     with OperatorHarness(one_action(tell), config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["gone", "b"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("b")
         ((number, _),) = harness.run_until_idle()
         assert number == 1
@@ -156,10 +157,10 @@ def test_inputs_that_are_held_back_are_told_where_the_harness_gives_up() -> None
     config = {"action-state.reorder-timeout": timedelta(hours=1)}
     agent = one_action(tell_unless)
     with OperatorHarness(agent, lambda record: record[-1], config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["one-a", "two-a", "quiet-b", "two-b"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(["two-a", "new-a", "two-b"])
         text = wait_in_vain(harness, 2)
         assert text.startswith("no run ended within 0.01 s: inputs wait for those of recorded runs: ")
@@ -178,10 +179,10 @@ def test_many_keys_that_hold_inputs_back_are_counted() -> None:
     with OperatorHarness(
         one_action(tell), lambda record: record[1], config=config, auto_run=False
     ) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all([(name, key) for key in keys for name in ("gone", "b", "c")])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all([(name, key) for key in keys for name in ("b", "c")])
         text = wait_in_vain(harness, len(keys))
     # One of each two waits in state only.
@@ -191,10 +192,10 @@ def test_many_keys_that_hold_inputs_back_are_counted() -> None:
 
 def test_the_end_of_a_bounded_input_lets_held_inputs_go() -> None:
     with OperatorHarness(one_action(tell), auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["gone", "b"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("new")
         assert len(harness.end_input()) == 1
         assert harness.pending() == 0
@@ -203,10 +204,10 @@ def test_the_end_of_a_bounded_input_lets_held_inputs_go() -> None:
 def test_what_was_committed_out_of_order_survives_a_restore() -> None:
     config = {"action-state.reorder-timeout": timedelta(seconds=30)}
     with OperatorHarness(one_action(tell), config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["a", "b"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         # "new" is held; "a" and "b" come behind it and are committed before it.
         harness.push_all(["new", "a"])
         while harness.sequence_number() < 1:
@@ -232,14 +233,14 @@ def test_event_time_is_held_while_the_recorded_order_is_restored() -> None:
     faults = Faults()
     held = EventTime.hold_watermarks(max_hold=timedelta(days=100), late="side")
     with OperatorHarness(one_action(tell), event_time=held, store=faults.store, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("a", timestamp=2)
         harness.push("b", timestamp=1)
         harness.watermark(5)
         harness.run_until_idle()
         expected = list(zip(harness.outputs, harness.timestamps, strict=True))
         assert [at for _, at in expected] == [2, 1]
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push("b", timestamp=1)
         harness.push("a", timestamp=2)
         harness.watermark(5)
@@ -258,12 +259,12 @@ def test_an_input_that_waits_for_another_one_does_not_hold_the_watermark(waiting
     held = EventTime.hold_watermarks(max_hold=timedelta(days=100), late=late)
     inputs = [f"input {number}" for number in range(1 + waiting)]
     with OperatorHarness(one_action(tell), config=config, event_time=held, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for number, record in enumerate(inputs):
             harness.push(record, timestamp=number)
         harness.run_until_idle()
         expected = list(harness.outputs)
-        harness.restore(before)
+        harness.restore(snapshot)
         for number, record in enumerate(inputs[1:], 1):
             harness.push(record, timestamp=number)
         while not harness.run_metrics.get("inputs_held_back", 0):
@@ -273,8 +274,8 @@ def test_an_input_that_waits_for_another_one_does_not_hold_the_watermark(waiting
             commit(harness)
         harness.push(inputs[0], timestamp=0)
         harness.run_until_idle()
-        left = harness.outputs + harness.late_outputs
-        assert sorted(left) == sorted(expected)
+        outputs = harness.outputs + harness.late_outputs
+        assert sorted(outputs) == sorted(expected)
         assert len(harness.late_outputs) == (waiting if late == "side" else 0)
     assert len(EFFECTS) == len(inputs)
 
@@ -282,10 +283,10 @@ def test_an_input_that_waits_for_another_one_does_not_hold_the_watermark(waiting
 def test_keys_do_not_wait_for_each_other() -> None:
     agent = Agent(name="keys").add_action("act", [InputEvent], tell)
     with OperatorHarness(agent, lambda record: record[0], auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["a1", "a2", "b1"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(["a2", "b1"])
         while harness.sequence_number("b") < 1:
             commit(harness)
@@ -307,11 +308,11 @@ def test_what_an_action_does_to_its_input_does_not_hide_the_record() -> None:
     with OperatorHarness(
         one_action(change_the_input), config=config, forced_serialization=False, auto_run=False
     ) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all([["a"], ["b"]])
         harness.run_until_idle()
         outputs = list(harness.outputs)
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all([["a"], ["b"]])
         harness.run_until_idle(5)
         assert harness.outputs == outputs == [["a", "changed"], ["b", "changed"]]
@@ -325,10 +326,10 @@ def test_inputs_that_are_held_back_leave_room_for_those_they_wait_for(limits: di
     config = {"action-state.reorder-timeout": timedelta(hours=1), **limits}
     inputs = [f"{number}{key}" for number in range(3) for key in "abc"]
     with OperatorHarness(one_action(tell), lambda text: text[1], config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(inputs)
         expected = sorted(harness.run_until_idle())
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(inputs[::-1])
         assert sorted(harness.run_until_idle(20)) == expected
     assert len(EFFECTS) == len(inputs)
@@ -337,10 +338,10 @@ def test_inputs_that_are_held_back_leave_room_for_those_they_wait_for(limits: di
 def test_a_recorded_run_that_comes_too_late_keeps_its_number_and_takes_no_other() -> None:
     config = {"action-state.reorder-timeout": timedelta(0)}
     with OperatorHarness(one_action(tell), config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all("abc")
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all("bc")
         while harness.run_metrics.get("action_replays", 0) < 2:
             time.sleep(0.001)

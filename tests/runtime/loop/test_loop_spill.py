@@ -39,11 +39,11 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     COUNTED.clear()
 
     def count(module: Any, name: str) -> None:
-        known = getattr(module, name)
+        function = getattr(module, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             COUNTED[name] += 1
-            return known(*args, **kwargs)
+            return function(*args, **kwargs)
 
         monkeypatch.setattr(module, name, counted)
 
@@ -92,10 +92,10 @@ def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]
     count = 1400
     records = [(number % keys, f"input {number}") for number in range(count)]
     with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(records)
         expected = Counter(harness.run_until_idle())
-        harness.restore(before)
+        harness.restore(snapshot)
         COUNTED.clear()
         again = order(records, random.Random(5))
         # Up to the first one of a key, all are held; later ones let others go.
@@ -114,10 +114,10 @@ def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]
 def test_many_keys_that_hold_one_input_each_stay_in_state() -> None:
     keys = range(200)
     with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all([(key, name) for name in "ab" for key in keys])
         expected = Counter(harness.run_until_idle())
-        harness.restore(before)
+        harness.restore(snapshot)
         push_held(harness, [(key, "b") for key in keys])
         harness.push_all([(key, "a") for key in keys])
         harness.run_until_idle()
@@ -129,10 +129,10 @@ def test_many_keys_that_hold_one_input_each_stay_in_state() -> None:
 def test_what_is_held_in_state_is_found_after_a_restart(parallelism: int) -> None:
     records = [(0, number) for number in range(300)]
     with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(records)
         expected = Counter(harness.run_until_idle())
-        harness.restore(before)
+        harness.restore(snapshot)
         push_held(harness, records[:150:-1])
         harness.push((0, 0))
         while harness.sequence_number(0) < 1:
@@ -147,10 +147,10 @@ def test_what_is_held_in_state_is_found_after_a_restart(parallelism: int) -> Non
 def test_what_waits_too_long_goes_on_from_state() -> None:
     config = {**LIMITS, "action-state.reorder-timeout": timedelta(milliseconds=50)}
     with OperatorHarness(one_action(pay), lambda record: record[0], config=config, auto_run=False) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all([(0, number) for number in range(100)])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all([(0, number) for number in range(1, 100)])
         harness.run_until_idle()
         assert len(harness.outputs) == 99

@@ -40,9 +40,9 @@ class Mixed(Agent):
             await asyncio.sleep(0)
             memory.set("last", name)
             return None
-        found = memory.get("last")
-        SEEN.append((name, found))
-        return OutputEvent(output=(name, await ctx.durable_execute_async(effect_async, (name, found))))
+        last_name = memory.get("last")
+        SEEN.append((name, last_name))
+        return OutputEvent(output=(name, await ctx.durable_execute_async(effect_async, (name, last_name))))
 
 
 class MixedAtOnce(Agent):
@@ -54,9 +54,10 @@ class MixedAtOnce(Agent):
 
     @action(InputEvent, when=lambda event: event.input[0] == "read")
     async def read(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        name, found = event.input[1], ctx.short_term_memory.get("last")
-        SEEN.append((name, found))
-        return OutputEvent(output=(name, await ctx.durable_execute_async(effect_async, (name, found))))
+        name = event.input[1]
+        last_name = ctx.short_term_memory.get("last")
+        SEEN.append((name, last_name))
+        return OutputEvent(output=(name, await ctx.durable_execute_async(effect_async, (name, last_name))))
 
 
 BEFORE = [("write", "a"), ("write later", "b")]
@@ -77,14 +78,14 @@ def test_a_replay_reads_what_was_read(
     inputs = [*BEFORE, ("read", "x"), *BEHIND]
     faults = Faults(at_record(kind, Fault.UNACKNOWLEDGED))
     harness = OperatorHarness(agent, store=faults.store, auto_run=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with crash():
-        for one in inputs:
-            harness.push(one)
+        for record in inputs:
+            harness.push(record)
             if committed:
                 harness.run_until_idle()
         harness.run_until_idle()
-    harness.restore(before)
+    harness.restore(snapshot)
     for at in order:
         harness.push(inputs[at])
     harness.run_until_idle()

@@ -105,7 +105,8 @@ def test_code_that_blocks_is_named_while_it_does(
     act: Any, name: str, timeout: float | None, reports: Reports
 ) -> None:
     with blocked(agent_of(act, timeout=timeout), reports) as text:
-        first, last = text.splitlines()[0], text.splitlines()[-1]
+        first = text.splitlines()[0]
+        last = text.splitlines()[-1]
         assert (
             first.startswith("tests/runtime/loop/test_loop_watch_blocking.py:")
             and f" in Gate.{name}: " in first

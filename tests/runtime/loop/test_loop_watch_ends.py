@@ -20,16 +20,16 @@ async def never(event: InputEvent, ctx: Any) -> None:
 
 
 def test_both_can_be_off(reports: Reports) -> None:
-    before = watchers()
+    previous_watchers = watchers()
     config = {"run.stuck-after": "0 s", "loop.blocked-after": "0 s"}
     with harness_of(never, config) as harness:
         harness.push("k")
         until(lambda: harness.run_metrics["runs_in_flight"])
-        assert not watchers() - before
+        assert not watchers() - previous_watchers
     with harness_of(never, {}) as harness:
         harness.push("k")
         until(lambda: harness.run_metrics["runs_in_flight"])
-        assert len(watchers() - before) == 1
+        assert len(watchers() - previous_watchers) == 1
 
 
 def test_one_can_be_off(reports: Reports) -> None:
@@ -52,11 +52,11 @@ def test_one_can_be_off(reports: Reports) -> None:
 
 
 def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[watchdog.Watchdog] = []
+    watchdogs: list[watchdog.Watchdog] = []
     turn = watchdog.Watchdog._turn
 
     def counted(self: watchdog.Watchdog) -> None:
-        asked.append(self)
+        watchdogs.append(self)
         turn(self)
 
     monkeypatch.setattr(watchdog.Watchdog, "_turn", counted)
@@ -70,7 +70,7 @@ def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch
         harness.run_until_idle()
         until(lambda: harness.run_metrics["loop_lag_ms"])
         monkeypatch.setattr(watchdog, "WINDOW_SECONDS", 0.01)
-        until(lambda: not asked[0]._busy.is_set())
+        until(lambda: not watchdogs[0]._busy.is_set())
         # It sleeps, and has forgotten the lag; a run wakes it.
         until(lambda: not harness.run_metrics["loop_lag_ms"])
         harness.push("never")

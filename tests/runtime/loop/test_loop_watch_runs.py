@@ -15,7 +15,7 @@ from watch_tools import STUCK, Reports, WithClient, harness_of, harness_with, un
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool
 from flink_agents.api.events.key_requests import WATCH_MARK
 from flink_agents.runtime.loop import watchdog
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 LEAVE = threading.Event()
 
@@ -24,15 +24,19 @@ pytestmark = pytest.mark.executes_once
 
 def seen_at(text: str, function: str, line: str) -> None:
     """Check that the report begins at a line of this file, and shows it as the innermost of these."""
-    first, *rest = text.splitlines()
+    first, *remaining_lines = text.splitlines()
     assert first.startswith("tests/runtime/loop/test_loop_watch_runs.py:"), text
     place, _, behind = first.partition(" in ")
     name, _, _ = behind.partition(": ")
     assert name.rpartition(".")[2] == function, text
     number = place.rpartition(":")[2]
-    shown = [at for at, one in enumerate(rest) if f'test_loop_watch_runs.py", line {number}, in ' in one]
+    shown = [
+        at
+        for at, report_line in enumerate(remaining_lines)
+        if f'test_loop_watch_runs.py", line {number}, in ' in report_line
+    ]
     assert shown, text
-    assert rest[shown[-1] + 1].strip() == line, text
+    assert remaining_lines[shown[-1] + 1].strip() == line, text
 
 
 async def never(event: InputEvent, ctx: Any) -> None:
@@ -59,7 +63,7 @@ async def calls(event: InputEvent, ctx: Any) -> None:
     await ctx.durable_execute_async(blocks)
 
 
-@each("act, function", [(never, "never"), (calls, "blocks")])
+@each_case("act, function", [(never, "never"), (calls, "blocks")])
 def test_a_line_for_programs_names_the_line_that_waits(
     act: Any, function: str, reports: Reports, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,9 +73,9 @@ def test_a_line_for_programs_names_the_line_that_waits(
     with harness_of(act, STUCK) as harness:
         harness.push("k")
         reports(1)
-        until(lambda: [one for one in caplog.records if one.name == "flink_agents.watched"])
+        until(lambda: [record for record in caplog.records if record.name == "flink_agents.watched"])
         LEAVE.set()
-    line = next(one.getMessage() for one in caplog.records if one.name == "flink_agents.watched")
+    line = next(record.getMessage() for record in caplog.records if record.name == "flink_agents.watched")
     assert json.loads(line.removeprefix(WATCH_MARK))["where"].endswith(f" in {function}"), line
 
 
@@ -131,7 +135,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "looks":
             # Its task is there, but has not begun: the key still has the state of its last run.
-            (runs,) = [one.runs for key, one in agent_loop().actors.items() if key == "squick"]
+            (runs,) = [actor.runs for key, actor in agent_loop().actors.items() if key == "squick"]
             inner = agent_loop().waits.running_loop
             task = asyncio.create_task(inner._work(runs))
             inner._watch._runs = {task: runs}
@@ -234,7 +238,7 @@ def test_tasks_that_a_step_waits_for_are_named(reports: Reports) -> None:
         assert [line for line in lines if "asyncio.tasks.sleep, waits for asyncio.sleep(3600)" in line]
         [line] = [line for line in lines if line.endswith("in level, waits for a future")]
         assert line.startswith("  task 'Task-")
-        assert sum("  task '" in one for one in lines) == 2
+        assert sum("  task '" in report_line for report_line in lines) == 2
 
 
 def test_many_tasks_are_counted(reports: Reports) -> None:
@@ -409,7 +413,8 @@ def test_client_that_does_not_open_is_named(reports: Reports) -> None:
 
 def test_many_runs_are_told_in_short(reports: Reports) -> None:
     """They begin at once: the loop is held up until all are there."""
-    leave, count = threading.Event(), 10 * watchdog.MANY
+    leave = threading.Event()
+    count = 10 * watchdog.MANY
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input < 0:

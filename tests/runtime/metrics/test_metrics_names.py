@@ -26,7 +26,9 @@ def test_a_name_has_one_kind(group: LocalMetricGroup) -> None:
 
 
 def test_values(group: LocalMetricGroup) -> None:
-    counter, meter, gauge = group.get_counter("c"), group.get_meter("m"), group.get_gauge("g")
+    counter = group.get_counter("c")
+    meter = group.get_meter("m")
+    gauge = group.get_gauge("g")
     assert (counter.get_count(), meter.get_count(), gauge.get_value()) == (0, 0, 0)
     counter.inc()
     counter.inc(5)

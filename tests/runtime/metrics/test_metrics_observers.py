@@ -15,7 +15,7 @@ from flink_agents.api.agents.observers import ObservedRun, Phase
 from flink_agents.api.errors import ObserverError
 from flink_agents.runtime.execution import phases
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 MADE: list[Counting] = []
 
@@ -84,7 +84,7 @@ ONE_ATTEMPT: Any = {"forced_replay": False, "forced_restart": False, "crash": No
 """Another attempt has other observers."""
 
 
-def made(*observers: Any, **options: Any) -> OperatorHarness:
+def observed_harness(*observers: Any, **options: Any) -> OperatorHarness:
     options = ONE_ATTEMPT | options
     return OperatorHarness(agent(), lambda number: number, observers=observers, **options)
 
@@ -93,7 +93,7 @@ def made(*observers: Any, **options: Any) -> OperatorHarness:
     "source", [Counting(), Counting, make_counting], ids=["instance", "class", "function"]
 )
 def test_an_observer_is_told(source: Any) -> None:
-    with made(source) as harness:
+    with observed_harness(source) as harness:
         assert harness.push_all([1, 2, 3]) == [1, 2, 3]
         (observer,) = harness.observers
         assert isinstance(observer, Counting)
@@ -134,35 +134,37 @@ def test_a_run_tells_its_agent_and_its_id() -> None:
 def test_the_id_of_a_run_costs_nothing_unless_an_observer_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     monkeypatch.setattr(phases, "run_id_of", lambda *parts: read.append(parts))
-    with made(Counting) as harness:
+    with observed_harness(Counting) as harness:
         harness.push_all([1, 2])
     assert read == []
 
 
 def test_each_subtask_and_each_attempt_has_its_own() -> None:
     instance = Counting("given")
-    with made(instance, Counting, parallelism=3) as harness:
+    with observed_harness(instance, Counting, parallelism=3) as harness:
         harness.push_all(range(20))
-        each = harness.observers
-        assert len({id(one) for one in [*each, instance]}) == 7
-        told = [key for one in each if isinstance(one, Counting) for key in one.committed_keys]
-        assert sorted(told) == sorted([*range(20), *range(20)])
+        observers = harness.observers
+        assert len({id(observer) for observer in [*observers, instance]}) == 7
+        keys = [
+            key for observer in observers if isinstance(observer, Counting) for key in observer.committed_keys
+        ]
+        assert sorted(keys) == sorted([*range(20), *range(20)])
         harness.restore(harness.checkpoint())
-        assert not set(map(id, each)) & set(map(id, harness.observers))
+        assert not set(map(id, observers)) & set(map(id, harness.observers))
     assert instance.committed_keys == []
 
 
 @pytest.mark.parametrize("kind", [Raising, Exiting, Cancelling])
 def test_what_an_observer_raises_harms_no_run(kind: type[Raising], caplog: pytest.LogCaptureFixture) -> None:
-    with made(kind, Counting) as harness:
+    with observed_harness(kind, Counting) as harness:
         assert harness.push_all(range(10)) == list(range(10))
         assert harness.run_metrics["observer_errors"] > 30
-        other = harness.observers[1]
-        assert isinstance(other, Counting)
-        assert other.committed_keys == list(range(10)), "others are told all the same"
-    told = [one for one in caplog.records if one.name == "flink_agents.observers"]
-    assert len(told) == 3, "one for each method"
-    assert {one.levelno for one in told} == {logging.ERROR}
+        counting_observer = harness.observers[1]
+        assert isinstance(counting_observer, Counting)
+        assert counting_observer.committed_keys == list(range(10)), "others are told all the same"
+    records = [record for record in caplog.records if record.name == "flink_agents.observers"]
+    assert len(records) == 3, "one for each method"
+    assert {record.levelno for record in records} == {logging.ERROR}
 
 
 class Abort(BaseException):
@@ -201,11 +203,11 @@ def fetch(number: int) -> int:
 async def do_all(event: Any, ctx: Any) -> Any:
     count = ctx.short_term_memory.get("count", 0) + 1
     ctx.short_term_memory.set("count", count)
-    found = await ctx.durable_execute_async(fetch, event.input)
-    return OutputEvent(output=(found, count))
+    result = await ctx.durable_execute_async(fetch, event.input)
+    return OutputEvent(output=(result, count))
 
 
-@each("error", ERRORS)
+@each_case("error", ERRORS)
 def test_an_observer_that_raises_anything_anywhere_harms_no_run(error: type[BaseException]) -> None:
     run_beside(raising(error))
 
@@ -213,15 +215,19 @@ def test_an_observer_that_raises_anything_anywhere_harms_no_run(error: type[Base
 def run_beside(observer: type[RunObserver]) -> None:
     """Check that runs end as ever with such an observer."""
     retry = RetryPolicy(initial_interval=0.001, max_attempts=2)
-    told = Agent(name="all").add_action("do_all", [InputEvent], do_all, on_error="dead-letter", retry=retry)
+    observed_agent = Agent(name="all").add_action(
+        "do_all", [InputEvent], do_all, on_error="dead-letter", retry=retry
+    )
     options: Any = {"forced_replay": False, "forced_restart": False, "crash": None}
-    with OperatorHarness(told, lambda number: 0, observers=[observer, Counting], **options) as harness:
+    with OperatorHarness(
+        observed_agent, lambda number: 0, observers=[observer, Counting], **options
+    ) as harness:
         harness.push_all(range(5))
         while len(harness.outputs) < 4:
             harness.advance_time(1000)
         assert harness.outputs == [(0, 1), (1, 2), (2, 3), (4, 4)]
         assert [letter.error_type for letter in harness.dead_letters] == ["LookupError"]
-        (counting,) = [one for one in harness.observers if isinstance(one, Counting)]
+        (counting,) = [candidate for candidate in harness.observers if isinstance(candidate, Counting)]
         assert len(counting.committed_keys) == 5
 
 
@@ -234,8 +240,8 @@ class RaisingHandler(logging.Handler):
         raise self.error(record.name)
 
 
-@each("error", ERRORS)
-@each("filters", [False, True])
+@each_case("error", ERRORS)
+@each_case("filters", [False, True])
 def test_a_handler_of_logs_that_raises_harms_no_run(error: type[BaseException], filters: bool) -> None:
     def reject(record: logging.LogRecord) -> bool:
         raise error(record.name)
@@ -258,20 +264,20 @@ def no_observer() -> Any:
 
 @pytest.mark.parametrize("source", [Broken, no_observer])
 def test_an_observer_that_cannot_be_made_is_left_out(source: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with made(source, Counting) as harness:
+    with observed_harness(source, Counting) as harness:
         assert harness.push(2) == [2]
         assert harness.run_metrics["observer_errors"] == 1
-        assert [type(one) for one in harness.observers] == [Counting]
+        assert [type(observer) for observer in harness.observers] == [Counting]
     assert "omitted" in caplog.text
 
 
 def test_without_errors_the_metric_is_there() -> None:
-    with made(Counting) as harness:
+    with observed_harness(Counting) as harness:
         harness.push(1)
         assert harness.run_metrics["observer_errors"] == 0
 
 
-@each("source", ["text", 7, dict, threading.Lock()], ids=repr)
+@each_case("source", ["text", 7, dict, threading.Lock()], ids=repr)
 def test_what_gives_no_observer_is_refused(source: Any) -> None:
     with pytest.raises(ObserverError, match="RunObserver"):
-        made(source)
+        observed_harness(source)

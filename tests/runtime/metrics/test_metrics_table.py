@@ -14,7 +14,7 @@ from flink_agents.runtime.metrics.table import CHAT, LETTERS, METRICS, RUNTIME, 
 from flink_agents.testing import OperatorHarness
 
 ROOT = Path(__file__).parents[3]
-OWN = {one.name for one in METRICS}
+OWN = {metric.name for metric in METRICS}
 OF_FLINK = {"flink_jobmanager_job_numberOfFailedCheckpoints"}
 PLAIN: dict[str, Any] = {"forced_replay": False, "forced_restart": False, "crash": None}
 
@@ -25,21 +25,21 @@ def test_the_reference_page_is_the_table() -> None:
 
 
 def test_each_metric_of_the_code_is_in_the_table() -> None:
-    made = re.compile(r'(?:get_counter|get_gauge|get_histogram|get_meter|\bcount)\(\s*"(\w+)"')
+    pattern = re.compile(r'(?:get_counter|get_gauge|get_histogram|get_meter|\bcount)\(\s*"(\w+)"')
     missing = {
         f"{file.relative_to(ROOT)}: {name}"
         for part in ("runtime", "models", "connectors")
         for file in (ROOT / "flink_agents" / part).rglob("*.py")
-        for name in made.findall(file.read_text("utf-8"))
+        for name in pattern.findall(file.read_text("utf-8"))
         if name not in OWN
     }
     assert missing == set()
 
 
 def test_names_are_unique_and_meanings_are_sentences() -> None:
-    places = [(one.group, one.name) for one in METRICS]
+    places = [(metric.group, metric.name) for metric in METRICS]
     assert len(places) == len(set(places))
-    assert [one.name for one in METRICS if not one.meaning.endswith(".")] == []
+    assert [metric.name for metric in METRICS if not metric.meaning.endswith(".")] == []
 
 
 async def act(event: Any, ctx: RunnerContext) -> Any:
@@ -58,16 +58,16 @@ def test_what_a_job_reports_is_in_the_table() -> None:
     with OperatorHarness(agent, lambda value: value, **PLAIN) as harness:
         harness.push_all(["plain", "fail", "sleep", "signal"])
         harness.signal("nobody", "x", wait="nobody|0|a|b|1")
-        found = harness.run_metrics
-        assert (found["waits_suspended"], found["waits_timer"], found["waits_signal"]) == (2, 1, 1)
-        names = {name for name in found if "." not in name}
+        metrics = harness.run_metrics
+        assert (metrics["waits_suspended"], metrics["waits_timer"], metrics["waits_signal"]) == (2, 1, 1)
+        names = {name for name in metrics if "." not in name}
         assert names - OWN == set()
-        always = {one.name for one in METRICS if one.always and one.group == RUNTIME}
+        always = {metric.name for metric in METRICS if metric.always and metric.group == RUNTIME}
         assert always - names == set()
         harness.signal("signal", "go")
         harness.advance_time(61_000)
-        found = harness.run_metrics
-        assert (found["waits_suspended"], found["waits_timer"], found["waits_oldest_ms"]) == (0, 0, 0)
+        metrics = harness.run_metrics
+        assert (metrics["waits_suspended"], metrics["waits_timer"], metrics["waits_oldest_ms"]) == (0, 0, 0)
 
 
 def test_alert_rules_use_metrics_that_exist() -> None:
@@ -78,12 +78,12 @@ def test_alert_rules_use_metrics_that_exist() -> None:
         assert rule["annotations"]["summary"]
         patterns = re.findall(r'__name__=~"([^"]+)"', expr)
         for pattern in patterns:
-            known = [
-                one
-                for one in METRICS
-                if one.group != LETTERS and re.fullmatch(pattern, _prometheus(one.group, one.name))
+            matches = [
+                metric
+                for metric in METRICS
+                if metric.group != LETTERS and re.fullmatch(pattern, _prometheus(metric.group, metric.name))
             ]
-            assert len(known) == 1, f"{rule['alert']}: {pattern}"
+            assert len(matches) == 1, f"{rule['alert']}: {pattern}"
         plain = set(re.findall(r"\bflink_\w+", re.sub(r'"[^"]*"', "", expr)))
         assert plain <= OF_FLINK and (patterns or plain)
     text = str(rules)

@@ -85,7 +85,7 @@ def test_the_outcome_of_an_approval_leaves_although_the_action_fails_behind_it()
     [request] = harness.approvals
     harness.approve(request)
     assert harness.approvals == []
-    assert [one.decision for one in harness.approval_outcomes] == [Decision.APPROVED]
+    assert [outcome.decision for outcome in harness.approval_outcomes] == [Decision.APPROVED]
     assert [letter.error_type for letter in harness.dead_letters] == ["ValueError"]
 
 
@@ -98,7 +98,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends(agent: type[Agent]) -> No
     assert harness.approvals == []
     harness.approve(request)
     harness.advance_time(10_000)
-    assert [one.decision for one in harness.approval_outcomes] == [Decision.ENDED]
+    assert [outcome.decision for outcome in harness.approval_outcomes] == [Decision.ENDED]
     assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.DUPLICATE]
 
 
@@ -122,10 +122,10 @@ def test_an_answer_that_changes_what_json_says_nothing_of_is_a_stray(agent_harne
 
 def test_an_answer_to_what_a_lost_run_asked_approves_nothing_else(agent_harness: Make) -> None:
     harness = agent_harness(Shows)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a small refund")
     [lost] = harness.approvals
-    harness.restore(before)
+    harness.restore(snapshot)
     # Nothing was recorded of it, and another input comes first.
     harness.push("a large refund")
     [request] = harness.approvals

@@ -23,7 +23,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events.approvals import ApprovalDeniedEvent, ApprovalRequest, Decision
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 Make = Callable[..., OperatorHarness]
 
@@ -118,13 +118,15 @@ def test_requests_tell_what_is_to_be_done(agent_harness: Make) -> None:
     harness = agent_harness(Pays)
     harness.push(KETTLE)
     harness.approve(harness.approvals[0])
-    [asked] = [one for one in harness.side_output("approval-requests") if isinstance(one, ApprovalRequest)]
-    assert asked.what == "action refund"
-    assert asked.arguments == {"input": {"order": "kettle", "amount": 40.0}}
-    other = agent_harness(PaysByTool)
-    other.push(KETTLE)
-    assert other.approvals[0].what == "tool pay"
-    assert other.approvals[0].arguments == {"order": "kettle", "amount": 40.0}
+    [request] = [
+        output for output in harness.side_output("approval-requests") if isinstance(output, ApprovalRequest)
+    ]
+    assert request.what == "action refund"
+    assert request.arguments == {"input": {"order": "kettle", "amount": 40.0}}
+    tool_harness = agent_harness(PaysByTool)
+    tool_harness.push(KETTLE)
+    assert tool_harness.approvals[0].what == "tool pay"
+    assert tool_harness.approvals[0].arguments == {"order": "kettle", "amount": 40.0}
 
 
 def test_an_answer_changes_the_event_of_an_action() -> None:
@@ -160,7 +162,7 @@ def test_arguments_that_do_not_fit_are_a_stray_and_the_run_waits_on(
     harness = agent_harness(agent)
     harness.push(KETTLE)
     assert harness.approve(harness.approvals[0], wrong) == []
-    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
+    assert [str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals] == ["invalid"]
     assert harness.approve(harness.approvals[0]) == ["kettle: paid 40"]
 
 
@@ -207,15 +209,15 @@ def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
     [request] = harness.approvals
     harness.approve(request)
     assert harness.deny(request) == []
-    assert [str(one.reason) for one in harness.unmatched_signals] == ["duplicate"]
+    assert [str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals] == ["duplicate"]
     assert len(harness.approval_outcomes) == 1
 
 
 NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), Decimal("NaN"), "NaN", "Infinity", "-inf", "1e999"]
 
 
-@each("number", NO_NUMBERS)
-@each("agent", [Pays, PaysByTool])
+@each_case("number", NO_NUMBERS)
+@each_case("agent", [Pays, PaysByTool])
 def test_no_answer_brings_a_number_that_is_none(agent: type[Agent], number: Any) -> None:
     """Not by the console or the command line, and not by a record that somebody wrote."""
     changed = {"input": {"order": "kettle", "amount": number}} if agent is Pays else {"amount": number}
@@ -230,9 +232,9 @@ def test_no_answer_brings_a_number_that_is_none(agent: type[Agent], number: Any)
             with pytest.raises(ValidationError, match="numbers must be finite"):
                 request.approve(changed)
         signal = request.approve()
-        said = {**signal.value, "arguments": changed}
-        assert harness.signal(signal.key, signal.name, said, wait=signal.wait) == []
-        assert {str(one.reason) for one in harness.unmatched_signals} == {"invalid"}
+        answer = {**signal.value, "arguments": changed}
+        assert harness.signal(signal.key, signal.name, answer, wait=signal.wait) == []
+        assert {str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals} == {"invalid"}
         assert effects == []
         assert harness.approve(request) == ["kettle: paid 40"]
     assert effects == [("kettle", 40)]
@@ -250,17 +252,17 @@ def test_an_answer_to_the_request_of_another_job_does_not_fit(agent_harness: Mak
     assert old.id != new.id
     assert old.id.rpartition("|")[0] == new.id.rpartition("|")[0]
     assert harness.approve(old) == []
-    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
+    assert [str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals] == ["invalid"]
     assert harness.approve(new) == ["kettle: paid 40"]
 
 
 def test_the_id_of_a_request_is_the_same_after_a_crash(agent_harness: Make) -> None:
     harness = agent_harness(Pays)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push(KETTLE)
     [first] = harness.approvals
     harness.advance_time(5_000)
-    harness.recover(before)
+    harness.recover(snapshot)
     [again] = harness.approvals
     assert again.id == first.id
     assert harness.approve(first) == ["kettle: paid 40"]
@@ -326,7 +328,7 @@ def test_several_requests_of_a_run_are_answered_in_any_order(order: tuple[int, .
     harness = OperatorHarness(Both, crash="everywhere")
     harness.push(["a", "b", "c"])
     requests = harness.approvals
-    assert [one.arguments["order"] for one in requests] == ["a", "b", "c"]
+    assert [request.arguments["order"] for request in requests] == ["a", "b", "c"]
     for number in order:
         assert len(effects) == order.index(number)
         harness.approve(requests[number])
@@ -385,7 +387,7 @@ def test_500_approvals_are_answered_in_random_order_across_a_restart(agent_harne
     harness = agent_harness(Asks, key_selector=lambda number: number, config={"run.max-in-flight": 4})
     harness.push_all(range(ANSWERS))
     requests = harness.approvals
-    assert len({one.id for one in requests}) == ANSWERS
+    assert len({approval.id for approval in requests}) == ANSWERS
     chance.shuffle(requests)
 
     def answer(one: ApprovalRequest) -> None:
@@ -393,16 +395,18 @@ def test_500_approvals_are_answered_in_random_order_across_a_restart(agent_harne
         harness.approve(one) if number % 3 else harness.deny(one, f"no {number}")
 
     third = ANSWERS // 3
-    for one in requests[:third]:
-        answer(one)
-    before = harness.snapshot()
-    for one in requests[third : 2 * third]:
-        answer(one)
-    harness.recover(before, parallelism=2)
-    for one in requests[2 * third :]:
-        answer(one)
-    expected = [f"{one}: paid {one}" if one % 3 else f"{one}: no {one}" for one in range(ANSWERS)]
+    for request in requests[:third]:
+        answer(request)
+    snapshot = harness.snapshot()
+    for request in requests[third : 2 * third]:
+        answer(request)
+    harness.recover(snapshot, parallelism=2)
+    for request in requests[2 * third :]:
+        answer(request)
+    expected = [
+        f"{number}: paid {number}" if number % 3 else f"{number}: no {number}" for number in range(ANSWERS)
+    ]
     assert sorted(harness.outputs) == sorted(expected)
-    assert sorted(effects) == sorted((str(one), one) for one in range(ANSWERS) if one % 3)
+    assert sorted(effects) == sorted((str(number), number) for number in range(ANSWERS) if number % 3)
     assert harness.approvals == [] and harness.unmatched_signals == []
     assert len(harness.approval_outcomes) == ANSWERS

@@ -54,10 +54,10 @@ def gated(gates: Gates) -> Agent:
     """An agent that counts the inputs of its key after a call that passes a gate."""
 
     async def act(event: InputEvent, ctx: Any) -> OutputEvent:
-        before = ctx.short_term_memory.get("count", 0)
+        previous_count = ctx.short_term_memory.get("count", 0)
         await gates.pass_through(event.input)
-        ctx.short_term_memory.set("count", before + 1)
-        return OutputEvent(output=(event.input, before, ctx.sequence_number))
+        ctx.short_term_memory.set("count", previous_count + 1)
+        return OutputEvent(output=(event.input, previous_count, ctx.sequence_number))
 
     return Agent(name="gated").add_action("act", [InputEvent], act)
 
@@ -222,13 +222,13 @@ def test_closing_ends_what_runs(make: MakeHarness, gates: Gates) -> None:
             ended.set()
 
     agent = Agent(name="endless").add_action("act", [InputEvent], act)
-    before = set(threading.enumerate())
+    previous_threads = set(threading.enumerate())
     harness = OperatorHarness(agent, forced_serialization=False, auto_run=False)
     harness.push(1)
     gates.wait_for(1)
     harness.close()
     assert ended.is_set()
-    started = set(threading.enumerate()) - before
+    started = set(threading.enumerate()) - previous_threads
     assert not [thread for thread in started if thread.name == "agent-loop"]
 
 

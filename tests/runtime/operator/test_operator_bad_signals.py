@@ -52,8 +52,8 @@ class Listens(Agent):
 def test_a_signal_with_a_name_or_id_that_is_no_text_is_a_stray(agent_harness: Make, bad: Any) -> None:
     harness = agent_harness(Listens)
     harness.push("a")
-    given = {"name": "said", **bad}
-    harness.signal(0, given.pop("name"), "bad", **given)
+    arguments = {"name": "said", **bad}
+    harness.signal(0, arguments.pop("name"), "bad", **arguments)
     assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.INVALID]
     assert harness.signal(0, "said", "good", id="1") == ["good"]
 

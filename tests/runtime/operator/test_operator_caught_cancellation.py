@@ -35,10 +35,10 @@ class Suppresses(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> list[OutputEvent]:
         ctx.emit_to("asides", "asked")
-        said: Any = "nothing"
+        answer: Any = "nothing"
         with contextlib.suppress(asyncio.CancelledError):
-            said = await ctx.wait_for_signal("said")
-        return [OutputEvent(output=said)]
+            answer = await ctx.wait_for_signal("said")
+        return [OutputEvent(output=answer)]
 
 
 class Yields(Agent):
@@ -48,10 +48,10 @@ class Yields(Agent):
     async def work(self, event: InputEvent, ctx: Any) -> AsyncIterator[OutputEvent]:
         ctx.emit_to("asides", "asked")
         try:
-            said = await ctx.wait_for_signal("said")
+            answer = await ctx.wait_for_signal("said")
         except asyncio.CancelledError:
-            said = "cancelled"
-        yield OutputEvent(output=said)
+            answer = "cancelled"
+        yield OutputEvent(output=answer)
 
 
 class AsksOneThatCatches(Agent):
@@ -95,4 +95,4 @@ def test_an_approval_comes_in_its_place(agent_harness: Make, agent: type[Agent])
     assert harness.push("a") == []
     [request] = harness.approvals
     assert harness.approve(request) == ["approved"]
-    assert [str(one.decision) for one in harness.approval_outcomes] == ["approved"]
+    assert [str(outcome.decision) for outcome in harness.approval_outcomes] == ["approved"]

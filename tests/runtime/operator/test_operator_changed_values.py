@@ -14,7 +14,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
 from tests.runtime.serde.test_serde_changed_classes import FITS, WRONG_FIELD
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
@@ -93,9 +93,9 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
     with OperatorHarness(agent, config={"run.may-suspend": "true"}, **PLAIN) as harness:
         begin(harness)
         assert harness.outputs == []
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         edit(kind, change, upgrade)
-        harness.restore(before)
+        harness.restore(snapshot)
         resume(harness)
         if harness.unmatched_signals:
             # A signal that does not fit ends no wait: it leaves as a stray, with the reason.
@@ -103,9 +103,9 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
         return list(harness.outputs)
 
 
-@each("kind", KINDS)
-@each("change", CHANGES)
-@each("place", PLACES)
+@each_case("kind", KINDS)
+@each_case("change", CHANGES)
+@each_case("place", PLACES)
 def test_values_of_an_edited_class_fit_or_are_named(kind: str, change: str, place: str) -> None:
     if (kind, change) in FITS:
         assert outputs_after(place, kind, change) == [FITS[kind, change]]
@@ -123,8 +123,8 @@ def upgrade_of(kind: str, change: str) -> tuple[str, Any]:
     """Return the source of an upgrade from the old class to the new one, and what a value of it is then."""
     if change == "moved":
         return f"@upgrades('{MODULE}:Thing')\n", "TEA" if kind == "enum" else {"name": "tea", "count": 3}
-    body, made = _UPGRADED[("enum" if kind == "enum" else "fields", change)]
-    return f"@upgrades('{MODULE}:Thing')\ndef upgrade(old):\n    return {body}\n\n", made
+    body, expected = _UPGRADED[("enum" if kind == "enum" else "fields", change)]
+    return f"@upgrades('{MODULE}:Thing')\ndef upgrade(old):\n    return {body}\n\n", expected
 
 
 _UPGRADED: dict[tuple[str, str], tuple[str, Any]] = {
@@ -163,13 +163,13 @@ _UPGRADED: dict[tuple[str, str], tuple[str, Any]] = {
 """Functions that upgrade old values, and what these are then; a member that is still there fits as it is."""
 
 
-@each("kind", KINDS)
-@each("change", CHANGES)
-@each("place", PLACES)
+@each_case("kind", KINDS)
+@each_case("change", CHANGES)
+@each_case("place", PLACES)
 def test_an_upgrade_carries_values_over(kind: str, change: str, place: str) -> None:
-    upgrade, made = upgrade_of(kind, change)
+    upgrade, expected = upgrade_of(kind, change)
     with versions():
-        assert outputs_after(place, kind, change, upgrade) == [made]
+        assert outputs_after(place, kind, change, upgrade) == [expected]
 
 
 # -- fields of events themselves -----------------------------------------------------
@@ -225,13 +225,14 @@ EVENT_UPGRADES = {
 def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
     define(MODULE, EVENT + "    name: str\n    count: int\n")
     delay = 60 if delayed else None
-    config, store = {"run.may-suspend": "true"}, Faults().store
+    config = {"run.may-suspend": "true"}
+    store = Faults().store
     with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as former:
         former.push("x")
-        before = former.snapshot()
+        snapshot = former.snapshot()
         define(MODULE, EVENT + EVENT_CHANGES[change][0] + "\n" + upgrade)
         with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as harness:
-            harness.restore(before)
+            harness.restore(snapshot)
             if delayed:
                 harness.advance_time(61_000)
             else:
@@ -239,8 +240,8 @@ def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
             return list(harness.outputs)
 
 
-@each("change", EVENT_CHANGES)
-@each("delayed", [False, True])
+@each_case("change", EVENT_CHANGES)
+@each_case("delayed", [False, True])
 def test_recorded_events_of_an_edited_class_fit_or_are_named(change: str, delayed: bool) -> None:
     expected = EVENT_CHANGES[change][1]
     if isinstance(expected, dict):
@@ -252,10 +253,12 @@ def test_recorded_events_of_an_edited_class_fit_or_are_named(change: str, delaye
     assert "Thing" in text and expected in text and "upgrades" in text
 
 
-@each("change", EVENT_UPGRADES)
-@each("delayed", [False, True])
+@each_case("change", EVENT_UPGRADES)
+@each_case("delayed", [False, True])
 def test_recorded_events_are_upgraded(change: str, delayed: bool) -> None:
     body = EVENT_UPGRADES[change]
     upgrade = f"@upgrades('{MODULE}:Thing')\ndef upgrade(fields):\n    return {body}\n"
-    made = events_after(change, delayed, upgrade)
-    assert made == [plain(eval(body, {**vars(sys.modules[MODULE]), "fields": {"name": "tea", "count": 3}}))]
+    outputs = events_after(change, delayed, upgrade)
+    assert outputs == [
+        plain(eval(body, {**vars(sys.modules[MODULE]), "fields": {"name": "tea", "count": 3}}))
+    ]

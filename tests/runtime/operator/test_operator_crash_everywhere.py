@@ -140,13 +140,13 @@ DEFECTIVE: list[tuple[type[Agent], str, str]] = [
 )
 def test_agents_that_a_crash_changes_are_found(agent: type[Agent], what: str, where: str) -> None:
     with OperatorHarness(agent, crash="everywhere", forced_serialization=False) as harness:
-        with pytest.raises(RecoveryMismatchError) as found:
+        with pytest.raises(RecoveryMismatchError) as caught:
             harness.push_all(["a", "b"])
-    assert found.value.difference == what
-    assert where in found.value.crash_point
+    assert caught.value.difference == what
+    assert where in caught.value.crash_point
     if what != "the end":
-        assert found.value.key == 0
-    text = str(found.value)
+        assert caught.value.key == 0
+    text = str(caught.value)
     assert "expected: " in text and "found: " in text and "fix: usual causes" in text
 
 
@@ -154,9 +154,9 @@ def test_the_first_run_that_differs_is_named() -> None:
     """The first input gives nothing that can differ."""
     with OperatorHarness(Second, lambda word: "k", crash="everywhere", forced_serialization=False) as harness:
         assert harness.push("a") == [0]
-        with pytest.raises(RecoveryMismatchError, match="key 'k', from sequence 1 on") as found:
+        with pytest.raises(RecoveryMismatchError, match="key 'k', from sequence 1 on") as caught:
             harness.push("b")
-    assert (found.value.key, found.value.sequence_number) == ("k", 1)
+    assert (caught.value.key, caught.value.sequence_number) == ("k", 1)
 
 
 # -- agents that no crash changes -------------------------------------------------------------
@@ -224,12 +224,12 @@ async def refuse(word: str) -> None:
 class Caught(Agent):
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        told = ""
+        message = ""
         try:
             await ctx.durable_execute_async(refuse, event.input)
         except ValueError as error:
-            told = str(error)
-        return OutputEvent(output=(told, await ctx.durable_execute_async(fetch_async, event.input)))
+            message = str(error)
+        return OutputEvent(output=(message, await ctx.durable_execute_async(fetch_async, event.input)))
 
 
 class Hedge(Agent):
@@ -241,7 +241,7 @@ class Hedge(Agent):
         fast = asyncio.ensure_future(ctx.durable_execute_async(fetch_async, "fast", 0.01))
         done, _ = await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
         slow.cancel()
-        return OutputEvent(output=[one.result() for one in done])
+        return OutputEvent(output=[task.result() for task in done])
 
 
 def look_up(word: str) -> Any:
@@ -267,8 +267,10 @@ SOUND: list[type[Agent]] = [Straight, NoCalls, Flaky, Letters, Caught, Hedge, Re
 def test_agents_that_no_crash_changes_pass(agent: type[Agent]) -> None:
     with OperatorHarness(agent, lambda word: word[0], crash=None, forced_replay=False) as plain:
         plain.push_all(["ab", "ba", "ac"])
-        expected, effects = list(plain.outputs), list(DONE)
-        memory, letters = plain.memory("a"), len(plain.dead_letters)
+        expected = list(plain.outputs)
+        effects = list(DONE)
+        memory = plain.memory("a")
+        letters = len(plain.dead_letters)
     DONE.clear()
     with OperatorHarness(agent, lambda word: word[0], crash="everywhere") as harness:
         assert harness.push_all(["ab", "ba", "ac"]) == expected
@@ -310,10 +312,10 @@ def test_calls_that_are_recorded_and_made_again_are_an_error(
 
     monkeypatch.setattr(MemoryStore, "scan", forgetful)
     with OperatorHarness(agent, crash="everywhere") as harness:
-        with pytest.raises(RecoveryMismatchError, match="fetch_async was called again") as found:
+        with pytest.raises(RecoveryMismatchError, match="fetch_async was called again") as caught:
             harness.push("a")
-    assert found.value.difference == "effects"
-    assert "after append 0" in found.value.crash_point
+    assert caught.value.difference == "effects"
+    assert "after append 0" in caught.value.crash_point
 
 
 class Racing(Agent):
@@ -323,8 +325,8 @@ class Racing(Agent):
     async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
         call = asyncio.ensure_future(ctx.durable_execute_async(fetch_async, event.input, 0.2))
         done, _ = await asyncio.wait({call}, timeout=0.02)
-        other = None if done else await ctx.durable_execute_async(fetch_async, "b")
-        return OutputEvent(output=(other, await call))
+        other_result = None if done else await ctx.durable_execute_async(fetch_async, "b")
+        return OutputEvent(output=(other_result, await call))
 
 
 def test_answers_take_their_time_where_a_timer_decides() -> None:
@@ -429,7 +431,9 @@ def test_metrics_count_once() -> None:
 
 
 def test_no_thread_is_left() -> None:
-    before = set(threading.enumerate())
+    previous_threads = set(threading.enumerate())
     with OperatorHarness(Straight, crash="everywhere") as harness:
         harness.push("a")
-    assert not [one for one in set(threading.enumerate()) - before if one.name == "agent-loop"]
+    assert not [
+        thread for thread in set(threading.enumerate()) - previous_threads if thread.name == "agent-loop"
+    ]

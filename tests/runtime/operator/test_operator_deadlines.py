@@ -112,12 +112,12 @@ def test_a_request_for_an_approval_expires_with_its_run(agent_harness: Make) -> 
             return OutputEvent(output="paid")
 
     harness = agent_harness(Pays, config=HOUR)
-    begun = harness.current_time
+    start_ms = harness.current_time
     harness.push("a")
     [request] = harness.side_output(APPROVALS_TAG)
-    assert request.expires_at == begun + 3_600_000
+    assert request.expires_at == start_ms + 3_600_000
     assert harness.advance_time(3_600_000) == ["given up"]
-    assert [str(one.decision) for one in harness.side_output(APPROVALS_TAG)[1:]] == ["expired"]
+    assert [str(outcome.decision) for outcome in harness.side_output(APPROVALS_TAG)[1:]] == ["expired"]
 
 
 def test_another_deadline_counts_for_runs_that_go_on(agent_harness: Make) -> None:

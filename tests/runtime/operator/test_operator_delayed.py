@@ -58,7 +58,10 @@ def test_what_is_to_come_can_be_listed(make: Make) -> None:
     harness = make(Plain)
     now = harness.current_time
     harness.push(("a", 10, timedelta(hours=1), 0.0004))
-    shown = [(one.event, one.due - now, one.action, one.sequence_number) for one in harness.delayed()]
+    shown = [
+        (delayed_event.event, delayed_event.due - now, delayed_event.action, delayed_event.sequence_number)
+        for delayed_event in harness.delayed()
+    ]
     assert shown == [(Later(what="a2"), 1, "take", 0), (Later(what="a0"), 10_000, "take", 0)] + [
         (Later(what="a1"), 3_600_000, "take", 0)
     ]
@@ -108,7 +111,7 @@ def test_an_event_comes_behind_the_inputs_that_wait(make: Make) -> None:
 def test_what_a_run_sent_before_it_was_suspended_is_sent_once(make: Make) -> None:
     harness = make(Sleeps)
     harness.push("a")
-    assert [one.event for one in harness.delayed()] == [Later(what="before")]
+    assert [delayed_event.event for delayed_event in harness.delayed()] == [Later(what="before")]
     harness.restore(harness.snapshot())
     harness.advance_time(10_000)
     assert harness.outputs == ["a", "before"]
@@ -129,9 +132,9 @@ def test_events_survive_a_restore_at_another_parallelism(make: Make, parallelism
 def test_a_restore_behind_the_time_of_an_event_delivers_it(make: Make) -> None:
     harness = make(Plain)
     harness.push(("a", 10))
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     assert harness.advance_time(10_000) == ["a0"]
-    harness.restore(before)
+    harness.restore(snapshot)
     assert harness.outputs == ["a"]
     assert harness.advance_time(0) == ["a0"]
     assert harness.sequence_number() == 2
@@ -157,7 +160,7 @@ CASES: list[tuple[type[Agent], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("agent", "inputs", "outputs"), CASES, ids=[one[0].__name__ for one in CASES])
+@pytest.mark.parametrize(("agent", "inputs", "outputs"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_a_crash_at_any_moment_makes_no_difference(
     make: Make, agent: type[Agent], inputs: list[Any], outputs: list[Any]
 ) -> None:
@@ -175,12 +178,13 @@ def test_calls_that_a_dead_attempt_recorded_are_not_made_again(make: Make, agent
     begin = harness.snapshot()
     harness.push(1)
     harness.advance_time(10_000)
-    outputs, made = list(harness.outputs), list(calls)
+    outputs = list(harness.outputs)
+    previous_calls = list(calls)
     # The checkpoint is older than the run that sent the event, and both were recorded.
     harness.recover(begin)
     harness.advance_time(10_000)
     assert harness.outputs == outputs
-    assert calls == made
+    assert calls == previous_calls
 
 
 def test_the_time_of_an_event_is_that_of_the_record_of_its_action(make: Make) -> None:
@@ -190,7 +194,7 @@ def test_the_time_of_an_event_is_that_of_the_record_of_its_action(make: Make) ->
     [sent] = harness.delayed()
     harness.advance_time(4_000)
     harness.recover(begin)
-    assert [one.due for one in harness.delayed()] == [sent.due]
+    assert [delayed_event.due for delayed_event in harness.delayed()] == [sent.due]
 
 
 def test_an_action_that_fails_has_sent_nothing(make: Make) -> None:
@@ -301,13 +305,13 @@ def test_lineage_says_which_run_sent_an_event(make: Make) -> None:
     first, second, third = harness.outputs
     assert second.value[:3] == (first.value, "take", 0)
     assert third.value[:3] == (second.value[3], "later", 1)
-    assert [one.lineage.sequence_number for one in harness.outputs] == [0, 1, 2]
-    assert [one.lineage.parent for one in harness.outputs] == [
+    assert [output.lineage.sequence_number for output in harness.outputs] == [0, 1, 2]
+    assert [output.lineage.parent for output in harness.outputs] == [
         None,
         first.lineage.run_id,
         second.lineage.run_id,
     ]
-    assert len({one.lineage.id for one in harness.outputs}) == 3
+    assert len({output.lineage.id for output in harness.outputs}) == 3
 
 
 @pytest.mark.parametrize(
@@ -344,8 +348,8 @@ def test_what_nobody_could_take_is_refused_when_it_is_sent(make: Make) -> None:
     class Bad(Agent):
         @action(InputEvent)
         def take(self, event: InputEvent, ctx: Any) -> None:
-            given = {"event": Unknown(), "value": 1, "object": Later(what=object())}[event.input]
-            ctx.send_event(given, delay=1)
+            bad_event = {"event": Unknown(), "value": 1, "object": Later(what=object())}[event.input]
+            ctx.send_event(bad_event, delay=1)
 
         @action(Later)
         def later(self, event: Later, ctx: Any) -> None: ...
@@ -382,8 +386,8 @@ def test_an_agent_whose_new_code_sends_nothing_later_gets_what_was_sent(make: Ma
         def other(self, event: Later, ctx: Any) -> OutputEvent:
             return OutputEvent(output=("newer", event.what))
 
-    before = make(Plain)
-    before.push(("a", 10))
+    old_harness = make(Plain)
+    old_harness.push(("a", 10))
     after = make(Newer)
-    after.restore(before.snapshot())
-    assert after.advance_time(before.current_time - after.current_time + 10_000) == [("newer", "a0")]
+    after.restore(old_harness.snapshot())
+    assert after.advance_time(old_harness.current_time - after.current_time + 10_000) == [("newer", "a0")]

@@ -31,20 +31,20 @@ class Forgets(Agent):
 
 def test_the_end_of_the_input_waits_for_events(make: Make) -> None:
     harness = make(Chained)
-    begun = harness.current_time
+    start_ms = harness.current_time
     harness.push(1)
     assert harness.end_input() == [(1, 1), (1, 0)]
-    assert harness.current_time >= begun + 20_000
+    assert harness.current_time >= start_ms + 20_000
     assert harness.delayed() == []
 
 
 def test_the_end_of_the_input_waits_for_events_of_all_keys(make: Make) -> None:
     # How far the clock goes on while one key waits for another one is not the same in each execution.
     harness = make(Chained, lambda number: number % 2, crash=None)
-    begun = harness.current_time
+    start_ms = harness.current_time
     harness.push_all([1, 2])
     assert sorted(harness.end_input()) == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert harness.current_time >= begun + 20_000
+    assert harness.current_time >= start_ms + 20_000
     assert [harness.delayed(key) for key in (0, 1)] == [[], []]
 
 
@@ -63,13 +63,13 @@ def test_the_end_of_the_input_skips_the_time_of_events(make: Make, agent: type[A
         harness.run_until_idle()
         # What is sent behind the end stays in state.
         assert harness.end_input() == [(1, 1)]
-        assert [one.event for one in harness.delayed()] == [Later(what=1)]
+        assert [delayed_event.event for delayed_event in harness.delayed()] == [Later(what=1)]
         assert harness.run_metrics["delayed_events_left"] >= 1
     else:
         harness.push("a")
         harness.run_until_idle()
         assert harness.end_input() == ["a", "before"]
-        assert [one.event for one in harness.delayed()] == [Later(what="behind")]
+        assert [delayed_event.event for delayed_event in harness.delayed()] == [Later(what="behind")]
 
 
 # -- event time -----------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def test_a_run_of_a_delayed_event_is_replayed_for_debugging(make: Make) -> None:
     harness = make(Calls, store=lambda: MemoryStore(place))
     harness.push(1)
     assert harness.advance_time(10_000) == [(10, 1010)]
-    [(key, journal)] = [one for one in place.journals.items() if 1 in one[1].runs]
-    found = replay_run(Calls, key, journal.runs[1])
-    assert found.outputs == [(10, 1010)]
-    assert found.ended is None
-    assert found.memory == {"count": 1}
+    [(key, journal)] = [pair for pair in place.journals.items() if 1 in pair[1].runs]
+    replay = replay_run(Calls, key, journal.runs[1])
+    assert replay.outputs == [(10, 1010)]
+    assert replay.ended is None
+    assert replay.memory == {"count": 1}
 
 
 def test_the_end_of_the_input_takes_a_key_at_its_latest_time() -> None:

@@ -19,14 +19,14 @@ from flink_agents.api.errors import (
     UnserializableValueError,
 )
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def out(value: Any) -> OutputEvent:
     return OutputEvent(output=value)
 
 
-def one(func: Any, **options: Any) -> OperatorHarness:
+def harness_of(func: Any, **options: Any) -> OperatorHarness:
     """An agent whose only action is ``func``."""
     return OperatorHarness(Agent(name="one").add_action("act", [InputEvent], func), **options)
 
@@ -132,7 +132,7 @@ RESULTS: list[tuple[Any, list[Any]]] = [
 
 @pytest.mark.parametrize(("func", "expected"), RESULTS, ids=[func.__name__ for func, _ in RESULTS])
 def test_what_an_action_gives_is_emitted_in_order(func: Any, expected: list[Any]) -> None:
-    harness = one(func)
+    harness = harness_of(func)
     assert harness.push(None) == expected
     assert harness.push(None) == expected
     harness.close()
@@ -170,8 +170,8 @@ BAD_RESULTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@each("how", ["return", "async return", "yield", "async yield", "send"])
-@each(("result", "text"), BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
+@each_case("how", ["return", "async return", "yield", "async yield", "send"])
+@each_case(("result", "text"), BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
 def test_what_is_no_event_is_a_named_error(how: str, result: Any, text: str) -> None:
     def returning(event: InputEvent, ctx: Any) -> Any:
         return result
@@ -195,7 +195,7 @@ def test_what_is_no_event_is_a_named_error(how: str, result: Any, text: str) -> 
         "async yield": async_yielding,
         "send": sending,
     }[how]
-    harness = one(func, forced_serialization=False)
+    harness = harness_of(func, forced_serialization=False)
     expected = text if how.endswith("return") else type(result).__name__
     with action_fails(NotAnEventError, expected):
         harness.push(None)
@@ -213,7 +213,7 @@ def test_sending_none_is_a_named_error() -> None:
 )
 def test_event_that_no_action_takes_is_a_named_error(event: Event) -> None:
     with action_fails(UnknownEventError, event.event_type):
-        one(lambda _, ctx: ctx.send_event(event)).push(None)
+        harness_of(lambda _, ctx: ctx.send_event(event)).push(None)
 
 
 def test_output_that_flink_cannot_pass_on_is_a_named_error() -> None:
@@ -316,7 +316,7 @@ def test_limit_counts_all_events_of_a_run(count: int, fails: bool) -> None:
     def act(event: InputEvent, ctx: Any) -> Any:
         return [out(n) for n in range(event.input)]
 
-    harness = one(act, config={"run.max-events": 3})
+    harness = harness_of(act, config={"run.max-events": 3})
     if fails:
         with action_fails(EventLimitError, "run.max-events"):
             harness.push(count)

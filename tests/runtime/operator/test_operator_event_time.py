@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, left, look, on_time
+from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, look, on_time, timed_outputs
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
@@ -43,7 +43,7 @@ def test_the_watermark_behind_stays_behind_what_is_not_committed(hold_harness: M
     assert look(harness) == 450
     harness.watermark(2000)
     assert look(harness) == 2000
-    assert sorted(left(harness)) == [(n, 100 * n) for n in range(10)]
+    assert sorted(timed_outputs(harness)) == [(n, 100 * n) for n in range(10)]
     assert on_time(harness)
 
 
@@ -56,10 +56,10 @@ def test_outputs_that_are_younger_pass_the_run_that_is_waited_for(hold_harness: 
     harness.watermark(6000)
     while not harness.outputs:
         harness.advance_time(10)
-    assert (left(harness), look(harness)) == ([("quick", 5000)], 999)
+    assert (timed_outputs(harness), look(harness)) == ([("quick", 5000)], 999)
     CLOSED.clear()
     harness.run_until_idle()
-    assert (left(harness)[1:], look(harness), on_time(harness)) == ([("slow", 1000)], 6000, True)
+    assert (timed_outputs(harness)[1:], look(harness), on_time(harness)) == ([("slow", 1000)], 6000, True)
 
 
 def test_a_watermark_below_waits_for_nobody(hold_harness: MakeHarness) -> None:
@@ -81,13 +81,13 @@ def test_each_output_has_the_timestamp_of_its_own_input(hold_harness: MakeHarnes
         harness.push(("a", record), timestamp=at)
     harness.watermark(3000)
     harness.run_until_idle()
-    assert left(harness) == inputs
+    assert timed_outputs(harness) == inputs
     assert on_time(harness)
     assert look(harness) == 3000
     harness.push(("a", "late"), timestamp=500)
     harness.push(("a", "none"))
     harness.run_until_idle()
-    assert left(harness)[5:] == [("late", 500), ("none", None)]
+    assert timed_outputs(harness)[5:] == [("late", 500), ("none", None)]
     assert harness.run_metrics[LATE_OUTPUTS] == 0
 
 
@@ -159,7 +159,8 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
         return wait(seen, seconds)
 
     loop: Any = task.processor.waits.loop
-    wait, loop.wait_for_progress = loop.wait_for_progress, wait_for_progress
+    wait = loop.wait_for_progress
+    loop.wait_for_progress = wait_for_progress
     fired: list[int] = []
     on_timer = task.processor.on_timer
 
@@ -222,7 +223,7 @@ def test_a_subtask_that_had_a_key_is_never_silent(hold_harness: MakeHarness, par
     begin = harness.current_time
     harness.advance_time(60_000)
     for times in heard.values():
-        gaps = [after - before for before, after in zip([begin, *times], times, strict=False)]
+        gaps = [after - previous_time for previous_time, after in zip([begin, *times], times, strict=False)]
         assert gaps
         assert max(gaps) <= ALIVE_MS + HELD_MS
         assert times[-1] > begin + 60_000 - 2 * ALIVE_MS
@@ -270,7 +271,7 @@ def test_event_times_of_the_future_delay_no_commit(hold_harness: MakeHarness) ->
     soon = harness.current_time + ALIVE_MS // 3
     assert [at for key in "ab" for at in harness.state(key).processing_timers if at < soon]
     harness.run_until_idle()
-    assert left(harness) == [(1, future), (2, future + 30)]
+    assert timed_outputs(harness) == [(1, future), (2, future + 30)]
     assert on_time(harness)
 
 

@@ -98,19 +98,19 @@ class World:
         """Restore the last checkpoint with another parallelism; watermarks begin anew."""
         if self.saved is None:
             return
-        snapshot, self.inputs, before = self.saved
+        snapshot, self.inputs, watermark = self.saved
         self.inputs = dict(self.inputs)
         # The sources are read again from the checkpoint, whose watermark they need not reach at once.
-        self.watermark = max(0, before - self.chance.randrange(100))
+        self.watermark = max(0, watermark - self.chance.randrange(100))
         self.harness.current_watermark = NO_TIMESTAMP
         self.harness.restore(snapshot, self.chance.choice((1, 2, 3)))
 
     def check(self) -> None:
         """No output is behind the watermark that its stream has seen before it."""
         harness = self.harness
-        left = zip(harness.outputs, harness.timestamps, harness.lows, strict=True)
+        output_rows = zip(harness.outputs, harness.timestamps, harness.lows, strict=True)
         seen = zip(harness.side_output("seen"), harness.side_times("seen"), strict=True)
-        rows = [*left, *((number, at, low) for number, (at, low) in seen)]
+        rows = [*output_rows, *((number, at, low) for number, (at, low) in seen)]
         for number, at, low in rows:
             assert at == self.inputs[number]
             assert at is None or at > low or number in self.late, f"output {number} of {at} is behind {low}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
+from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, look, on_time, timed_outputs
 
 from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP, RESTORED_MS
@@ -52,7 +52,7 @@ def test_what_waits_holds_after_a_restore(hold_harness: MakeHarness, parallelism
         assert look(harness) == 500
         assert sorted(filter(None, harness.timestamps)) == everything
         assert on_time(harness)
-        assert {at: record for record, at in left(harness)}[101 + 10 * 7] == 7
+        assert {at: record for record, at in timed_outputs(harness)}[101 + 10 * 7] == 7
 
 
 @pytest.mark.executes_once
@@ -100,7 +100,7 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
     assert look(harness) == 2
     CLOSED.clear()
     harness.run_until_idle()
-    assert left(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
+    assert timed_outputs(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
     assert harness.run_metrics[LATE_OUTPUTS] == 0
 
 
@@ -114,7 +114,7 @@ def test_replay_gives_the_same_outputs_and_timestamps(hold_harness: MakeHarness,
             harness.advance_time(5)
             harness.watermark(10 * number - 40)
         harness.end_input()
-        return left(harness)
+        return timed_outputs(harness)
 
     once = drive()
     assert len(once) == 12
@@ -136,7 +136,7 @@ def test_inputs_beyond_the_queue_hold_too(hold_harness: MakeHarness) -> None:
     CLOSED.clear()
     harness.run_until_idle()
     assert look(harness) == 30
-    assert left(harness) == [(number, number) for number in range(31)]
+    assert timed_outputs(harness) == [(number, number) for number in range(31)]
     assert on_time(harness)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import OptionError
-from flink_agents.api.settings.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE, Configuration
 from flink_agents.testing import OperatorHarness
+from tests.suite.conditions import UNFORCED
+from tests.suite.tables import each_case
 
 EXECUTED: list[Any] = []
 
@@ -107,3 +110,49 @@ def test_unknown_word_ends_a_test_run(pytester: pytest.Pytester, monkeypatch: py
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     assert result.ret != 0
     assert "replya" in result.stdout.str() + result.stderr.str()
+
+
+class Counted(Agent):
+    @action(InputEvent)
+    async def count(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=await ctx.durable_execute_async(doubled, event.input))
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.own_conditions
+@each_case(
+    ("name", "value"),
+    [
+        ("FLINK_AGENTS_TRACE_LEVEL", "content"),
+        ("FLINK_AGENTS_TRACE_SINKS", "kafka"),
+        ("FLINK_AGENTS_RUN_MAX_EVENTS", "0"),
+        ("FLINK_AGENTS_ACTION_STATE_STORE", "sqlite"),
+        ("FLINK_AGENTS_ACTION_STATE_KAFKA_TOPIC", "journal"),
+        ("FLINK_AGENTS_JOB_IDENTIFIER", "shop"),
+        ("FLINK_AGENTS_ACTIONS_ON_ERROR", "dead-letter"),
+        ("FLINK_AGENTS_CHAT_MODELS_ANALYST_MODEL", "openai:gpt"),
+        ("FLINK_AGENTS_CONFIG", "options.yaml"),
+        ("FLINK_AGENTS_MISSPELT", "1"),
+    ],
+)
+def test_variables_of_a_job_change_no_test(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "options.yaml").write_text("trace.level: content\n")
+    with monkeypatch.context() as patch:
+        patch.setenv(name, value)
+        with OperatorHarness(Counted, **UNFORCED) as harness:
+            assert harness.push(4) == [8]
+            assert harness._config == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["options.yaml"]
+
+
+@pytest.mark.own_conditions
+def test_a_test_can_ask_for_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLINK_AGENTS_RUN_MAX_EVENTS", "7")
+    with OperatorHarness(Counted, config=Configuration.load({"trace.queue": 9}), **UNFORCED) as harness:
+        assert harness._config == {"run.max-events": 7, "trace.queue": 9}

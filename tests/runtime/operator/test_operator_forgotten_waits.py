@@ -44,7 +44,8 @@ class AwaitsLater(Agent):
 
     @action(InputEvent)
     async def order(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        first, second = ctx.wait_for_signal("first", int), ctx.wait_for_signal("second", int)
+        first = ctx.wait_for_signal("first", int)
+        second = ctx.wait_for_signal("second", int)
         booked = await ctx.durable_execute_async(book, event.input)
         return OutputEvent(output=(booked, await first, await second))
 
@@ -54,7 +55,8 @@ class SwallowsTheSuspension(Agent):
 
     @action(InputEvent)
     async def order(self, event: InputEvent, ctx: Any) -> OutputEvent | None:
-        first, second = ctx.wait_for_signal("first", int), ctx.wait_for_signal("second", int)
+        first = ctx.wait_for_signal("first", int)
+        second = ctx.wait_for_signal("second", int)
         try:
             return OutputEvent(output=(await first, await second))
         except asyncio.CancelledError:

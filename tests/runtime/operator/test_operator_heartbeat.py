@@ -56,25 +56,25 @@ def expected(rounds: int, begin: int = 0) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_either_takes_over_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
-    one.push_all(KEYS * 2)
-    snapshot = one.snapshot()
-    other = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=3)
-    other.restore(snapshot)
-    assert sorted(other.run_until_idle()) == expected(2)
-    other.push_all(KEYS)
-    assert sorted(other.run_until_idle()) == expected(3, 2)
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
+    old_harness.push_all(KEYS * 2)
+    snapshot = old_harness.snapshot()
+    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=3)
+    new_harness.restore(snapshot)
+    assert sorted(new_harness.run_until_idle()) == expected(2)
+    new_harness.push_all(KEYS)
+    assert sorted(new_harness.run_until_idle()) == expected(3, 2)
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_either_drains_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
-    one.push_all(KEYS * 2)
-    other = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=2)
-    other.restore(one.snapshot())
-    assert sorted(other.end_input()) == expected(2)
-    assert all(other.pending(key) == 0 for key in KEYS)
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
+    old_harness.push_all(KEYS * 2)
+    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=2)
+    new_harness.restore(old_harness.snapshot())
+    assert sorted(new_harness.end_input()) == expected(2)
+    assert all(new_harness.pending(key) == 0 for key in KEYS)
 
 
 def timers_of(harness: OperatorHarness) -> Counter[str]:
@@ -98,10 +98,10 @@ def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> N
 
 def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarness) -> None:
     """Those of each key fire besides the heartbeat, before and after what waited is committed."""
-    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=False)
-    one.push_all(KEYS * 2)
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=False)
+    old_harness.push_all(KEYS * 2)
     harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True, **UNFORCED)
-    harness.restore(one.snapshot())
+    harness.restore(old_harness.snapshot())
     assert timers_of(harness)["processing"] > len(KEYS)
     for _ in range(3):
         for key in KEYS:
@@ -114,10 +114,10 @@ def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarnes
 
 
 def test_an_input_of_a_restored_key_does_not_pass_what_waits(agent_harness: MakeHarness) -> None:
-    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
-    one.push_all(KEYS)
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
+    old_harness.push_all(KEYS)
     harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
-    harness.restore(one.snapshot())
+    harness.restore(old_harness.snapshot())
     harness.push_all(KEYS)  # before any beat has woken the keys
     harness.run_until_idle()
     assert sorted(harness.outputs) == expected(2)
@@ -211,14 +211,15 @@ def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarne
     harness.push(("a", "ask"))
     harness.run_until_idle()
     harness.restore(snapshot)
-    processor, (listener,) = harness._subtasks[0].processor, harness.observers
+    processor = harness._subtasks[0].processor
+    (listener,) = harness.observers
     assert isinstance(listener, Listener)
     assert harness.push(("a", "ask")) == []
     wait_until(processor.actors[encode_key("a")], "is_done")
     assert harness.push(("a", 1)) == ["a", ("a", 1)]
     assert not processor.actors
     assert harness.push(("a", 2)) == [("a", 2)]
-    assert [each for each in listener.told if each[0] == "ended"] == [("ended", "a", "tell", "inline")] * 2
+    assert [event for event in listener.told if event[0] == "ended"] == [("ended", "a", "tell", "inline")] * 2
     # From a run that could not end here on, keys stay with the loop until a timer looks.
     assert harness.push(("a", "ask")) == []
     wait_until(processor.actors[encode_key("a")], "is_done")

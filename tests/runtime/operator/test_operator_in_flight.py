@@ -67,19 +67,19 @@ class Own(Agent):
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
         ctx.sensory_memory.set("mine", event.input)
-        found = [ctx.key]
+        values = [ctx.key]
 
         async def look() -> None:
             await asyncio.sleep(0)
-            found.append(ctx.key)
-            found.append(ctx.sensory_memory.get("mine"))
+            values.append(ctx.key)
+            values.append(ctx.sensory_memory.get("mine"))
 
         await asyncio.gather(look(), look())
-        found.append(await asyncio.to_thread(lambda: event.input))
-        found.append(ctx.key)
-        before = ctx.short_term_memory.get("seen", [])
-        ctx.short_term_memory.set("seen", [*before, event.input])
-        return OutputEvent(output=(event.input, set(found)))
+        values.append(await asyncio.to_thread(lambda: event.input))
+        values.append(ctx.key)
+        previous_inputs = ctx.short_term_memory.get("seen", [])
+        ctx.short_term_memory.set("seen", [*previous_inputs, event.input])
+        return OutputEvent(output=(event.input, set(values)))
 
 
 def test_each_call_sees_its_own_key_and_memory() -> None:
@@ -113,7 +113,8 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
     ) as harness:
         [task] = harness._subtasks
         waits = task.processor.waits
-        wait, full = waits.wait, []
+        wait = waits.wait
+        full = []
 
         def spy(*arguments: Any) -> None:
             # Flink's thread waits for room: what came before waits here, and nothing else does.

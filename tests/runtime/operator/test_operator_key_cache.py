@@ -54,27 +54,27 @@ def inputs(chance: random.Random, count: int) -> list[tuple[int, int, str, str]]
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often state was read, by state and way."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     plain = FakeBackend.keyed_state
 
     def counted(slot: Any, name: str, way: str) -> None:
         read = getattr(slot, way)
 
         def reading(*arguments: Any) -> Any:
-            found[f"{name}.{way}"] += 1
+            counts[f"{name}.{way}"] += 1
             return read(*arguments)
 
         setattr(slot, way, reading)
 
-    def keyed_state(self: FakeBackend) -> Any:
-        state = plain(self)
+    def keyed_state(self: FakeBackend, names_store: bool = True) -> Any:
+        state = plain(self, names_store)
         counted(state.head, "head", "value")
         counted(state.memory, "memory", "get")
         counted(state.memory, "memory", "items")
         return state
 
     monkeypatch.setattr(FakeBackend, "keyed_state", keyed_state)
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("first", [1, 0])
@@ -129,43 +129,43 @@ def nodes(count: int, size: int = 0) -> dict[str, bytes | None]:
 
 
 def test_what_is_kept_has_a_bound() -> None:
-    kept = KeyCache(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
+    cache = KeyCache(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
     for number in range(1000):
-        kept.keep(f"k{number}", Head("job"), nodes(3, 100), True, False)
-    there = [number for number in range(1000) if kept.get(f"k{number}") is not None]
+        cache.keep(f"k{number}", Head("job"), nodes(3, 100), True, False)
+    there = [number for number in range(1000) if cache.get(f"k{number}") is not None]
     assert 10 <= len(there) <= 21
     assert there == list(range(1000 - len(there), 1000))
 
 
 def test_a_key_that_is_used_stays() -> None:
-    kept = KeyCache(False, 10 * KEY_BYTES)
+    cache = KeyCache(False, 10 * KEY_BYTES)
     for number in range(100):
         for key in ("used", f"k{number}"):
-            found = kept.get(key)
-            assert (found is not None) == (key == "used" and number > 0)
-            kept.keep(key, Head("job"), {}, False, False)
+            cached_state = cache.get(key)
+            assert (cached_state is not None) == (key == "used" and number > 0)
+            cache.keep(key, Head("job"), {}, False, False)
 
 
 def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
-    kept = KeyCache(False)
+    cache = KeyCache(False)
     head = Head("job")
-    kept.keep("few", head, nodes(MOST_NODES), True, False)
-    kept.keep("many", head, nodes(MOST_NODES + 1), True, False)
-    assert kept.get("few") == (head, nodes(MOST_NODES), True, False)
-    assert kept.get("many") == (head, {}, False, False)
-    kept.drop("few")
-    assert kept.get("few") is None
+    cache.keep("few", head, nodes(MOST_NODES), True, False)
+    cache.keep("many", head, nodes(MOST_NODES + 1), True, False)
+    assert cache.get("few") == (head, nodes(MOST_NODES), True, False)
+    assert cache.get("many") == (head, {}, False, False)
+    cache.drop("few")
+    assert cache.get("few") is None
 
 
 def test_a_key_that_was_not_used_for_a_while_can_be_dropped() -> None:
-    kept = KeyCache(False, KEY_BYTES)
+    cache = KeyCache(False, KEY_BYTES)
     for key in ("old", "new"):
-        kept.keep(key, Head("job"), {}, True, False)
-    kept.drop("old")
-    assert kept.get("old") is None and kept.get("new") is not None
+        cache.keep(key, Head("job"), {}, True, False)
+    cache.drop("old")
+    assert cache.get("old") is None and cache.get("new") is not None
 
 
 def test_nothing_is_kept_where_memory_expires() -> None:
-    kept = KeyCache(True)
-    kept.keep("k", Head("job"), {}, True, False)
-    assert kept.get("k") is None
+    cache = KeyCache(True)
+    cache.keep("k", Head("job"), {}, True, False)
+    assert cache.get("k") is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import runpy
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecordsPrunedError
 from flink_agents.runtime.operator.schedules.heartbeat import MOST_COMMITS
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.subtasks import driver
 
 CHARGED: list[Any] = []
 GATE = threading.Event()
@@ -58,6 +62,21 @@ def test_hang_says_key_action_and_stack() -> None:
     text = str(caught.value)
     assert "action ask of agent Hanging, key 'ada', sequence 0" in text
     assert re.search(r'test_operator_kit\.py", line \d+, in wait_for_ever\n\s+await asyncio\.Event', text)
+
+
+def test_a_hang_is_noticed_if_a_test_freezes_the_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(Agent):
+        @action(InputEvent)
+        async def ask(self, event: InputEvent, ctx: Any) -> None:
+            await asyncio.Event().wait()
+
+    def read() -> float:
+        raise AssertionError("this clock may stand still, or jump")
+
+    with OperatorHarness(Hanging, str, hang_after=0.1) as harness:
+        monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=read))
+        with pytest.raises(TimeoutError, match="no run ended within 0.1 s"):
+            harness.push("ada")
 
 
 @pytest.mark.executes_once
@@ -190,9 +209,9 @@ def test_restore_from_a_snapshot_that_is_not_retained_misses_records() -> None:
 
 def test_restored_keys_are_pruned_by_a_later_checkpoint() -> None:
     with OperatorHarness(Shop, checkpoints=True) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push("o1")
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push_all(["o1", "o2"])
         harness.complete(harness.snapshot())
         assert harness.recorded_calls() == []
@@ -245,4 +264,34 @@ def test_a_timer_of_an_idle_key_commits_the_run_of_another_one() -> None:
         harness.restore(harness.snapshot())
         assert harness.push(("busy", False)) == ["busy"]
         harness.push(("sleeper", True))
-        assert [one.deadline for one in harness.waits("sleeper")] == [harness.current_time + 30_000]
+        assert [wait.deadline for wait in harness.waits("sleeper")] == [harness.current_time + 30_000]
+
+
+SCRIPT = """
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.testing import OperatorHarness
+
+CHARGED = []
+
+
+def charge(order):
+    CHARGED.append(order)
+    return order
+
+
+class Payments(Agent):
+    @action(InputEvent)
+    def pay(self, event, ctx):
+        return OutputEvent(output=ctx.durable_execute(charge, event.input))
+
+
+OUTPUTS = OperatorHarness(Payments(), crash=None, forced_restart=False, forced_replay=False).push("o1")
+"""
+
+
+@pytest.mark.own_conditions
+def test_an_agent_of_a_main_script_changes_the_globals_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "payments.py"
+    script.write_text(SCRIPT)
+    names = runpy.run_path(str(script), run_name="__main__")
+    assert (names["OUTPUTS"], names["CHARGED"]) == (["o1"], ["o1"])

@@ -30,7 +30,10 @@ class Desk(Agent):
         return OutputEvent(output=MAKE.get(event.input, lambda: event.input)())
 
 
-MAKE: dict[Any, Callable[[], Any]] = {"lock": threading.Lock, "generator": lambda: (one for one in "ab")}
+MAKE: dict[Any, Callable[[], Any]] = {
+    "lock": threading.Lock,
+    "generator": lambda: (character for character in "ab"),
+}
 
 
 def check_place(error: Any) -> None:
@@ -63,9 +66,9 @@ def test_a_time_that_is_none_is_named(time: Any) -> None:
 def test_an_answer_to_no_request_is_named() -> None:
     with OperatorHarness(Desk) as harness:
         for act in (harness.approve, harness.deny):
-            given: Any = "id"
+            request_id: Any = "id"
             with pytest.raises(HarnessUseError, match="not an approval request") as caught:
-                act(given)
+                act(request_id)
             check_place(caught.value)
 
 

@@ -51,7 +51,7 @@ class Positions(MemoryStore):
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         behind = self._log[int(marker or b"0") :]
-        return super().may_have(journal) and any(one == journal for one, _ in behind)
+        return super().may_have(journal) and any(stored_journal == journal for stored_journal, _ in behind)
 
     @override
     async def rebuild(
@@ -65,8 +65,8 @@ class Positions(MemoryStore):
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
         behind = self._log[self._starts.get(journal, 0) :]
-        found = await super().scan(journal, from_seq, to_seq)
-        return [record for record in found if (journal, record) in behind]
+        records = await super().scan(journal, from_seq, to_seq)
+        return [record for record in records if (journal, record) in behind]
 
 
 async def act(event: InputEvent, ctx: Any) -> OutputEvent:
@@ -93,10 +93,10 @@ def marker_of(snapshot: Snapshot) -> bytes | None:
 def test_records_of_runs_whose_inputs_come_later_stay_behind_the_marker() -> None:
     log: Log = []
     with harness_of(log) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push_all(["ka", "kb"])
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         for name in ("ka", "kb"):
             harness.push(name)
             harness.run_until_idle()

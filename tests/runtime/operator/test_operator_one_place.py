@@ -31,7 +31,8 @@ TIGHT = {
     "queue.max-total": 1,
     "queue.max-per-key": 1,
 }
-KEYS, ROUNDS = 12, 3
+KEYS = 12
+ROUNDS = 3
 DEADLINE_SECONDS = 120
 BRIEF = RetryPolicy(initial_interval=0.002, max_attempts=3)
 
@@ -43,11 +44,11 @@ def _deadline() -> Iterator[None]:
     def give_up(*_: Any) -> None:
         raise AssertionError("actions wait for each other")
 
-    before = signal.signal(signal.SIGALRM, give_up)
+    previous_handler = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(DEADLINE_SECONDS)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous_handler)
 
 
 async def turns(count: int = 3) -> None:
@@ -183,11 +184,12 @@ class Nested(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> Step:
-        connection, inner = await ctx.client("connection"), ctx.get_resource("inner", "tool")
+        connection = await ctx.client("connection")
+        inner = ctx.get_resource("inner", "tool")
         async with connection:
-            found = await asyncio.gather(*(inner(event.input) for _ in range(3)))
+            numbers = await asyncio.gather(*(inner(event.input) for _ in range(3)))
         async with self.lock:
-            return Step(number=await inner(found[0]))
+            return Step(number=await inner(numbers[0]))
 
     @action(Step)
     def read(self, event: Step, ctx: Any) -> Other:
@@ -211,10 +213,10 @@ def make(agent: type[Agent], **options: Any) -> OperatorHarness:
 
 
 def by_key(outputs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
+    outputs_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
     for key, number, place in outputs:
-        found[key].append((number, place))
-    return found
+        outputs_by_key[key].append((number, place))
+    return outputs_by_key
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

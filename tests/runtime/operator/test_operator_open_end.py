@@ -12,7 +12,7 @@ from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, actio
 from flink_agents.runtime.operator.schedules.end_times import START, EndTimes, is_held
 from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 Make = Callable[..., OperatorHarness]
 
@@ -76,7 +76,9 @@ class Quick(Agent):
 
 def _rests(harness: OperatorHarness) -> bool:
     processors = [task.processor for task in harness._subtasks]  # pyright: ignore[reportPrivateUsage]
-    return all(isinstance(one.schedule, Heartbeat) and one.schedule.rests for one in processors)
+    return all(
+        isinstance(processor.schedule, Heartbeat) and processor.schedule.rests for processor in processors
+    )
 
 
 def _wait_until_it_rests(harness: OperatorHarness) -> None:
@@ -126,7 +128,7 @@ def test_what_an_open_end_puts_out(agent_harness: Make, restores: bool) -> None:
     # Events that a restart finds in state come in at once, too, if sleeps are skipped.
     cases = [case for case in CASES if not (restores and case[0] is Sends and case[1])]
 
-    @each(("agent", "config", "event_time"), cases)
+    @each_case(("agent", "config", "event_time"), cases)
     def same(agent: type[Agent], config: dict[str, Any], event_time: EventTime) -> None:
         closed = harness_of(agent, config, event_time)
         closed.end_input()
@@ -159,7 +161,8 @@ def test_it_rests_only_at_the_end(agent_harness: Make) -> None:
 
 
 def test_timers_of_another_level_are_not_the_end() -> None:
-    first, third = EndTimes(), EndTimes(2)
+    first = EndTimes()
+    third = EndTimes(2)
     assert first.start < first.drain < EndTimes(1).start < third.start < third.drain
     assert not any(first.is_foreign(at) for at in (0, START - 1, first.start, first.drain))
     assert first.is_foreign(third.start) and third.is_foreign(first.start) and third.is_foreign(first.drain)

@@ -46,7 +46,8 @@ class Plain(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        name, seen = event.input[0], list[int]()
+        name = event.input[0]
+        seen = list[int]()
         for part in range(int(event.input[1:]) + 1):
             if part:
                 await ctx.wait_for_signal(f"{name}:{part}", str)
@@ -60,7 +61,8 @@ class Calling(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        name, seen = event.input[0], list[int]()
+        name = event.input[0]
+        seen = list[int]()
         for part in range(int(event.input[1:]) + 1):
             if part:
                 await ctx.wait_for_signal(f"{name}:{part}", str)
@@ -72,11 +74,11 @@ def steps_of(runs: list[str]) -> list[list[str]]:
     """All orders of inputs and signals, each signal behind the input of its run and the signals before it."""
     parts = [[run, *(f"{run[0]}:{part}" for part in range(1, int(run[1:]) + 1))] for run in runs]
     names = [place for place, steps in enumerate(parts) for _ in steps]
-    found: list[list[str]] = []
+    orders: list[list[str]] = []
     for order in sorted(set(itertools.permutations(names))):
-        left = [iter(steps) for steps in parts]
-        found.append([next(left[place]) for place in order])
-    return found
+        remaining_steps = [iter(steps) for steps in parts]
+        orders.append([next(remaining_steps[place]) for place in order])
+    return orders
 
 
 def drive(harness: OperatorHarness, steps: list[str], settles: bool = False) -> None:
@@ -93,12 +95,12 @@ def drive(harness: OperatorHarness, steps: list[str], settles: bool = False) -> 
 def expected_of(steps: list[str]) -> list[tuple[str, int, tuple[int, ...]]]:
     """What each step puts out: the parts in the order in which they could begin."""
     seen: dict[str, list[int]] = {}
-    found: list[tuple[str, int, tuple[int, ...]]] = []
+    expected: list[tuple[str, int, tuple[int, ...]]] = []
     for number, step in enumerate(steps):
-        own = seen.setdefault(step[0], [])
-        own.append(number)
-        found.append((step[0], len(own) - 1, tuple(own)))
-    return found
+        numbers = seen.setdefault(step[0], [])
+        numbers.append(number)
+        expected.append((step[0], len(numbers) - 1, tuple(numbers)))
+    return expected
 
 
 def check(harness: OperatorHarness, steps: list[str]) -> None:
@@ -108,8 +110,8 @@ def check(harness: OperatorHarness, steps: list[str]) -> None:
     memory = harness.memory(0)
     assert memory["n"] == len(steps)
     assert memory["log"] == [f"{name}{part}" for name, part, _ in expected]
-    own = {f"own.{name}": seen[-1] for name, _, seen in expected}
-    assert {path: n for path, n in memory.items() if path.startswith("own.")} == own
+    own_memory = {f"own.{name}": seen[-1] for name, _, seen in expected}
+    assert {path: n for path, n in memory.items() if path.startswith("own.")} == own_memory
     assert harness.waits(0) == [] and harness.unmatched_signals == []
 
 
@@ -249,11 +251,11 @@ class Waiting(Plain):
 @pytest.mark.parametrize(("first", "then"), [(Waiting, Plain), (Plain, Waiting)])
 def test_the_policy_may_change(first: type[Agent], then: type[Agent]) -> None:
     with (
-        OperatorHarness(first, name="agent") as before,
+        OperatorHarness(first, name="agent") as old_harness,
         OperatorHarness(then, name="agent") as behind,
     ):
-        drive(before, ["a2", "b0"])
-        behind.restore(before.snapshot())
+        drive(old_harness, ["a2", "b0"])
+        behind.restore(old_harness.snapshot())
         drive(behind, ["a:1", "c0", "a:2"])
         memory = behind.memory(0)
     assert sorted(memory["log"]) == ["a0", "a1", "a2", "b0", "c0"]
@@ -326,10 +328,10 @@ class Chain(Agent):
     @action(Asked)
     async def second(self, event: Any, ctx: Any) -> Any:
         memory = ctx.short_term_memory
-        before = memory.get("n")
-        memory.append("log", f"before {event.n} {before}")
-        left, right = await ctx.gather(self.half(ctx, "left"), self.half(ctx, "right"))
-        memory.append("log", f"behind {event.n} {before} {left} {right} {memory.get('n')}")
+        previous_count = memory.get("n")
+        memory.append("log", f"before {event.n} {previous_count}")
+        left_count, right = await ctx.gather(self.half(ctx, "left"), self.half(ctx, "right"))
+        memory.append("log", f"behind {event.n} {previous_count} {left_count} {right} {memory.get('n')}")
         return Done(n=event.n)
 
     async def half(self, ctx: Any, name: str) -> int:

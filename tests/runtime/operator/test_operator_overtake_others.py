@@ -39,10 +39,10 @@ async def call(what: str) -> str:
 def count(ctx: Any, name: str) -> int:
     """Count up what all runs share, and log who did; returns what was there before."""
     memory = ctx.short_term_memory
-    before: int = memory.get("n", 0)
-    memory.set("n", before + 1)
+    previous_count: int = memory.get("n", 0)
+    memory.set("n", previous_count + 1)
     memory.append("log", name)
-    return before
+    return previous_count
 
 
 class Later(Event):
@@ -68,11 +68,11 @@ class Sending(Agent):
 
     @action(Later)
     async def later(self, event: Later, ctx: Any) -> Any:
-        before = count(ctx, event.what)
+        previous_count = count(ctx, event.what)
         await ctx.durable_execute_async(call, f"later {event.what}")
         if event.what == "b before":
             await ctx.sleep(30)
-        return OutputEvent(output=(event.what, before, count(ctx, f"{event.what} end")))
+        return OutputEvent(output=(event.what, previous_count, count(ctx, f"{event.what} end")))
 
 
 @BEATS
@@ -81,7 +81,10 @@ def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
     with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat) as harness:
         harness.push_all(["a", "b", "plain"])
         assert harness.outputs == [("plain", 3)]
-        assert [getattr(one.event, "what", None) for one in harness.delayed()] == ["a before", "b before"]
+        assert [getattr(delayed_event.event, "what", None) for delayed_event in harness.delayed()] == [
+            "a before",
+            "b before",
+        ]
         harness.advance_time(10_000)
         assert harness.outputs[1:] == [("a before", 4, 5)]
         harness.signal(0, "b", 1)
@@ -116,8 +119,8 @@ def test_delayed_events_wait_behind_too_many_runs(heartbeat: bool) -> None:
 def test_the_end_of_the_input_ends_waits_and_delayed_events(heartbeat: bool) -> None:
     with OperatorHarness(Ends, heartbeat=heartbeat) as harness:
         harness.push_all("abc")
-        found = sorted(harness.end_input())
-        assert found == ["a ended", "a later", "b ended", "b later", "c ended", "c later"]
+        outputs = sorted(harness.end_input())
+        assert outputs == ["a ended", "a later", "b ended", "b later", "c ended", "c later"]
         assert harness.memory()["n"] == 6
 
 
@@ -181,10 +184,10 @@ class Clerk(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        asked = count(ctx, event.input)
+        previous_count = count(ctx, event.input)
         await ctx.durable_execute_async(call, f"clerk {event.input}")
-        said = await ctx.wait_for_signal(event.input)
-        return OutputEvent(output=(asked, said, count(ctx, "said")))
+        answer = await ctx.wait_for_signal(event.input)
+        return OutputEvent(output=(previous_count, answer, count(ctx, "said")))
 
 
 class Asking(Agent):
@@ -192,9 +195,9 @@ class Asking(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        before = count(ctx, event.input)
+        previous_count = count(ctx, event.input)
         answer = None if event.input == "plain" else await ctx.call_agent(Clerk(), event.input)
-        return OutputEvent(output=(event.input, before, answer, count(ctx, "end")))
+        return OutputEvent(output=(event.input, previous_count, answer, count(ctx, "end")))
 
 
 @pytest.mark.executes_once
@@ -204,7 +207,10 @@ def test_an_agent_that_is_asked_waits_and_is_overtaken() -> None:
         assert harness.outputs == [("plain", 2, None, 3)]
         harness.signal(0, "b", "yes")
         harness.signal(0, "a", "no")
-        answers = [(name, before, answer[1], end) for name, before, answer, end in harness.outputs[1:]]
+        answers = [
+            (name, previous_count, answer[1], end)
+            for name, previous_count, answer, end in harness.outputs[1:]
+        ]
         assert answers == [("b", 1, "yes", 4), ("a", 0, "no", 5)]
     assert CALLED == ["clerk a", "clerk b"]
 
@@ -258,7 +264,8 @@ class Limited(Agent):
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        name, seen = event.input, [count(ctx, event.input)]
+        name = event.input
+        seen = [count(ctx, event.input)]
         try:
             for part in "12":
                 await ctx.wait_for_signal(f"{name}{part}", timeout=self.seconds)
@@ -301,10 +308,10 @@ def test_a_deadline_that_has_passed_at_a_restore(policy: str, parallelism: int) 
 
     options: dict[str, Any] = {"crash": None, "config": {"run.deadline": "10 s"}, "name": "one"}
     options["store"] = partial(MemoryStore, MemoryPlace())
-    with OperatorHarness(Limited, **options) as before:
-        before.push_all("ab")
-        before.signal(0, "b1")
-        snapshot = before.snapshot()
+    with OperatorHarness(Limited, **options) as old_harness:
+        old_harness.push_all("ab")
+        old_harness.signal(0, "b1")
+        snapshot = old_harness.snapshot()
     with OperatorHarness(Changed, **options) as behind:
         behind.restore(snapshot, parallelism=parallelism)
         behind.advance_time(20_000)
@@ -326,27 +333,27 @@ def test_the_policy_changes_from_savepoint_to_savepoint(
         options["store"] = partial(MemoryStore, MemoryPlace())
     elif store == "sqlite":
         config |= {"action-state.store": "sqlite", "action-state.sqlite.path": str(tmp_path / "calls.db")}
-    made: list[OperatorHarness] = []
+    harnesses: list[OperatorHarness] = []
     signals = iter(["a1", "b1", "a2", "b2"])
     for number, policy in enumerate(order):
         agent = Pausing() if store == "none" else Calling()
         agent.on_suspend = policy
         harness = OperatorHarness(agent, **options, parallelism=1 + number)
-        if made:
-            harness.restore(made[-1].snapshot(), parallelism=1 + number)
+        if harnesses:
+            harness.restore(harnesses[-1].snapshot(), parallelism=1 + number)
         else:
             harness.push_all("ab")
-        made.append(harness)
+        harnesses.append(harness)
         harness.signal(0, next(signals), 1)
     for signal in signals:
-        made[-1].signal(0, signal, 1)
-    outputs = [output for harness in made for output in harness.outputs]
+        harnesses[-1].signal(0, signal, 1)
+    outputs = [output for harness in harnesses for output in harness.outputs]
     assert sorted(outputs) == [("a", 3), ("b", 3)]
-    last = made[-1]
+    last = harnesses[-1]
     assert last.memory()["n"] == 6
     assert sorted(last.memory()["log"]) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert last.state().pending == {} and last.unmatched_signals == []
-    for harness in made:
+    for harness in harnesses:
         harness.close()
     if store != "none":
         assert sorted(CALLED) == sorted(["a1", "a2", "b1", "b2"])
@@ -382,10 +389,10 @@ class Pausing(Agent):
 async def first_of(*waits: Awaitable[Any]) -> Any:
     """Return what comes first, and wait for nothing else."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
+    done, pending_tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending_tasks:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*pending_tasks, return_exceptions=True)
     return min(task.result() for task in done)
 
 
@@ -397,14 +404,14 @@ class Two(Agent):
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         if event.input == "both":
-            found = await ctx.gather(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
+            result = await ctx.gather(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
         elif event.input == "either":
-            found = await first_of(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
+            result = await first_of(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
         elif event.input == "right":
-            found = await ctx.wait_for_signal("right")
+            result = await ctx.wait_for_signal("right")
         else:
-            found = await ctx.durable_execute_async(GATE.wait)
-        return OutputEvent(output=(event.input, found))
+            result = await ctx.durable_execute_async(GATE.wait)
+        return OutputEvent(output=(event.input, result))
 
 
 class Gate:

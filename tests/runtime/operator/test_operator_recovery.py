@@ -69,7 +69,8 @@ def observed(harness: OperatorHarness) -> Any:
 
 @pytest.mark.parametrize("config", [None, WAITING], ids=["inline", "waiting"])
 def test_replay_gives_the_same_outputs_ids_time_and_chance(config: Any) -> None:
-    once, twice = drive(config=config), drive(config=config, forced_replay=True)
+    once = drive(config=config)
+    twice = drive(config=config, forced_replay=True)
     assert len(once.outputs) > 20
     assert once.dead_letters
     assert observed(twice) == observed(once)
@@ -99,7 +100,7 @@ def test_events_have_distinct_ids() -> None:
     harness = drive()
     ids = [event_id for _, (event_id, *_), *_ in harness.outputs]
     steps = [text.split(" of ")[0] for text in harness.side_output("audit")]
-    inputs = [one for key in ("odd", "even") for one in harness.memory(key)["ids"]]
+    inputs = [input_id for key in ("odd", "even") for input_id in harness.memory(key)["ids"]]
     everything = [*ids, *steps, *inputs]
     assert len(set(everything)) == len(everything)
     assert {text.split(" of ")[1] for text in harness.side_output("audit")} == set(inputs)
@@ -109,9 +110,9 @@ def test_events_have_distinct_ids() -> None:
 
 def test_ids_follow_from_job_key_and_number() -> None:
     same = [drive(config={"job-identifier": "a"}).memory("odd")["ids"] for _ in range(2)]
-    other = drive(config={"job-identifier": "b"}).memory("odd")["ids"]
+    other_ids = drive(config={"job-identifier": "b"}).memory("odd")["ids"]
     assert same[0] == same[1]
-    assert not set(same[0]) & set(other)
+    assert not set(same[0]) & set(other_ids)
 
 
 # -- checkpoints ---------------------------------------------------------------------
@@ -244,8 +245,8 @@ def test_input_behind_waiting_ones_waits_too() -> None:
 
 def test_waiting_record_that_state_cannot_hold_is_a_named_error() -> None:
     harness = probe(lambda record, ctx: record, config=WAITING)
-    with pytest.raises(UnserializableValueError, match="complex"):
-        harness.push(1j)
+    with pytest.raises(UnserializableValueError, match="slice"):
+        harness.push(slice(1))
     assert harness.pending() == 0
 
 

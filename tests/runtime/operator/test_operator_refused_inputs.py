@@ -45,7 +45,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "in a list": lambda: ["a", {"b": Plain()}],
     "in a tuple": lambda: ("a", Plain()),
     "type": lambda: Plain,
-    "complex": lambda: 3j,
+    "slice": lambda: slice(3),
     "range": lambda: range(3),
     "exception": lambda: ValueError("x"),
     "too deep": lambda: nested(5000),

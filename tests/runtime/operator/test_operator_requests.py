@@ -13,6 +13,7 @@ import pytest
 
 from flink_agents import (
     Agent,
+    Event,
     EventTime,
     InputEvent,
     OnError,
@@ -24,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.events.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.answers import inspected
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 WAIT_SECONDS = 30
 PLAIN: dict[str, Any] = {"forced_replay": False, "forced_restart": False, "crash": None}
@@ -48,7 +49,8 @@ async def never() -> None:
 
 
 async def act(event: Any, ctx: RunnerContext) -> Any:
-    memory, what = ctx.short_term_memory, event.input
+    memory = ctx.short_term_memory
+    what = event.input
     memory.set("seen", memory.get("seen", 0) + 1)
     if what == "wait":
         return OutputEvent(output=await ctx.wait_for_signal("paid", timeout=3600))
@@ -93,10 +95,10 @@ def is_at(where: str, line: str) -> bool:
     return name == line or line in linecache.getline(file, int(number))
 
 
-def asked(harness: OperatorHarness, what: str, value: Any = None, key: str = "k") -> dict[str, Any]:
+def send_request(harness: OperatorHarness, what: str, value: Any = None, key: str = "k") -> dict[str, Any]:
     """The last answer to a request."""
-    before = len(ANSWERS)
-    harness.signal(key, what, value, id=f"request {before}")
+    answer_count = len(ANSWERS)
+    harness.signal(key, what, value, id=f"request {answer_count}")
     harness.run_until_idle()
     return ANSWERS[-1]
 
@@ -104,28 +106,28 @@ def asked(harness: OperatorHarness, what: str, value: Any = None, key: str = "k"
 def test_a_key_that_never_came_is_unknown() -> None:
     with harness_of(acting()) as harness:
         for what, outcome in ((INSPECT, "answered"), (END_RUN, "rejected"), (ERASE, "erased")):
-            answer = asked(harness, what, {"run": "0" * 24})
+            answer = send_request(harness, what, {"run": "0" * 24})
             assert (answer["known"], answer["outcome"]) == (False, outcome)
         assert harness.unmatched_signals == []
-        assert asked(harness, "flink-agents/dance")["outcome"] in ("rejected", "erased")
+        assert send_request(harness, "flink-agents/dance")["outcome"] in ("rejected", "erased")
 
 
-@each("on_suspend", ["block", "interleave"])
+@each_case("on_suspend", ["block", "interleave"])
 def test_a_key_says_what_it_waits_for(on_suspend: str) -> None:
     with harness_of(acting(on_suspend=on_suspend)) as harness:
         harness.push("plain")
         harness.push("wait")
         harness.push("behind")
         harness.signal("k", "other", id="1")
-        answer = asked(harness, INSPECT)
+        answer = send_request(harness, INSPECT)
         suspended = answer["suspended"] if on_suspend == "block" else answer["released"][0]
-        assert [one["name"] for one in suspended["waits"]] == ["paid"]
+        assert [wait["name"] for wait in suspended["waits"]] == ["paid"]
         assert suspended["sequence"] == 1 and len(suspended["run"]) == 24
         assert answer["inputs"] == (2 if on_suspend == "block" else 0)
         assert answer["memory"] and answer["signals"] == {"other": 1}
 
 
-@each(
+@each_case(
     "on_suspend, on_error",
     [("block", OnError.DEAD_LETTER), ("block", OnError.FAIL), ("interleave", OnError.FAIL)],
 )
@@ -133,9 +135,9 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
     with harness_of(acting(on_error, on_suspend)) as harness:
         harness.push("wait")
         harness.push("behind")
-        found = asked(harness, INSPECT)
-        run = (found.get("suspended") or found["released"][0])["run"]
-        answer = asked(harness, END_RUN, {"run": run, "reason": "lost order", "by": "ada"})
+        inspection = send_request(harness, INSPECT)
+        run = (inspection.get("suspended") or inspection["released"][0])["run"]
+        answer = send_request(harness, END_RUN, {"run": run, "reason": "lost order", "by": "ada"})
         assert (answer["outcome"], answer["run"]) == ("ended", run)
         (letter,) = harness.dead_letters
         assert letter.error_type == "RunEndedError" and letter.record == "wait"
@@ -143,13 +145,13 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
         behind = 1 if on_suspend == "block" else 2
         assert harness.outputs == [("behind", behind)]
         # It has ended: neither a request nor a signal reaches it.
-        assert asked(harness, END_RUN, {"run": run})["outcome"] == "rejected"
+        assert send_request(harness, END_RUN, {"run": run})["outcome"] == "rejected"
         harness.signal("k", "paid", id="late")
         assert harness.push("next") == [("next", behind + 1)]
         assert len(harness.dead_letters) == 1
 
 
-@each(
+@each_case(
     "what, line, words",
     [
         ("hang", "never", ["is running in action act at"]),
@@ -167,8 +169,8 @@ def test_a_run_that_is_executed_ends_where_it_is(what: str, line: str, words: li
         while what == "fail" and not harness.retries_waiting:
             time.sleep(0.001)
         harness.signal("k", INSPECT, id="i")
-        told = "\n".join(inspected(ANSWERS[-1]))
-        assert [word for word in [*words, "1 input(s) of the key"] if word not in told] == [], told
+        report = "\n".join(inspected(ANSWERS[-1]))
+        assert [word for word in [*words, "1 input(s) of the key"] if word not in report] == [], report
         # Your line that waits, not that of the action. At first, the coroutine may not wait yet.
         end = time.monotonic() + WAIT_SECONDS
         while not is_at(ANSWERS[-1]["run"]["where"], line):
@@ -185,7 +187,7 @@ def test_a_run_that_is_executed_ends_where_it_is(what: str, line: str, words: li
         assert harness.memory("k") == {"seen": 1}
 
 
-@each("when", ["before", "accepted"])
+@each_case("when", ["before", "accepted"])
 @pytest.mark.own_conditions
 def test_a_crash_keeps_the_request_or_the_run(when: str) -> None:
     with harness_of(acting(OnError.FAIL), **LIVE) as harness:
@@ -193,9 +195,9 @@ def test_a_crash_keeps_the_request_or_the_run(when: str) -> None:
         assert BEGUN.wait(WAIT_SECONDS)
         harness.signal("k", INSPECT, id="i")
         run = ANSWERS[-1]["run"]["run"]
-        before = harness.snapshot()
+        previous_snapshot = harness.snapshot()
         harness.signal("k", END_RUN, {"run": run}, id="e")
-        snapshot = before if when == "before" else harness.snapshot()
+        snapshot = previous_snapshot if when == "before" else harness.snapshot()
         BEGUN.clear()
         harness.restore(snapshot)
         if when == "before":
@@ -206,7 +208,7 @@ def test_a_crash_keeps_the_request_or_the_run(when: str) -> None:
         else:
             harness.push("behind")
         harness.run_until_idle()
-        assert [one.record for one in harness.dead_letters] == ["hang"]
+        assert [letter.record for letter in harness.dead_letters] == ["hang"]
         assert harness.outputs == [("behind", 1)]
 
 
@@ -226,7 +228,7 @@ def test_a_run_that_waits_for_its_turn_can_be_ended() -> None:
         harness.signal("k", END_RUN, {"run": second}, id="e")
         harness.signal("k", END_RUN, {"run": first["run"]}, id="f")
         harness.run_until_idle()
-        assert [one.record for one in harness.dead_letters] == ["hang", "second"]
+        assert [letter.record for letter in harness.dead_letters] == ["hang", "second"]
         assert harness.outputs == [("third", 1)]
 
 
@@ -235,20 +237,76 @@ def test_an_erased_key_leaves_nothing_but_its_number() -> None:
         harness.push("plain")
         harness.signal("k", "other", id="1")
         assert harness.memory("k") == {"seen": 1}
-        told = asked(harness, ERASE)
+        answer = send_request(harness, ERASE)
         # Of its records, those of runs that have ended can go.
-        assert told["values"] > 0 and told["through"] == 0 and told["journal"].endswith(f"/{told['agent']}")
+        assert (
+            answer["values"] > 0
+            and answer["through"] == 0
+            and answer["journal"].endswith(f"/{answer['agent']}")
+        )
         assert harness.memory("k") == {}
         # Again: there is nothing left.
-        assert (asked(harness, ERASE)["values"], ANSWERS[-1]["signals"]) == (0, False)
+        assert (send_request(harness, ERASE)["values"], ANSWERS[-1]["signals"]) == (0, False)
         assert harness.push("plain") == [("plain", 1)]
         assert harness.sequence_number("k") == 2
+
+
+class First(Event):
+    pass
+
+
+class Second(Event):
+    pass
+
+
+def first(event: Any, ctx: RunnerContext) -> Event:
+    ctx.short_term_memory.set("first", 1)
+    ctx.sensory_memory.set("first", 1)
+    return First()
+
+
+def second(event: Any, ctx: RunnerContext) -> Event:
+    ctx.short_term_memory.set("second", ctx.sensory_memory.get("first"))
+    return Second()
+
+
+@each_case("timeouts", [(None, None), (60, None), (None, 60), (60, 60)])
+@pytest.mark.own_conditions
+def test_a_run_that_is_ended_leaves_no_write_of_its_earlier_actions(timeouts: Any) -> None:
+    """An action with a timeout writes to copies of the memory."""
+    agent = Agent(name="writing")
+    for action, trigger, timeout in zip((first, second), (InputEvent, First), timeouts, strict=True):
+        agent.add_action(action.__name__, [trigger], action, timeout=timeout)
+    agent.add_action("third", [Second], never_ends, timeout=600)
+    with harness_of(agent, **LIVE) as harness:
+        harness.push_all(["hang"])
+        assert BEGUN.wait(WAIT_SECONDS)
+        harness.signal("k", INSPECT, id="i")
+        harness.signal("k", END_RUN, {"run": ANSWERS[-1]["run"]["run"]}, id="e")
+        harness.run_until_idle()
+        assert len(harness.dead_letters) == 1 and harness.memory("k") == {}
+
+
+async def never_ends(event: Any, ctx: RunnerContext) -> None:
+    ctx.short_term_memory.set("third", 1)
+    await never()
+
+
+@each_case("config", [{}, {"state.idle-key-ttl": "1 h"}])
+def test_runs_that_have_ended_are_counted_in_a_generation_of_the_key(config: dict[str, Any]) -> None:
+    with harness_of(acting(), config=config) as harness:
+        for _ in range(3):
+            harness.push("plain")
+        assert (
+            inspected(send_request(harness, INSPECT))[0]
+            == "Nothing of the key is unfinished. 3 runs have ended."
+        )
 
 
 def test_a_key_with_unfinished_runs_is_not_erased() -> None:
     with harness_of(acting()) as harness:
         harness.push("wait")
-        assert asked(harness, ERASE)["outcome"] == "rejected"
+        assert send_request(harness, ERASE)["outcome"] == "rejected"
         assert harness.signal("k", "paid", "yes") == ["yes"]
 
 
@@ -256,8 +314,8 @@ def test_the_answer_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
     caplog.set_level("INFO", "flink_agents.requests")
     with harness_of(acting()) as harness:
         harness.push("plain")
-        asked(harness, INSPECT)
-    lines = [one.getMessage() for one in caplog.records if one.name == "flink_agents.requests"]
+        send_request(harness, INSPECT)
+    lines = [record.getMessage() for record in caplog.records if record.name == "flink_agents.requests"]
     assert lines and lines[-1].startswith(REPLY_MARK) and '"what":"inspect"' in lines[-1]
 
 
@@ -282,21 +340,21 @@ def test_a_run_in_a_thread_ends_though_its_thread_goes_on() -> None:
         harness.signal("k", END_RUN, {"run": ANSWERS[-1]["run"]["run"]}, id="e")
         leave.set()
         harness.run_until_idle()
-        assert [one.record for one in harness.dead_letters] == ["block"]
+        assert [letter.record for letter in harness.dead_letters] == ["block"]
         assert harness.outputs == ["behind"] and harness.memory("k") == {"seen": "behind"}
 
 
-@each("late", ["emit", "drop", "side"])
+@each_case("late", ["emit", "drop", "side"])
 def test_a_run_ends_where_event_time_is_held(late: str) -> None:
     event_time = EventTime.hold_watermarks(late=late)
     with harness_of(acting(OnError.FAIL), event_time=event_time) as harness:
         harness.push("wait", 1000)
         harness.push("behind", 2000)
         harness.watermark(1500)
-        run = asked(harness, INSPECT)["suspended"]["run"]
-        assert asked(harness, END_RUN, {"run": run})["outcome"] == "ended"
+        run = send_request(harness, INSPECT)["suspended"]["run"]
+        assert send_request(harness, END_RUN, {"run": run})["outcome"] == "ended"
         harness.watermark(3000)
-        assert [one.record for one in harness.dead_letters] == ["wait"]
+        assert [letter.record for letter in harness.dead_letters] == ["wait"]
         assert harness.outputs == [("behind", 1)]
 
 
@@ -308,4 +366,6 @@ def test_a_key_of_an_agent_that_waits_for_nothing_can_be_asked() -> None:
     agent = Agent(name="plain").add_action("plain", [InputEvent], plain)
     with harness_of(agent, config={"run.may-suspend": True}) as harness:
         harness.push(1)
-        assert asked(harness, INSPECT)["memory"] and asked(harness, ERASE)["outcome"] == "erased"
+        assert (
+            send_request(harness, INSPECT)["memory"] and send_request(harness, ERASE)["outcome"] == "erased"
+        )

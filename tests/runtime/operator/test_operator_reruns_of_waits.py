@@ -43,7 +43,7 @@ class Versions(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        before = await ctx.durable_execute_async(call, Code.version)
+        call_result = await ctx.durable_execute_async(call, Code.version)
         if Code.version == 5:
             # In a task of its own, so that the waits behind it have the numbers that they had.
             await asyncio.create_task(_nap(ctx))
@@ -52,7 +52,7 @@ class Versions(Agent):
             await ctx.durable_execute_async(call, "more")
             await ctx.sleep(60)
         second = await ctx.wait_for_signal("second" if Code.version != 4 else "third")
-        return OutputEvent(output=(before, first, second))
+        return OutputEvent(output=(call_result, first, second))
 
 
 async def _nap(ctx: Any) -> None:
@@ -92,7 +92,10 @@ def test_a_signal_is_taken_once_more_where_its_taking_is_void(
     assert [wait.name for wait in harness.waits()] == ["first"]
     # Both ids are known, though one was taken twice.
     harness.signal(0, "first", 1, id="s1")
-    assert [(one.signal.id, str(one.reason)) for one in harness.unmatched_signals] == [("s1", "duplicate")]
+    assert [
+        (unmatched_signal.signal.id, str(unmatched_signal.reason))
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("s1", "duplicate")]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -100,12 +103,12 @@ def test_a_crash_behind_a_rerun_neither_loses_nor_repeats_its_signal(
     suspended: OperatorHarness, version: int
 ) -> None:
     harness = suspended
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     Code.version = version
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.signal(0, "second", 2, id="s2")
     # The store has the new begin of the execution; state has what was recorded before.
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.signal(0, "second", 2, id="s2")
     harness.advance_time(60_000)
     assert harness.outputs == [(version, 1, 2)]
@@ -122,11 +125,11 @@ def test_code_that_changes_while_its_run_is_suspended_once_more(suspended: Opera
     # Its value is of no use to the run, which only looks at it.
     harness.signal(0, "third", 2, wait=harness.waits()[0].id)
     assert [wait.name for wait in harness.waits()] == [None]
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     Code.version = 2
     for _ in range(2):
         # The store has the second new begin, the second time; state has the first one.
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.advance_time(60_000)
         assert [wait.name for wait in harness.waits()] == ["second"]
         assert calls == [1, 3, "more", 2]
@@ -178,7 +181,10 @@ def test_a_value_that_no_longer_fits_is_a_stray(agent_harness: Make) -> None:
     Code.version = 2
     harness.restore(harness.snapshot())
     harness.signal(0, "second", 2)
-    assert [(one.signal.value, str(one.reason)) for one in harness.unmatched_signals] == [(1, "invalid")]
+    assert [
+        (unmatched_signal.signal.value, str(unmatched_signal.reason))
+        for unmatched_signal in harness.unmatched_signals
+    ] == [(1, "invalid")]
     assert harness.signal(0, "first", "one") == [("one", 2)]
     assert harness.state().pending == {}
 
@@ -259,9 +265,9 @@ def test_another_type_for_a_signal_that_was_taken(
     harness = agent_harness(Typed)
     harness.push("a")
     harness.signal(0, "first", 1)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     monkeypatch.setattr(Typed, "kind", kind)
-    harness.restore(before)
+    harness.restore(snapshot)
     if fits:
         assert harness.signal(0, "second", 2) == [(1, 2)]
         return

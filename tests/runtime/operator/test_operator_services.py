@@ -43,7 +43,7 @@ class Sender(Agent):
 
 
 def harness_of(agent: Agent, beats: bool = True, **config: Any) -> OperatorHarness:
-    return OperatorHarness(agent, lambda one: one, config=config, heartbeat=beats, **UNFORCED)
+    return OperatorHarness(agent, lambda record: record, config=config, heartbeat=beats, **UNFORCED)
 
 
 def hooks_of(harness: OperatorHarness) -> Hooks:
@@ -53,8 +53,10 @@ def hooks_of(harness: OperatorHarness) -> Hooks:
 
 def called(hooks: Hooks) -> dict[str, list[str]]:
     """The hooks that are not empty, with the names of the services that they call."""
-    found = {name: [type(hook.__self__).__name__ for hook in getattr(hooks, name)] for name in HOOKS}
-    return {name: services for name, services in found.items() if services}
+    services_by_hook = {
+        name: [type(hook.__self__).__name__ for hook in getattr(hooks, name)] for name in HOOKS
+    }
+    return {name: services for name, services in services_by_hook.items() if services}
 
 
 def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
@@ -102,7 +104,7 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
         "job-identifier": "order",
     }
     with harness_of(Sleeper(), beats=False, **config) as harness:
-        names = [type(one).__name__ for one in hooks_of(harness).services]
+        names = [type(service).__name__ for service in hooks_of(harness).services]
         assert names == ["PendingWork", *WAITING, "Delays", "LateReplays", "IdleKeyExpiry"]
         # Signals expire before they could resume a run. A run that is resumed comes before a delayed event of
         # that time, and an idle key goes last.
@@ -118,7 +120,7 @@ def sleeper(on_suspend: str) -> Agent:
 
 
 def services_of(harness: OperatorHarness) -> list[str]:
-    return [type(one).__name__ for one in hooks_of(harness).services]
+    return [type(service).__name__ for service in hooks_of(harness).services]
 
 
 def test_an_agent_that_does_not_interleave_never_imports_interleaving(
@@ -181,17 +183,17 @@ for _name in HOOKS:
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     """Recorders before the services of each operator that is assembled."""
-    made: list[Recorder] = []
+    created_recorders: list[Recorder] = []
     resolve = Hooks.resolve
 
     def with_recorder(self: Hooks, services: Any, base: type) -> None:
-        if base is KeyService and not any(isinstance(one, Recorder) for one in services):
-            made.append(Recorder())
-            services = [made[-1], *services]
+        if base is KeyService and not any(isinstance(service, Recorder) for service in services):
+            created_recorders.append(Recorder())
+            services = [created_recorders[-1], *services]
         resolve(self, services, base)
 
     monkeypatch.setattr(Hooks, "resolve", with_recorder)
-    yield made
+    yield created_recorders
 
 
 ONE_TIMER = {"heartbeat", "look", "looked", "is_looking", "end_keys", "awaits_keys"}
@@ -205,7 +207,7 @@ RARE = {"waking_skipped", "skipping", "ending"}
 
 
 def test_each_hook_is_called(recorders: list[Recorder]) -> None:
-    for beats, others in ((True, TIMER_OF_EACH), (False, ONE_TIMER)):
+    for beats, uncalled_hooks in ((True, TIMER_OF_EACH), (False, ONE_TIMER)):
         recorders.clear()
         with harness_of(Sleeper(), beats, **{"run.inline": False}) as harness:
             harness.push("slow")
@@ -219,5 +221,5 @@ def test_each_hook_is_called(recorders: list[Recorder]) -> None:
             with harness_of(Sender(), beats, **{"run.inline": False, "run.timers-at-end": at_end}) as harness:
                 harness.push("first")
                 harness.end_input()
-        seen = set[str]().union(*(one.seen for one in recorders))
-        assert set(HOOKS) - seen <= others | RARE, beats
+        seen = set[str]().union(*(recorder.seen for recorder in recorders))
+        assert set(HOOKS) - seen <= uncalled_hooks | RARE, beats

@@ -69,13 +69,13 @@ ORDERS = [
 Outcome = tuple[list[Any], list[tuple[Any, str]], int, list[Any]]
 
 
-def asked(agent: type[Agent], **options: Any) -> tuple[OperatorHarness, Callable[[str], None]]:
+def waiting_harness(agent: type[Agent], **options: Any) -> tuple[OperatorHarness, Callable[[str], None]]:
     """A harness with two open waits, and what sends a signal to the first, the second, or any of them."""
     harness = OperatorHarness(agent, **{**PLAIN, **options})
     for order in ("tea", "rice") if agent in (UnrecordedAside, RecordedAside) else ("tea",):
         harness.push(order)
         harness.run_until_idle()
-    waits: dict[str, str] = dict(zip(SIGNALS, (one.id for one in harness.waits(0)), strict=False))
+    waits: dict[str, str] = dict(zip(SIGNALS, (wait.id for wait in harness.waits(0)), strict=False))
 
     def send(which: str) -> None:
         harness.signal(0, "ok", which, wait=waits.get(which))
@@ -86,18 +86,21 @@ def asked(agent: type[Agent], **options: Any) -> tuple[OperatorHarness, Callable
 def outcome(harness: OperatorHarness) -> Outcome:
     """What has come of the signals, and what becomes of a later order and an answer to it."""
     harness.run_until_idle()
-    strays = sorted((one.signal.value, one.reason.value) for one in harness.unmatched_signals)
-    found = sorted(map(str, harness.outputs)), strays, len(harness.waits(0))
+    strays = sorted(
+        (unmatched_signal.signal.value, unmatched_signal.reason.value)
+        for unmatched_signal in harness.unmatched_signals
+    )
+    results = sorted(map(str, harness.outputs)), strays, len(harness.waits(0))
     seen = len(harness.outputs)
     harness.push("milk")
     harness.run_until_idle()
     harness.signal(0, "ok", "any")
     harness.run_until_idle()
-    return *found, harness.outputs[seen:]
+    return *results, harness.outputs[seen:]
 
 
 def one_by_one(agent: type[Agent], order: tuple[str, ...]) -> Outcome:
-    harness, send = asked(agent)
+    harness, send = waiting_harness(agent)
     with harness:
         for which in order:
             send(which)
@@ -107,7 +110,7 @@ def one_by_one(agent: type[Agent], order: tuple[str, ...]) -> Outcome:
 @factors(strength=1, order=ORDERS, agent=AGENTS, ids={"order": "-".join})
 def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)
-    harness, send = asked(agent, auto_run=False)
+    harness, send = waiting_harness(agent, auto_run=False)
     with harness:
         for which in order:
             send(which)
@@ -118,20 +121,20 @@ def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]
 def test_a_restart_makes_no_difference(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)
     for done in range(len(order)):
-        harness, send = asked(agent)
+        harness, send = waiting_harness(agent)
         with harness:
             for which in order[:done]:
                 send(which)
-            before = harness.snapshot()
+            snapshot = harness.snapshot()
             for which in order[done:]:
                 send(which)
-            harness.recover(before)
-            found = outcome(harness)
+            harness.recover(snapshot)
+            actual_outcome = outcome(harness)
         if agent in (Recorded, RecordedAside) and any(reason == "ambiguous" for _, reason in expected[1]):
             # By the records, a wait may have ended before a signal comes that was ambiguous then.
-            assert len(found[-1]) == 1 or found[2], f"a restart behind {done}"
+            assert len(actual_outcome[-1]) == 1 or actual_outcome[2], f"a restart behind {done}"
         else:
-            assert found == expected, f"a restart behind {done}"
+            assert actual_outcome == expected, f"a restart behind {done}"
 
 
 @pytest.mark.parametrize("agent", [Recorded, RecordedAside])
@@ -140,13 +143,13 @@ def test_what_was_recorded_holds_in_another_order_of_signals(
     agent: type[Agent], again: tuple[str, ...]
 ) -> None:
     expected = one_by_one(agent, ("second", "any"))
-    harness, send = asked(agent)
+    harness, send = waiting_harness(agent)
     with harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for which in ("second", "any"):
             send(which)
         harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.outputs.clear()
         for which in again:
             send(which)
@@ -159,14 +162,14 @@ def test_a_signal_that_nobody_has_decided_about_survives_another_restart(
     agent: type[Agent], parallelism: int
 ) -> None:
     expected = one_by_one(agent, ("second", "any"))
-    harness, send = asked(agent, auto_run=False)
+    harness, send = waiting_harness(agent, auto_run=False)
     with harness:
         harness.run_until_idle()
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for which in ("second", "any"):
             send(which)
             harness.run_until_idle()
-        harness.restore(before)
+        harness.restore(snapshot)
         send("any")
         undecided = harness.snapshot()
         harness.run_until_idle()

@@ -67,7 +67,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def moved(harness: OperatorHarness, wait: str) -> bool:
-    return wait not in [one.id for one in harness.waits()]
+    return wait not in [open_wait.id for open_wait in harness.waits()]
 
 
 def names(harness: OperatorHarness) -> list[str | None]:
@@ -124,9 +124,9 @@ def test_what_expired_before_a_restart_came_to_its_end_leaves_once(
     harness.advance_time(6_000)
     harness.run_until_idle()
     harness.advance_time(1_000)
-    taken = len(harness.outputs)
-    assert taken + len(harness.unmatched_signals) == 1
-    if not taken:
+    output_count = len(harness.outputs)
+    assert output_count + len(harness.unmatched_signals) == 1
+    if not output_count:
         harness.signal(0, "said", "yes")
         harness.run_until_idle()
     assert harness.outputs == ["yes"]
@@ -138,9 +138,9 @@ def test_signals_that_a_run_has_taken_take_no_place_of_others(agent_harness: Mak
     wait_until(lambda: names(harness) == ["said"])
     for number in range(6):
         wait_until(lambda: len(harness.waits()) == 1)
-        [before] = harness.waits()
+        [previous_wait] = harness.waits()
         harness.signal(0, "said", number)
-        wait_until(partial(moved, harness, before.id))
+        wait_until(partial(moved, harness, previous_wait.id))
     opened.set()
     harness.run_until_idle()
     assert harness.unmatched_signals == []
@@ -158,8 +158,8 @@ def test_nothing_is_left_of_a_key_that_got_signals_only(
     assert harness.state("a").head is not None
     harness.advance_time(6_000)
     assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.EXPIRED]
-    left = harness.state("a")
-    assert (left.head, left.pending, left.processing_timers) == (None, {}, set())
+    key_state = harness.state("a")
+    assert (key_state.head, key_state.pending, key_state.processing_timers) == (None, {}, set())
 
 
 def test_the_head_of_a_key_that_began_anew_is_used_once_an_input_came() -> None:

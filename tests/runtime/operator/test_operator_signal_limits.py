@@ -52,7 +52,9 @@ def test_an_answer_comes_through_where_others_fill_the_mailbox(agent: type[Agent
         harness.push("approval")
         assert harness.approve(harness.approvals[0]) == ["approved"]
         harness.signal(0, "x", 9)
-        assert [one.reason.value for one in harness.unmatched_signals] == ["overflow"]
+        assert [unmatched_signal.reason.value for unmatched_signal in harness.unmatched_signals] == [
+            "overflow"
+        ]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -60,12 +62,12 @@ def test_each_of_many_answers_comes_through_at_once(agent: type[Agent], restarts
     with OperatorHarness(agent, config=LIMIT, auto_run=False, **PLAIN) as harness:
         harness.push(4 * MOST)
         harness.run_until_idle()
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         for number, wait in enumerate(harness.waits(0)):
             harness.signal(0, "x", number, wait=wait.id)
         harness.run_until_idle()
         if restarts:
-            harness.recover(before)
+            harness.recover(snapshot)
             harness.run_until_idle()
         assert harness.outputs[-1:] == [list(range(4 * MOST))] and harness.unmatched_signals == []
 
@@ -78,7 +80,7 @@ def test_a_flood_of_answers_to_one_wait_is_bounded(agent: type[Agent]) -> None:
         for number in range(100):
             harness.signal(0, "x", number, wait=wait)
         harness.run_until_idle()
-        reasons = {one.reason.value for one in harness.unmatched_signals}
+        reasons = {unmatched_signal.reason.value for unmatched_signal in harness.unmatched_signals}
         assert reasons <= {"overflow", "duplicate"} and len(harness.unmatched_signals) == 99
 
 
@@ -88,7 +90,13 @@ def test_a_flood_of_answers_to_waits_to_come_is_bounded(agent: type[Agent]) -> N
         wait = harness.waits(0)[0].id.rpartition("|")[0]
         for number in range(1, 100):
             harness.signal(0, "x", number, wait=f"{wait}|{number}")
-        assert 0 < [one.reason.value for one in harness.unmatched_signals].count("overflow") < 99
+        assert (
+            0
+            < [unmatched_signal.reason.value for unmatched_signal in harness.unmatched_signals].count(
+                "overflow"
+            )
+            < 99
+        )
 
 
 class Panic(BaseException):

@@ -23,18 +23,18 @@ AS_IT_COMES: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_re
 
 gate = threading.Event()
 
-begun: list[str] = []
+started_calls: list[str] = []
 """A call adds to it when it begins."""
 
 
 @pytest.fixture(autouse=True)
 def _closed_gate() -> None:
     gate.clear()
-    begun.clear()
+    started_calls.clear()
 
 
 async def pass_gate() -> None:
-    begun.append("a call")
+    started_calls.append("a call")
     while not gate.is_set():
         await asyncio.sleep(0.005)
 
@@ -74,7 +74,10 @@ class LateWait(Agent):
 
 
 def reasons(harness: OperatorHarness) -> list[tuple[str, Any]]:
-    return [(str(one.reason), one.signal.value) for one in harness.unmatched_signals]
+    return [
+        (str(unmatched_signal.reason), unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ]
 
 
 def test_a_signal_that_comes_before_its_wait_begins_is_kept_for_it(agent_harness: Make) -> None:
@@ -91,7 +94,7 @@ def test_a_signal_in_the_last_step_of_a_run_goes_to_the_next_run_that_waits(agen
     harness = agent_harness(LastStep, auto_run=False, **AS_IT_COMES)
     harness.push_all(["a", "b"])
     harness.signal(0, "answer", 1)
-    _until(lambda: begun, harness)
+    _until(lambda: started_calls, harness)
     harness.signal(0, "answer", 2)
     gate.set()
     harness.run_until_idle()
@@ -106,7 +109,7 @@ def test_a_signal_in_the_last_step_for_that_very_run_is_a_stray(agent_harness: M
     harness.run_until_idle()
     [wait] = harness.waits()
     harness.signal(0, "answer", 1, wait=wait.id)
-    _until(lambda: begun, harness)
+    _until(lambda: started_calls, harness)
     harness.signal(0, "answer", 2, wait=wait.id)
     gate.set()
     harness.run_until_idle()
@@ -153,7 +156,7 @@ def test_signals_and_timeouts_race_and_each_run_ends_once(agent_harness: Make) -
     harness.run_until_idle()
     assert sorted(key for key, _ in harness.outputs) == list(keys)
     answered = {key for key, answer in harness.outputs if answer == "yes"}
-    assert {one.signal.wait for one in harness.unmatched_signals} == {
+    assert {unmatched_signal.signal.wait for unmatched_signal in harness.unmatched_signals} == {
         waits[key] for key in keys if key not in answered
     }
     assert all(harness.state(key).pending == {} for key in keys)
@@ -173,7 +176,7 @@ def test_signals_during_down_time_and_across_a_new_job_are_delivered_once(agent_
     for number, key in enumerate(keys):
         # The stream of signals is read again from its begin.
         second.signal(key, "answer", number, wait=waits[key], id=f"a{number}")
-    assert [one.reason for one in second.unmatched_signals] == ["duplicate"]
+    assert [unmatched_signal.reason for unmatched_signal in second.unmatched_signals] == ["duplicate"]
     second.advance_time(10_000)
     assert sorted(second.outputs) == [(key, number) for number, key in enumerate(keys)]
     for number, key in enumerate(keys):
@@ -196,10 +199,10 @@ def test_ids_of_a_suspended_run_are_the_same_in_a_job_that_is_submitted_again(ag
     first = agent_harness(Names, job_id="1" * 32, **AS_IT_COMES)
     first.push("a")
     savepoint = first.snapshot()
-    asked = first.side_output("asked")
+    first_outputs = first.side_output("asked")
     second = agent_harness(Names, job_id="2" * 32, **AS_IT_COMES)
     second.restore(savepoint)
-    assert second.advance_time(1_000) == asked
+    assert second.advance_time(1_000) == first_outputs
 
 
 class NeverWaits(Agent):
@@ -218,7 +221,7 @@ def test_a_signal_to_an_agent_that_never_waits_is_unmatched_also_if_the_key_is_b
     harness = agent_harness(NeverWaits, lambda key: key, auto_run=False, store=store, **AS_IT_COMES)
     harness.signal("a", "idle", 1)
     harness.push("a")
-    while not begun:
+    while not started_calls:
         time.sleep(0.005)
     harness.signal("a", "busy", 2)
     gate.set()

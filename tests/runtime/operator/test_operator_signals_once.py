@@ -45,7 +45,7 @@ def consumed(harness: OperatorHarness) -> list[Any]:
     """What runs took, and what left as a stray."""
     return sorted(
         [value for _, value in harness.outputs if value is not None]
-        + [one.signal.value for one in harness.unmatched_signals]
+        + [unmatched_signal.signal.value for unmatched_signal in harness.unmatched_signals]
     )
 
 
@@ -84,8 +84,8 @@ def test_signals_of_many_runs_are_each_consumed_once_after_a_crash(
                     harness.signal(0, "x", "S", id=f"s{number}" if ids else None)
                 else:
                     harness.advance_time(1000)
-            before = list(harness.outputs)
-            recorded = [one for one in before if one[1] is not None]
+            previous_outputs = list(harness.outputs)
+            recorded = [output for output in previous_outputs if output[1] is not None]
             assert len(recorded) == sum(when[:crash])
             harness.recover(first)
             for _ in when:
@@ -124,10 +124,10 @@ async def first_of(ctx: Any, names: Sequence[str]) -> Any:
         return await ctx.wait_for_signal(name, timeout=100)
 
     tasks = [asyncio.create_task(listen(name)) for name in names]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
+    done, pending_tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending_tasks:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*pending_tasks, return_exceptions=True)
     [first] = done
     return first.result()
 
@@ -233,17 +233,18 @@ def test_a_signal_for_a_wait_that_is_cancelled_at_the_same_moment_is_a_stray(age
     [_, wait] = harness.waits()
     assert wait.name == "x"
     first = harness.snapshot()
-    with agent_harness(HangsUp, **UNDISTURBED, auto_run=False) as other:
-        other.restore(first)
-        other.signal(0, "stop", "stop!")
-        other.signal(0, "x", "x!", wait=wait.id)
-        other.run_until_idle()
-        other.advance_time(1000)
-        other.run_until_idle()
-        assert other.outputs[-1:] == [["stop!"]]
-        assert [(str(one.reason), one.signal.value) for one in other.unmatched_signals] == [
-            ("duplicate", "x!")
-        ]
+    with agent_harness(HangsUp, **UNDISTURBED, auto_run=False) as restored_harness:
+        restored_harness.restore(first)
+        restored_harness.signal(0, "stop", "stop!")
+        restored_harness.signal(0, "x", "x!", wait=wait.id)
+        restored_harness.run_until_idle()
+        restored_harness.advance_time(1000)
+        restored_harness.run_until_idle()
+        assert restored_harness.outputs[-1:] == [["stop!"]]
+        assert [
+            (str(unmatched_signal.reason), unmatched_signal.signal.value)
+            for unmatched_signal in restored_harness.unmatched_signals
+        ] == [("duplicate", "x!")]
 
 
 class OvertakenNotes(Notes):
@@ -258,18 +259,18 @@ def test_a_run_that_is_set_aside_takes_no_signal_of_a_recorded_one(
     agent_harness: Make, ids: bool, aside: bool
 ) -> None:
     harness = agent_harness(OvertakenNotes, auto_run=False, **UNDISTURBED)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push(1)
     harness.run_until_idle()
     if aside:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
     harness.advance_time(1000)
     harness.run_until_idle()
     harness.push(2)
     harness.signal(0, "x", "S", id="s" if ids else None)
     harness.run_until_idle()
     assert harness.outputs == [(1, None), (2, "S")]
-    harness.recover(before)
+    harness.recover(snapshot)
     # One that was set aside goes on at once: its time has come.
     _until(lambda: (harness.advance_time(1), harness.waits() or harness.outputs)[1])
     # As was recorded, the second run goes on behind the end of the first one, which comes with time.
@@ -314,7 +315,10 @@ def test_a_signal_does_not_expire_while_a_run_that_has_taken_it_waits_for_its_tu
     for step in steps:
         harness.advance_time(step)
     assert harness.outputs == [(1, None), (2, "S")]
-    assert [(str(one.reason), one.signal.value) for one in harness.unmatched_signals] == [("expired", "free")]
+    assert [
+        (str(unmatched_signal.reason), unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("expired", "free")]
     harness.advance_time(60_000)
     assert len(harness.unmatched_signals) == 1
     assert harness.state().pending == {}
@@ -330,7 +334,10 @@ def test_a_signal_that_no_recorded_run_has_taken_expires_once_behind_a_suspended
     harness.signal(0, "y", "free")
     harness.restore(harness.snapshot())
     harness.advance_time(5_000)
-    assert [(str(one.reason), one.signal.value) for one in harness.unmatched_signals] == [("expired", "free")]
+    assert [
+        (str(unmatched_signal.reason), unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("expired", "free")]
     assert len(harness.waits()) == 1
 
 
@@ -357,12 +364,15 @@ def test_a_signal_expires_only_where_no_run_that_was_set_aside_has_taken_it(
     harness = agent_harness(HearsOneByOne, config=config, heartbeat=heartbeat, **UNDISTURBED)
     harness.push(1)
     harness.signal(0, "y", "Y", id="y" if ids else None)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     if taken:
         assert harness.signal(0, "x", "X", id="x" if ids else None) == [["X", "Y"]]
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.advance_time(10_000)
-    strays = [(str(one.reason), one.signal.value) for one in harness.unmatched_signals]
+    strays = [
+        (str(unmatched_signal.reason), unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ]
     assert strays == ([] if taken else [("expired", "Y")])
     assert harness.outputs == ([["X", "Y"]] if taken else [])
     # The one that was taken before comes again.
@@ -391,8 +401,8 @@ class HearsTwo(Agent):
             return await ctx.wait_for_signal("x")
 
         # The nap alone lets the run go on, and come back to both waits.
-        one, other, _ = await asyncio.gather(listen(), listen(), ctx.sleep(10))
-        return OutputEvent(output=[one, other])
+        first_signal, second_signal, _ = await asyncio.gather(listen(), listen(), ctx.sleep(10))
+        return OutputEvent(output=[first_signal, second_signal])
 
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["by-name", "by-wait"])
@@ -417,7 +427,9 @@ def test_a_signal_without_a_wait_is_refused_also_while_the_run_of_two_waits_is_b
     harness.signal("a", "x", "which?", wait=waits[1] if by_id else None)
     opened.set()
     harness.run_until_idle()
-    assert [str(one.reason) for one in harness.unmatched_signals] == ([] if by_id else ["ambiguous"])
+    assert [str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals] == (
+        [] if by_id else ["ambiguous"]
+    )
     assert [wait.id for wait in harness.waits("a") if wait.name == "x"] == waits[: 1 if by_id else 2]
 
 

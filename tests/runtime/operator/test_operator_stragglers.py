@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hold_tools import CLOSED, HOLD, left, look
+from hold_tools import CLOSED, HOLD, look, timed_outputs
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.events.event_time import LATE_TAG, LateOutputs
@@ -36,14 +36,14 @@ def test_stragglers_follow_the_policy(
     CLOSED.clear()
     harness.run_until_idle()
     everything = [("slow", 10), ("behind", 20), ("after", 90)]
-    assert left(harness) == (everything if late is LateOutputs.EMIT else everything[2:])
+    assert timed_outputs(harness) == (everything if late is LateOutputs.EMIT else everything[2:])
     assert harness.late_outputs == (["slow", "behind"] if late is LateOutputs.SIDE else [])
     assert [at for at, _ in harness.side_times(LATE_TAG)] == ([10, 20] if late is LateOutputs.SIDE else [])
     # Only the main output is concerned.
     assert [record for _, record in harness.side_output("seen")] == ["slow", "behind", "after"]
     assert harness.memory("a") == {"count": 3}
     assert harness.run_metrics[LATE_OUTPUTS] == 2
-    (warning,) = [one for one in caplog.records if one.name == "flink_agents.event_time"]
+    (warning,) = [record for record in caplog.records if record.name == "flink_agents.event_time"]
     text = warning.getMessage()
     assert text.startswith("key 'a': a run with event time 10 ended after the output watermark had passed it")
     assert "waits for 1 s" in text and f"late={late.value!r}" in text and "Raise max_hold" in text
@@ -65,7 +65,7 @@ def test_one_endless_run_costs_one_timeout(hold_harness: MakeHarness) -> None:
     assert harness.outputs == []
     CLOSED.clear()
     harness.run_until_idle()
-    assert left(harness) == [("endless", 0), *((at, at) for at in range(1, 20))]
+    assert timed_outputs(harness) == [("endless", 0), *((at, at) for at in range(1, 20))]
 
 
 @pytest.mark.executes_once
@@ -83,7 +83,7 @@ def test_after_a_straggler_a_key_holds_again(hold_harness: MakeHarness) -> None:
     assert look(harness) == 4
     CLOSED.clear()
     harness.run_until_idle()
-    assert left(harness) == [("slower", 5)]
+    assert timed_outputs(harness) == [("slower", 5)]
     assert harness.run_metrics[LATE_OUTPUTS] == 1
 
 
@@ -104,7 +104,7 @@ def test_what_another_run_keeps_in_time_is_no_straggler(hold_harness: MakeHarnes
     CLOSED.discard("endless")
     while len(harness.outputs) < 3:
         harness.advance_time(1)
-    assert left(harness) == [(1, 20), (2, 20), ("behind", 20)]
+    assert timed_outputs(harness) == [(1, 20), (2, 20), ("behind", 20)]
     assert harness.run_metrics[LATE_OUTPUTS] == 1
 
 
@@ -139,12 +139,12 @@ def test_a_run_that_is_held_back_for_another_input_holds_nothing(
         heartbeat=heartbeat,
         config={"action-state.reorder-timeout": timedelta(days=100)},
     )
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     for at, record in enumerate(("first", "second"), start=1):
         harness.push(("a", record), timestamp=at)
     harness.run_until_idle()
     harness.current_watermark = NO_TIMESTAMP
-    harness.restore(before)
+    harness.restore(snapshot)
     CLOSED.add("first")
     harness.push(("a", "second"), timestamp=2)
     harness.watermark(50)
@@ -153,4 +153,4 @@ def test_a_run_that_is_held_back_for_another_input_holds_nothing(
     harness.push(("a", "first"), timestamp=1)
     CLOSED.clear()
     harness.run_until_idle()
-    assert left(harness) == [("first", 1), ("second", 2)]
+    assert timed_outputs(harness) == [("first", 1), ("second", 2)]

@@ -11,7 +11,8 @@ from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
 
-ADA, ALAN = ("customer", "ada"), ("customer", "alan")
+ADA = ("customer", "ada")
+ALAN = ("customer", "alan")
 
 
 class Listens(Agent):
@@ -23,7 +24,10 @@ class Listens(Agent):
 
 
 def strays(harness: OperatorHarness) -> list[tuple[str, Any, Any]]:
-    return [(str(one.reason), one.signal.key, one.signal.value) for one in harness.unmatched_signals]
+    return [
+        (str(unmatched_signal.reason), unmatched_signal.signal.key, unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ]
 
 
 def listening(agent_harness: Make, **config: Any) -> OperatorHarness:

@@ -27,9 +27,9 @@ def test_an_input_that_came_at_the_end_of_another_one_is_known_again(
     """The agent before this one commits at the end of its input, or earlier, as it happens."""
     forget()
     with OperatorHarness(one_action(act)) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         outputs = [harness.push("order", first), harness.push("other", first)]
-        harness.restore(before)
+        harness.restore(snapshot)
         assert [harness.push("order", again), harness.push("other", again)] == outputs
         assert harness.outputs == [("order", None), ("other", None)]
     assert EFFECTS == ["order", "other"]

@@ -150,9 +150,10 @@ def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
     [wait] = harness.waits()
     harness.signal(0, "approval", {"granted": True}, wait=wait.id)
     assert harness.signal(0, "approval", {"granted": False}, wait=wait.id) == []
-    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals] == [
-        ("duplicate", {"granted": False})
-    ]
+    assert [
+        (unmatched_signal.reason, unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("duplicate", {"granted": False})]
     harness.push("milk")
     assert len(harness.waits()) == 1
 
@@ -163,7 +164,10 @@ def test_a_second_signal_of_an_id_is_a_stray(agent_harness: Make) -> None:
     harness.signal(0, "approval", {"granted": True}, id="a1")
     harness.push("tea")
     harness.signal(0, "approval", {"granted": True}, id="a1")
-    assert [(one.reason, one.signal.id) for one in harness.unmatched_signals] == [("duplicate", "a1")] * 2
+    assert [
+        (unmatched_signal.reason, unmatched_signal.signal.id)
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("duplicate", "a1")] * 2
     assert harness.outputs == [("tea", True, "")]
     harness.push("milk")
     assert len(harness.waits()) == 1
@@ -174,9 +178,15 @@ def test_signals_that_nobody_takes_expire_and_do_not_grow_without_end(agent_harn
     harness = agent_harness(Refunds, config=config)
     for number in range(3):
         harness.signal(0, "other", number)
-    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals] == [("overflow", 2)]
+    assert [
+        (unmatched_signal.reason, unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("overflow", 2)]
     harness.advance_time(60_000)
-    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals[1:]] == [
+    assert [
+        (unmatched_signal.reason, unmatched_signal.signal.value)
+        for unmatched_signal in harness.unmatched_signals[1:]
+    ] == [
         ("expired", 0),
         ("expired", 1),
     ]
@@ -193,7 +203,7 @@ def test_a_signal_for_one_of_several_waits_has_to_name_it(agent_harness: Make) -
     harness.push("a")
     first, second = harness.waits()
     harness.signal(0, "ok", "which?")
-    assert [one.reason for one in harness.unmatched_signals] == ["ambiguous"]
+    assert [unmatched_signal.reason for unmatched_signal in harness.unmatched_signals] == ["ambiguous"]
     harness.signal(0, "ok", 2, wait=second.id)
     assert harness.signal(0, "ok", 1, wait=first.id) == [[1, 2]]
 
@@ -202,7 +212,7 @@ def test_a_value_of_another_type_is_a_stray_and_the_run_waits_on(agent_harness: 
     harness = agent_harness(Refunds)
     harness.push("tea")
     assert harness.signal(0, "approval", {"granted": "maybe"}) == []
-    assert [one.reason for one in harness.unmatched_signals] == ["invalid"]
+    assert [unmatched_signal.reason for unmatched_signal in harness.unmatched_signals] == ["invalid"]
     assert harness.signal(0, "approval", {"granted": True}) == [("tea", True, "")]
 
 
@@ -251,9 +261,9 @@ def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make
 
     waiting = agent_harness(Naps)
     waiting.push_all(["a", "b"])
-    begun = waiting.current_time
+    start_ms = waiting.current_time
     assert waiting.end_input() == [("a", 0), ("b", 1)]
-    assert waiting.current_time >= begun + 20_000
+    assert waiting.current_time >= start_ms + 20_000
 
     skipping = agent_harness(Naps, config={"run.timers-at-end": "skip"})
     skipping.push("a")
@@ -319,7 +329,7 @@ def test_a_key_that_only_signals_came_for_leaves_nothing(agent_harness: Make) ->
     harness = agent_harness(Refunds, config={"signals.ttl": "1 min"})
     harness.signal(0, "approval", 1)
     harness.advance_time(60_000)
-    assert [str(one.reason) for one in harness.unmatched_signals] == ["expired"]
+    assert [str(unmatched_signal.reason) for unmatched_signal in harness.unmatched_signals] == ["expired"]
     assert harness.state().head is None
     assert harness.state().pending == {}
 

@@ -70,11 +70,11 @@ def test_what_was_recorded_behind_a_suspension_is_not_done_again(agent_harness: 
 
 def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent_harness: Make) -> None:
     harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push(1)
     harness.advance_time(10_000)
     assert calls == [1, 2]
-    harness.recover(before)
+    harness.recover(snapshot)
     # The store knows that the first pause is over.
     assert calls == [1, 2]
     assert harness.advance_time(1_000) == [30]
@@ -83,12 +83,12 @@ def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent
 
 def test_a_signal_that_a_record_has_is_absorbed_when_it_comes_again(agent_harness: Make) -> None:
     harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3)
     assert harness.outputs == [30]
     # The store knows what the run did. Signal and input come again.
-    harness.recover(before)
+    harness.recover(snapshot)
     assert harness.outputs == [30]
     assert calls == [3]
     harness.push("b")
@@ -104,10 +104,10 @@ def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make
             return OutputEvent(output=(paid, await ctx.wait_for_signal("amount", int)))
 
     harness = agent_harness(Twice, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3)
-    harness.recover(before)
+    harness.recover(snapshot)
     assert harness.outputs == []
     assert [wait.name for wait in harness.waits()] == ["amount"]
     assert harness.signal(0, "amount", 4) == [(30, 4)]
@@ -130,10 +130,10 @@ def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make)
     class Remembers(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            before = ctx.short_term_memory.get("seen", None)
+            previous_input = ctx.short_term_memory.get("seen", None)
             ctx.short_term_memory.set("seen", event.input)
             await ctx.sleep(10)
-            return OutputEvent(output=(event.input, before, ctx.short_term_memory.get("seen")))
+            return OutputEvent(output=(event.input, previous_input, ctx.short_term_memory.get("seen")))
 
     harness = agent_harness(Remembers, config={"memory.short-term.ttl": "15 s"})
     harness.push_all(["a", "b", "c"])
@@ -151,10 +151,10 @@ def test_memory_that_expires_while_a_run_sleeps_is_as_the_run_has_read_it(
     class Remembers(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            before = ctx.short_term_memory.get("seen", None)
+            previous_input = ctx.short_term_memory.get("seen", None)
             ctx.short_term_memory.set("seen", event.input)
             await ctx.sleep(10)
-            return OutputEvent(output=(event.input, before))
+            return OutputEvent(output=(event.input, previous_input))
 
     place = MemoryPlace()
     store: dict[str, Any] = {"store": lambda: MemoryStore(place)} if stored else {}
@@ -177,26 +177,29 @@ def test_what_a_suspended_run_recorded_is_in_the_store_of_its_key(agent_harness:
 def test_a_signal_that_comes_a_third_time_is_a_duplicate(agent_harness: Make) -> None:
     """A record has it, so that it is absorbed when it comes again; its id is known from then on."""
     harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3, id="s1")
-    harness.restore(before)
+    harness.restore(snapshot)
     # The run is over before its signal comes again.
     assert harness.push("a") == [30]
     harness.signal(0, "amount", 3, id="s1")
     assert harness.unmatched_signals == []
     harness.signal(0, "amount", 3, id="s1")
-    assert [(one.signal.id, str(one.reason)) for one in harness.unmatched_signals] == [("s1", "duplicate")]
+    assert [
+        (unmatched_signal.signal.id, str(unmatched_signal.reason))
+        for unmatched_signal in harness.unmatched_signals
+    ] == [("s1", "duplicate")]
     harness.push("b")
     assert calls == [3]
 
 
 def test_a_signal_that_comes_again_behind_its_run_is_absorbed(agent_harness: Make) -> None:
     harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3)
-    harness.restore(before)
+    harness.restore(snapshot)
     assert harness.push("a") == [30]
     assert harness.signal(0, "amount", 3) == []
     harness.push("b")
@@ -226,11 +229,11 @@ def test_a_signal_that_comes_again_while_its_run_goes_on_is_absorbed(agent_harne
     gates[:] = [threading.Event()]
     options = {"crash": None, "forced_replay": False, "forced_restart": False}
     harness = agent_harness(Twice, auto_run=False, config={"action-state.shutdown-grace": "10 ms"}, **options)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3)
     _until(harness, "action_calls_recorded")
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push("a")
     _until(harness, "action_calls_replayed")
     harness.signal(0, "amount", 3)
@@ -268,14 +271,14 @@ def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: 
             yield OutputEvent(output=f"{event.input} asked")
             yield OutputEvent(output=f"{event.input} told")
 
-    before = OperatorHarness(Asks, name="one", crash=None)
-    assert before.push("a") == ["a asked"]
+    old_harness = OperatorHarness(Asks, name="one", crash=None)
+    assert old_harness.push("a") == ["a asked"]
     refused = OperatorHarness(Tells, name="one", crash=None)
     with pytest.raises(PlanChangedError, match=r"run\.may-suspend"):
-        refused.restore(before.snapshot())
+        refused.restore(old_harness.snapshot())
         refused.push("b")
     behind = OperatorHarness(Tells, name="one", crash=None, config={"run.may-suspend": True})
-    behind.restore(before.snapshot())
+    behind.restore(old_harness.snapshot())
     behind.signal(0, "answer", 1)
     behind.push("b")
     assert behind.outputs == ["a told", "b asked", "b told"]

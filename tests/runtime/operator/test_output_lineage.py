@@ -38,9 +38,9 @@ class Twice(Agent):
         return OutputEvent(output="second")
 
 
-def made(harness: OperatorHarness) -> list[OutputLineage]:
-    assert all(isinstance(one, TracedOutput) for one in harness.outputs)
-    return [one.lineage for one in harness.outputs]
+def lineages_of(harness: OperatorHarness) -> list[OutputLineage]:
+    assert all(isinstance(output, TracedOutput) for output in harness.outputs)
+    return [output.lineage for output in harness.outputs]
 
 
 def test_each_output_has_its_own_id_and_the_parent_of_its_run(
@@ -49,8 +49,8 @@ def test_each_output_has_its_own_id_and_the_parent_of_its_run(
     harness = agent_harness(Twice, lambda message: message.key, lineage=True)
     harness.push(Message("a", "orders/0/7"))
     harness.push(Message("a", None))
-    first, second, third, _ = made(harness)
-    assert [one.value for one in harness.outputs] == ["first", "second"] * 2
+    first, second, third, _ = lineages_of(harness)
+    assert [output.value for output in harness.outputs] == ["first", "second"] * 2
     assert (first.parent, third.parent) == ("orders/0/7", None)
     assert (first.agent, first.sequence_number, third.sequence_number) == ("Twice", 0, 1)
     assert (first.id, second.id) == (f"{first.run_id}-0", f"{first.run_id}-1")
@@ -62,12 +62,12 @@ def test_each_output_has_its_own_id_and_the_parent_of_its_run(
 def test_ids_are_the_same_where_the_same_input_comes_again(
     agent_harness: Callable[..., OperatorHarness],
 ) -> None:
-    found = []
+    lineages = []
     for _ in range(2):
         harness = agent_harness(Twice, lambda message: message.key, lineage=True, job_id="same")
         harness.push(Message("a", "orders/0/7"))
-        found.append(made(harness))
-    assert found[0] == found[1] != []
+        lineages.append(lineages_of(harness))
+    assert lineages[0] == lineages[1] != []
 
 
 def test_dead_letters_stay_as_they_are(agent_harness: Callable[..., OperatorHarness]) -> None:
@@ -91,8 +91,8 @@ def test_the_input_of_a_next_agent_names_its_parent(agent_harness: Callable[...,
             return OutputEvent(output=event.input.value)
 
     harness = agent_harness(Next, lineage=True, event_time=EventTime.hold_watermarks())
-    own = OutputLineage("run-0", "run", "Twice", '"a"', 0)
-    harness.push(TracedOutput("within", own), timestamp=1)
+    output_lineage = OutputLineage("run-0", "run", "Twice", '"a"', 0)
+    harness.push(TracedOutput("within", output_lineage), timestamp=1)
     harness.push(KafkaRecord("over", "a", {"flink-agents-id": b"run-1"}, 1, "t", 0, 0), timestamp=2)
     harness.push(KafkaRecord("from outside", None, {}, 1, "t", 0, 5), timestamp=3)
-    assert [one.parent for one in made(harness)] == ["run-0", "run-1", "t/0/5"]
+    assert [lineage.parent for lineage in lineages_of(harness)] == ["run-0", "run-1", "t/0/5"]

@@ -10,7 +10,7 @@ import pytest
 from tests.mutations.command import try_all
 from tests.mutations.mutation import TABLE, Mutation
 from tests.random_programs import programs
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 QUICK = (
     "several-in-one-turn",
@@ -32,16 +32,16 @@ QUICK = (
 @pytest.mark.executes_once
 def test_random_programs_find_defects_that_are_put_back() -> None:
     findings = try_all(QUICK, programs=60, seed=1, jobs=2)
-    assert [str(one) for one in findings if not one.passed] == []
+    assert [str(finding) for finding in findings if not finding.passed] == []
 
 
-@each("mutation", TABLE.values(), ids=TABLE)
+@each_case("mutation", TABLE.values(), ids=TABLE)
 def test_what_a_mutation_replaces_is_there(mutation: Mutation) -> None:
     module, _, path = mutation.target.partition(":")
-    found: Any = import_module(f"flink_agents.{module}")
+    target: Any = import_module(f"flink_agents.{module}")
     for name in path.split("."):
-        found = getattr(found, name)
-    assert callable(found)
+        target = getattr(target, name)
+    assert callable(target)
     assert mutation.about.endswith(".")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from tests.random_programs.agents import agent
 from tests.random_programs.command import run_in_processes
 from tests.random_programs.world import World
 from tests.suite.conditions import ROTATION
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 TIMED = TIMERS in forced_conditions()
 JOBS = 2
@@ -63,18 +66,20 @@ def test_random_programs_survive_crashes_where_flink_lags_behind(
 @pytest.mark.parametrize("forced", ["forced_replay", "forced_restart"])
 def test_calm_programs_are_the_same_when_all_is_done_twice(forced: str) -> None:
     runner = running.Runner()
-    calm = [made for made in map(programs.program, range(40)) if made.calm]
+    calm = [candidate for candidate in map(programs.program, range(40)) if candidate.calm]
     assert len(calm) > 10
     with running.listening():
-        for made in calm:
-            plain = runner.plain(made.inputs, made.seed)
-            World.forget(made.seed)
+        for program in calm:
+            plain = runner.plain(program.inputs, program.seed)
+            World.forget(program.seed)
             options: Any = {"forced_replay": False, "forced_restart": False, forced: True}
             options["store"], options["config"] = Faults().store, {"run.may-suspend": False}
             with OperatorHarness(agent(), lambda record: record[0], **options) as harness:
-                harness.push_all([one.record for one in made.inputs])
-                found = oracle.observed(harness)
-            oracle.check_same(plain, found, ("outputs", "memory", "audit", "letters"), str(made))
+                harness.push_all([program_input.record for program_input in program.inputs])
+                observed_outcome = oracle.observed(harness)
+            oracle.check_same(
+                plain, observed_outcome, ("outputs", "memory", "audit", "letters"), str(program)
+            )
         runner.close()
 
 
@@ -93,7 +98,29 @@ def test_a_failure_names_the_program_and_the_command(monkeypatch: pytest.MonkeyP
     assert "took effect again" in text
 
 
-@each(
+@pytest.mark.own_conditions
+@pytest.mark.parametrize("waits", [False, True], ids=["settling", "pausing"])
+def test_a_program_does_not_fail_because_the_machine_stalls(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, hours = time.monotonic, itertools.count()
+
+    def stalling() -> float:
+        is_test = threading.current_thread() is threading.main_thread()
+        return clock() + (3600 * next(hours) if is_test else 0)
+
+    monkeypatch.setattr(time, "monotonic", stalling)
+    assert running.run(4, 1, waits=waits) > 0
+
+
+@pytest.mark.own_conditions
+def test_a_program_that_stands_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(calls.CALLS, "async", calls.never)
+    with pytest.raises(running.ProgramFailed, match="TimeoutError"):
+        running.run(20, 1, seconds=0.5)
+
+
+@each_case(
     "kind",
     [
         *programs.SIMPLE,
@@ -120,9 +147,9 @@ def made_programs() -> list[str]:
 def outcome(order: list[str], **outputs: str) -> oracle.Outcome:
     """What is left of a program of one key, whose inputs come to ``outputs``."""
     values = [("a", name, f"{name}.1", output) for name, output in outputs.items()]
-    others = {"b": [], "c": []}
+    other_keys = {"b": [], "c": []}
     return oracle.Outcome(
-        {"a": values, **others}, {}, {"a": [], **others}, {}, {"a": order, "b": [], "c": []}
+        {"a": values, **other_keys}, {}, {"a": [], **other_keys}, {}, {"a": order, "b": [], "c": []}
     )
 
 
@@ -144,11 +171,11 @@ def test_inputs_in_another_order_may_only_differ_by_what_follows_from_their_numb
         programs.Input("a", name, source, "async", [makes_up, ["out"]])
         for source, name in enumerate(("i0", "i1"))
     )
-    made = programs.Program(0, True, inputs)
+    program = programs.Program(0, True, inputs)
     plain = outcome(["i0", "i1"], i0="first", i1="second")
-    other = outcome(order, **({"i0": "first"} | ({"i1": found} if found else {})))
+    other_outcome = outcome(order, **({"i0": "first"} | ({"i1": found} if found else {})))
     if same:
-        oracle.check_calm(made, plain, other, ordered=False)
+        oracle.check_calm(program, plain, other_outcome, ordered=False)
     else:
         with pytest.raises(AssertionError, match="makes a difference"):
-            oracle.check_calm(made, plain, other, ordered=False)
+            oracle.check_calm(program, plain, other_outcome, ordered=False)

@@ -22,17 +22,17 @@ from flink_agents.testing import OperatorHarness
 def pruners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pruned]]:
     """The pruner of each attempt of a harness, all beside one model of Flink."""
     forget()
-    made: list[Pruned] = []
+    attempts: list[Pruned] = []
     flink = Flink()
     plain = OperatorHarness._host
 
     def make(metrics: RunMetrics) -> Pruner:
-        made.append(Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6)))
-        return made[-1].pruner
+        attempts.append(Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6)))
+        return attempts[-1].pruner
 
     def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(plain(self, *arguments), make_pruner=make)
 
     monkeypatch.setattr(OperatorHarness, "_host", host)
     monkeypatch.setattr(CheckpointPoller, "listen", lambda self, listener: None)
-    yield made
+    yield attempts

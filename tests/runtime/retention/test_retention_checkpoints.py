@@ -29,8 +29,8 @@ def view(flink: Flink) -> CheckpointView:
 
 
 def test_nothing_was_triggered() -> None:
-    found = view(Flink())
-    assert (found.highest, found.discarded, found.enabled) == (0, 0, True)
+    checkpoint_view = view(Flink())
+    assert (checkpoint_view.highest, checkpoint_view.discarded, checkpoint_view.enabled) == (0, 0, True)
 
 
 def test_a_checkpoint_is_discarded_for_a_later_one() -> None:
@@ -80,12 +80,12 @@ def test_ids_that_the_history_does_not_show() -> None:
 def test_what_changes_in_place_is_no_new_content() -> None:
     flink = Flink()
     entry = flink.trigger()
-    before = view(flink)
+    previous_view = view(flink)
     entry.acknowledged += 1
-    assert CheckpointView.of(flink.answer(cache=True), 1).content == before.content
+    assert CheckpointView.of(flink.answer(cache=True), 1).content == previous_view.content
     flink.complete(entry)
-    assert CheckpointView.of(flink.answer(cache=True), 1).content == before.content
-    assert view(flink).content != before.content
+    assert CheckpointView.of(flink.answer(cache=True), 1).content == previous_view.content
+    assert view(flink).content != previous_view.content
 
 
 def test_more_are_retained_than_shown() -> None:
@@ -123,7 +123,7 @@ def test_one_connection_serves_many_questions() -> None:
         client.close()
     assert server.paths == [f"/jobs/{JOB}/checkpoints"] * 3
     assert server.connections == 1
-    assert len({one.connection for one in views}) == 1
+    assert len({checkpoint_view.connection for checkpoint_view in views}) == 1
 
 
 def test_another_connection_has_another_number() -> None:
@@ -134,9 +134,9 @@ def test_another_connection_has_another_number() -> None:
         client.close()
         second = client.ask()
         client.close()
-        other = CheckpointClient((server.address,), JOB)
-        third = other.ask()
-        other.close()
+        other_client = CheckpointClient((server.address,), JOB)
+        third = other_client.ask()
+        other_client.close()
     assert len({first.connection, second.connection, third.connection}) == 3
 
 
@@ -214,11 +214,13 @@ class Grumbler(Hearer):
 
 
 def test_listeners_are_told_in_turn(caplog: pytest.LogCaptureFixture) -> None:
-    flink, broken = Flink(), [False]
+    flink = Flink()
+    broken = [False]
     reply = lambda path: (500, {}) if broken[0] else (200, flink.answer())  # noqa: E731
     with FlinkServer(reply) as server:
         poller = CheckpointPoller((server.address,), JOB, interval=0.01)
-        grumbler, hearer = Grumbler(), Hearer()
+        grumbler = Grumbler()
+        hearer = Hearer()
         poller.listen(grumbler)
         poller.listen(hearer)
         hearer.wait_for("answered", 2)

@@ -47,7 +47,7 @@ BODIES: dict[str, Any] = {
 
 
 @contextmanager
-def asked(address: str) -> Iterator[Hearer]:
+def hearer_of(address: str) -> Iterator[Hearer]:
     poller = CheckpointPoller((address,), JOB, interval=0.001)
     hearer = Hearer()
     poller.listen(hearer)
@@ -61,7 +61,7 @@ def asked(address: str) -> Iterator[Hearer]:
 def test_no_answer_ends_the_thread(body: Any) -> None:
     flink, wrong = Flink(), threading.Event()
     with FlinkServer(lambda path: (200, body if wrong.is_set() else flink.answer())) as server:
-        with asked(server.address) as hearer:
+        with hearer_of(server.address) as hearer:
             hearer.wait_for("answered", 1)
             wrong.set()
             hearer.wait_for("failed", 3)
@@ -96,7 +96,7 @@ def test_no_exception_ends_the_thread(error: Exception, monkeypatch: pytest.Monk
         return CheckpointView(1, None)
 
     monkeypatch.setattr(CheckpointClient, "ask", ask)
-    with asked("nobody") as hearer:
+    with hearer_of("nobody") as hearer:
         hearer.wait_for("answered", 2)
         assert hearer.told.count("failed") == 6
 
@@ -115,15 +115,16 @@ def test_an_end_of_the_thread_is_said(
     monkeypatch.setattr(CheckpointClient, "ask", ask)
     poller = CheckpointPoller((), JOB, interval=0.001)
     metrics = RunMetrics(())
-    pruner, hearer = Pruner(Prune.CHECKPOINTS, 0, metrics, poller, True), Hearer()
+    pruner = Pruner(Prune.CHECKPOINTS, 0, metrics, poller, True)
+    hearer = Hearer()
     pruned: dict[JournalKey, int] = {}
-    pruner.take = lambda journals, delay: pruned.update({key: one[0] for key, one in journals.items()})
+    pruner.take = lambda journals, delay: pruned.update({key: bounds[0] for key, bounds in journals.items()})
     pruner.restored(KEY, 3)
     poller._listeners.append(pruner)
     poller.listen(hearer)
     hearer.wait_for("ended", 1)
-    told = dict(metrics.group.values())
-    assert (told["rest_reachable"], told["rest_errors"]) == (0, 1)
+    metric_values = dict(metrics.group.values())
+    assert (metric_values["rest_reachable"], metric_values["rest_errors"]) == (0, 1)
     assert type(error).__name__ in caplog.text and "rest-address" in caplog.text
     assert pruned == {KEY: 3}, "what holds where Flink is not reached"
     # Whoever comes next has it asked again.
@@ -151,7 +152,8 @@ def test_a_listener_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) ->
 
     with FlinkServer(lambda path: (200, Flink().answer())) as server:
         poller = CheckpointPoller((server.address,), JOB, interval=0.001)
-        fails, hearer = Fails(), Hearer()
+        fails = Fails()
+        hearer = Hearer()
         for listener in (fails, hearer):
             poller.listen(listener)
         hearer.wait_for("answered", 10)
@@ -164,13 +166,13 @@ def test_a_listener_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) ->
 def test_an_answer_that_does_not_end_is_no_answer(endless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "REQUEST_SECONDS", 0.2)
     monkeypatch.setattr(checkpoints, "MAX_ANSWER_BYTES", 10_000)
-    gone = threading.Event()
+    stopped = threading.Event()
 
     class Trickles(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(10_000)
             self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
-            while not gone.wait(0 if endless else 0.01):
+            while not stopped.wait(0 if endless else 0.01):
                 try:
                     self.request.sendall(b" " * (1000 if endless else 1))
                 except OSError:
@@ -179,9 +181,9 @@ def test_an_answer_that_does_not_end_is_no_answer(endless: bool, monkeypatch: py
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickles) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with asked(f"127.0.0.1:{server.server_address[1]}") as hearer:
+        with hearer_of(f"127.0.0.1:{server.server_address[1]}") as hearer:
             hearer.wait_for("failed", 2)
-        gone.set()
+        stopped.set()
         server.shutdown()
 
 

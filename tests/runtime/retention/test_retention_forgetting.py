@@ -14,6 +14,7 @@ from durable_tools import forget, one_action
 from flink_agents import Event, OutputEvent, RunnerContext
 from flink_agents.api.action_state import JournalKey, RecordKind
 from flink_agents.api.durable import Prune
+from flink_agents.api.events.key_requests import ERASE
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -24,7 +25,9 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.fakes.state import KeyState
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.tables import each_case
 
 # What the store answers is found by the attempt that asked; where each timer ends it, there is no answer.
 pytestmark = pytest.mark.executes_once
@@ -78,16 +81,16 @@ class World:
     def __init__(self, act: Callable[..., Any], config: dict[str, Any] | None = None) -> None:
         self.place = MemoryPlace()
         store: dict[str, Any] = {}
-        if act in (durable, durable_async):
+        if act in (durable, durable_async, remember_and_pay):
             store["store"] = lambda: MemoryStore(self.place)
         self.harness = OperatorHarness(
             one_action(act), lambda pair: pair[0], config={**CONFIG, **(config or {})}, **store
         )
 
     def push(self, key: str, payload: Any = 1) -> Any:
-        before = len(self.harness.outputs)
+        output_count = len(self.harness.outputs)
         self.harness.push((key, payload))
-        return self.harness.outputs[before]
+        return self.harness.outputs[output_count]
 
     def head(self, key: str) -> Head | None:
         packed = self.harness.state(key).head
@@ -101,15 +104,25 @@ class World:
                 self.place.prune(journal, Head.unpack(packed.head).next_seq - 1, 10**6)
 
     def runs(self, key: str) -> list[int]:
-        found = [kept for name, kept in self.place.journals.items() if name.key == encode_key(key)]
-        return sorted(seq for kept in found for seq in kept.runs)
+        journals = [journal for name, journal in self.place.journals.items() if name.key == encode_key(key)]
+        return sorted(seq for journal in journals for seq in journal.runs)
+
+    def replayed(self) -> set[JournalKey]:
+        """The keys whose records the present attempt has replayed."""
+        journals = [subtask.shared.journals for subtask in self.harness._subtasks]
+        return {
+            key
+            for journals_of_subtask in journals
+            if journals_of_subtask is not None
+            for key in journals_of_subtask._replayed.things
+        }
 
     def pass_time(self) -> None:
         """Let so much time pass that all keys that can be are forgotten, with their stores' answers."""
         self.harness.advance_time(2 * AFTER)
         for subtask in self.harness._subtasks:
             services = subtask.processor.hooks.services
-            [forgetting] = [one for one in services if isinstance(one, IdleKeyExpiry)]
+            [forgetting] = [service for service in services if isinstance(service, IdleKeyExpiry)]
             wait(forgetting._asked.values(), 30)
         self.harness.advance_time(ANSWER_MS)
 
@@ -176,6 +189,59 @@ def test_a_key_goes_when_its_memory_has_expired() -> None:
     assert world.head("a") is None
 
 
+async def remember_objects(event: Any, ctx: Any) -> None:
+    ctx.short_term_memory.set("order.items.first", event.input[1])
+    ctx.short_term_memory.set("seen", 1)
+
+
+async def remember_and_delete(event: Any, ctx: Any) -> None:
+    ctx.short_term_memory.set("order", event.input[1])
+    ctx.short_term_memory.delete("order")
+
+
+async def remember_and_sleep(event: Any, ctx: Any) -> None:
+    ctx.short_term_memory.set("order", event.input[1])
+    await ctx.sleep(1)
+
+
+async def remember_and_pay(event: Any, ctx: Any) -> None:
+    ctx.short_term_memory.set("order", await ctx.durable_execute_async(charge_async, event.input[1]))
+
+
+WRITERS = [
+    *(remember, remember_objects, remember_and_delete, remember_and_sleep, remember_and_pay),
+    *(plain, awaited),
+]
+
+
+@each_case("ttl", ["1 s", "10 s", "60 s"])
+@each_case("act", WRITERS)
+def test_a_key_that_is_forgotten_leaves_nothing_in_any_state(act: Any, ttl: str) -> None:
+    """A map of expired entries is empty when it is read, and stays in Flink's heap nevertheless."""
+    world = World(act, {"memory.short-term.ttl": ttl})
+    for _ in range(3):
+        world.harness.push_all([("a", 1), ("b", 1), ("a", 2)])
+        for _ in range(6):
+            world.prune()
+            world.pass_time()
+        for key in ("a", "b"):
+            state = world.harness.state(key)
+            # One timer of any key shows the end of the input of all keys.
+            assert replace(state, event_timers=set(), processing_timers=set()) == KeyState(), key
+
+
+@each_case("expired", [False, True])
+def test_erasing_a_key_leaves_no_map_of_its_memory(expired: bool) -> None:
+    with OperatorHarness(
+        one_action(remember_objects), lambda pair: pair[0], config={"memory.short-term.ttl": "60 s"}
+    ) as harness:
+        harness.push(("a", 1))
+        harness.advance_time(61_000 if expired else 0)
+        harness.signal("a", ERASE, {})
+        harness.run_until_idle()
+        assert harness.state("a").memory == {}
+
+
 @pytest.mark.parametrize("act", [durable, durable_async])
 def test_a_key_stays_as_long_as_the_store_has_its_records(act: Any) -> None:
     world = World(act)
@@ -189,6 +255,19 @@ def test_a_key_stays_as_long_as_the_store_has_its_records(act: Any) -> None:
     assert world.head("a") is None
 
 
+@pytest.mark.parametrize("act", [durable, durable_async])
+def test_a_key_that_is_forgotten_leaves_no_note_of_its_replay(act: Any) -> None:
+    world = World(act)
+    start = world.harness.snapshot()
+    first = world.push("a")
+    world.harness.restore(start)
+    assert world.push("a") == first
+    assert world.replayed()
+    world.forget("a")
+    assert not world.replayed()
+    assert world.push("a")[3] > first[3]
+
+
 async def durable_or_quiet(event: Any, ctx: Any) -> None:
     if event.input[1]:
         await ctx.durable_execute_async(charge_async, event.input[1])
@@ -200,9 +279,9 @@ def test_a_key_stays_as_long_as_an_overtaken_run_waits_for_its_input() -> None:
     options: dict[str, Any] = {"store": lambda: MemoryStore(place)}
     options["config"] = {**CONFIG, "action-state.reorder-timeout": "0 s"}
     with OperatorHarness(one_action(durable_or_quiet), lambda pair: pair[0], **options) as harness:
-        before = harness.snapshot()
+        snapshot = harness.snapshot()
         harness.push(("a", 1))
-        harness.restore(before)
+        harness.restore(snapshot)
         harness.push(("a", 0))
         harness.advance_time(10 * AFTER)
         packed = harness.state("a").head
@@ -217,13 +296,13 @@ def test_a_restore_from_before_the_removal_finds_the_identities_of_before(act: A
     world = World(act)
     world.push("a")
     world.prune()
-    before = world.harness.snapshot()
+    snapshot = world.harness.snapshot()
     world.forget("a")
     came_again = world.push("a", payload)
     world.push("a", 3)
     # The process dies before a checkpoint has the removal.
     time_of_death = world.harness.current_time
-    world.harness.restore(before)
+    world.harness.restore(snapshot)
     world.harness.advance_time(max(0, time_of_death - world.harness.current_time))
     assert world.push("a", payload) == came_again
     world.push("a", 3)
@@ -280,10 +359,10 @@ def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(OperatorHarness, "_host", host)
     world = World(durable_async)
-    before = world.harness.snapshot()
+    snapshot = world.harness.snapshot()
     came = world.push("a")
     for _ in range(3):
-        world.harness.restore(before)
+        world.harness.restore(snapshot)
         world.harness.advance_time(60_000)
         assert world.push("a") == came
     assert len(KEYS) == 1
@@ -306,8 +385,10 @@ def test_the_header_of_a_run_says_where_its_incarnation_began() -> None:
     world.forget("a")
     begin = world.push("a")[3]
     world.push("a")
-    kept = next(kept for name, kept in world.place.journals.items() if name.key == encode_key("a"))
-    headers = [RunHeader.unpack(ValueCodec(), records[0].data) for records in kept.runs.values()]
+    journal = next(
+        stored_journal for name, stored_journal in world.place.journals.items() if name.key == encode_key("a")
+    )
+    headers = [RunHeader.unpack(ValueCodec(), records[0].data) for records in journal.runs.values()]
     assert [header.begin for header in headers] == [begin, begin]
 
 
@@ -332,8 +413,10 @@ class Source:
     def input(self) -> None:
         if self.at == len(self.inputs):
             self.inputs.append((self.chance.choice("abc"), self.chance.choice((1, 1, 2))))
-        found = self.world.push(*self.inputs[self.at])
-        assert self.identities.setdefault(self.at, found) == found, f"input {self.at} was another run before"
+        identity = self.world.push(*self.inputs[self.at])
+        assert self.identities.setdefault(self.at, identity) == identity, (
+            f"input {self.at} was another run before"
+        )
         self.at += 1
 
     def complete(self) -> None:
@@ -371,7 +454,7 @@ def test_whatever_happens_each_input_has_one_effect_and_identities_of_its_own(se
     assert forgotten
     assert len(KEYS) == len(set(KEYS)) == len(source.inputs)
     for position in range(5):
-        values = [(source.inputs[at][0], found[position]) for at, found in source.identities.items()]
+        values = [(source.inputs[at][0], identity[position]) for at, identity in source.identities.items()]
         assert len(set(values)) == len(values)
 
 

@@ -9,7 +9,8 @@ from flink_agents.runtime.retention.checkpoints import CheckpointView
 from flink_agents.runtime.retention.executor import add_note
 from flink_agents.runtime.retention.pruning import DISABLED_ANSWERS, PendingCommits
 
-JOURNAL, OTHER = JournalKey("job", "key"), JournalKey("job", "other")
+JOURNAL = JournalKey("job", "key")
+OTHER = JournalKey("job", "other")
 
 
 def test_the_note_of_a_journal_does_not_go_back() -> None:

@@ -147,7 +147,8 @@ def test_answers_out_of_two_caches_in_turn_are_no_evidence(
     turns: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     proxied = Proxied()
-    world, flink = proxied.world, proxied.world.flink
+    world = proxied.world
+    flink = proxied.world.flink
     flink.complete(flink.trigger())
     proxied.ask(0)
     flink.complete(flink.trigger())
@@ -173,7 +174,8 @@ def test_answers_out_of_two_caches_in_turn_are_no_evidence(
 
 def test_answers_out_of_two_caches_that_only_go_forward_are_no_evidence() -> None:
     proxied = Proxied()
-    world, flink = proxied.world, proxied.world.flink
+    world = proxied.world
+    flink = proxied.world.flink
     for manager in (0, 1):
         flink.complete(flink.trigger())
         proxied.ask(manager)
@@ -339,7 +341,7 @@ def test_where_flink_is_not_reached_restored_keys_are_pruned(caplog: pytest.LogC
     world.pruner.restored(OTHER, -1)
     world.pruner.restored(OTHER, 3)
     assert world.through == {KEY: 6, OTHER: 3}
-    assert len([one for one in caplog.records if "rest-address" in one.message]) == 1
+    assert len([record for record in caplog.records if "rest-address" in record.message]) == 1
     assert (world.gauge("rest_reachable"), world.gauge("journals_unpruned")) == (0, 1)
 
 
@@ -422,11 +424,11 @@ TASKMANAGER = {"rest.address": "jm", "rest.port": "1234"}
 def test_what_the_options_say(
     options: dict[str, str], flink: dict[str, str], reachable: bool | None, restored: dict[JournalKey, int]
 ) -> None:
-    found = pruner_of(Configuration.load(options), flink, JOB, RunMetrics(()))
-    assert found is not None
+    pruner = pruner_of(Configuration.load(options), flink, JOB, RunMetrics(()))
+    assert pruner is not None
     pruned: dict[JournalKey, int] = {}
-    found.take = lambda journals, delay: pruned.update({key: one[0] for key, one in journals.items()})
-    found.restored(KEY, 1)
+    pruner.take = lambda journals, delay: pruned.update({key: bounds[0] for key, bounds in journals.items()})
+    pruner.restored(KEY, 1)
     assert pruned == restored
 
 

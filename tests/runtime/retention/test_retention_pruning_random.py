@@ -43,7 +43,8 @@ class Model:
         self.pruner = Pruner(Prune.CHECKPOINTS, 0, RunMetrics(()), NO_POLLER, True)
         self.pruner.take = self.take
         self.barriers, self.touched = [], set()
-        self.asked, self.answer = False, None
+        self.asked = False
+        self.answer = None
 
     def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
         for journal, (through, _) in journals.items():
@@ -53,7 +54,8 @@ class Model:
 
     def commit(self, key: str = "") -> None:
         key = key or self.chance.choice("abcdefgh")
-        journal, seq = JournalKey("job", key), self.committed.get(key, 0)
+        journal = JournalKey("job", key)
+        seq = self.committed.get(key, 0)
         if key not in self.touched:
             self.touched.add(key)
             self.pruner.restored(journal, seq - 1)
@@ -75,9 +77,9 @@ class Model:
         if ready:
             entry = self.chance.choice(ready)
             self.flink.complete(entry)
-            for other in self.flink.in_progress:
-                if other.id < entry.id and not other.savepoint and not entry.savepoint:
-                    self.abort(other)
+            for other_entry in self.flink.in_progress:
+                if other_entry.id < entry.id and not other_entry.savepoint and not entry.savepoint:
+                    self.abort(other_entry)
 
     def acknowledge(self) -> None:
         for entry in self.flink.in_progress:
@@ -89,7 +91,7 @@ class Model:
 
     def abort(self, entry: Entry) -> None:
         self.flink.fail(entry)
-        self.barriers = [one for one in self.barriers if one is not entry]
+        self.barriers = [barrier for barrier in self.barriers if barrier is not entry]
 
     def ask(self) -> None:
         if not self.asked:
@@ -100,13 +102,15 @@ class Model:
             self.answer = self.fetch(self.chance.randrange(2) if self.proxied else self.endpoint)
         else:
             self.pruner.answered(self.answer)
-            self.asked, self.answer = False, None
+            self.asked = False
+            self.answer = None
 
     def fetch(self, endpoint: int) -> CheckpointView:
         self.flink.cached = self.caches[endpoint]
         # Where two take turns, what matters is what both have cached, and how far they are apart.
         cached, old = (0.85, 0.6) if self.proxied else (0.5, 0.3)
-        cache, stale = self.chance.random() < cached, self.chance.random() < old
+        cache = self.chance.random() < cached
+        stale = self.chance.random() < old
         answer = self.flink.answer(cache, stale)
         self.caches[endpoint] = self.flink.cached
         return CheckpointView.of(answer, self.connection)
@@ -116,7 +120,8 @@ class Model:
 
     def reconnect(self) -> None:
         if not self.asked:
-            self.endpoint, self.connection = self.chance.randrange(2), self.connection + 1
+            self.endpoint = self.chance.randrange(2)
+            self.connection = self.connection + 1
 
     def crash(self) -> None:
         for entry in self.flink.in_progress:
@@ -127,7 +132,7 @@ class Model:
         latest = self.flink.retained[-1]
         if self.chance.random() < 0.3:  # the JobManager as well; or by hand, from any that is retained
             chosen = self.chance.choice([latest, *self.flink.retained])
-            retained = [one for one in self.flink.retained if one.id <= chosen.id]
+            retained = [checkpoint for checkpoint in self.flink.retained if checkpoint.id <= chosen.id]
             next_id = self.flink.next_id if chosen is latest else chosen.id + 1
             self.flink = Flink(self.flink.retained_number, next_id, restored=chosen.id, retained=retained)
             self.caches = {0: None, 1: None}

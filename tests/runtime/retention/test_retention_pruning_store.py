@@ -171,12 +171,12 @@ def test_a_restore_from_what_is_retained_finds_its_records(pruners: list[Pruned]
     world = pruners[-1]
     for _ in range(2):
         world.checkpoint()
-    kept = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push(4)
     for _ in range(2):
         world.checkpoint()
     wait_for(lambda: stored(place)["i0"][1] == 3)
-    harness.restore(kept)
+    harness.restore(snapshot)
     harness.push_all([4, 5])
     assert harness.outputs == [0, 1, 2, 3, 4, 5]
     assert EFFECTS == [0, 1, 2, 3, 4, 5]
@@ -185,12 +185,12 @@ def test_a_restore_from_what_is_retained_finds_its_records(pruners: list[Pruned]
 def test_a_restore_from_before_is_refused_before_any_effect(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
     harness = OperatorHarness(agent(), store=lambda: MemoryStore(place))
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push_all([0, 1])
     for _ in range(4):
         pruners[-1].checkpoint()
     wait_for(lambda: stored(place)["i0"][1] == 1)
-    harness.restore(before)
+    harness.restore(snapshot)
     with pytest.raises(RecordsPrunedError):
         harness.push(0)
     assert EFFECTS == [0, 1]
@@ -241,12 +241,12 @@ def test_a_run_whose_input_comes_late_can_still_record(pruners: list[Pruned]) ->
     harness = OperatorHarness(
         one_action(pay_or_wait), store=lambda: MemoryStore(place), config=config, auto_run=False
     )
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push_all([0, 1, 2])
     harness.run_until_idle()
-    journal = next(one for name, one in place.journals.items() if name.key == "i0")
-    journal.runs[0] = [one for one in journal.runs[0] if one.kind is not RecordKind.ACTION]
-    harness.restore(before)
+    journal = next(stored_journal for name, stored_journal in place.journals.items() if name.key == "i0")
+    journal.runs[0] = [record for record in journal.runs[0] if record.kind is not RecordKind.ACTION]
+    harness.restore(snapshot)
     # Runs 1 and 2 have their inputs, 3 keeps the key busy, and the input of run 0 is late.
     harness.push_all([1, 2, 3])
     wait_for(lambda: harness.advance_time(10) is not None and len(harness.outputs) == 2)

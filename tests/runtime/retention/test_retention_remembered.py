@@ -38,7 +38,7 @@ def test_the_last_things_are_remembered() -> None:
         recent.add(number)
         recent.add(number)
         assert len(recent) == min(number + 1, 10)
-        assert all(known in recent for known in range(max(0, number - 9), number + 1))
+        assert all(recent_number in recent for recent_number in range(max(0, number - 9), number + 1))
     assert 89 not in recent
 
 
@@ -76,9 +76,9 @@ def test_a_key_that_was_forgotten_to_be_settled_is_looked_at_again(
     harness = OperatorHarness(one_action(pay), lambda number: number % 7, store=lambda: store(place))
     harness.push_all(list(range(20)))
     harness.restore(harness.snapshot())
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     harness.push_all(list(range(20, 50)))
-    harness.restore(before)
+    harness.restore(snapshot)
     harness.push_all(list(range(20, 60)))
     assert sorted(harness.outputs) == list(range(60))
     assert sorted(EFFECTS) == list(range(60))
@@ -137,7 +137,7 @@ def test_a_store_that_never_prunes_is_not_remembered_for_ever(monkeypatch: pytes
         pruner_take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = pruner.take
         assert pruner_take is not None
         for turn in range(4):
-            pruner_take({JournalKey("job", f"i{turn}_{each}"): (0, 1) for each in range(100)}, 0.0)
+            pruner_take({JournalKey("job", f"i{turn}_{index}"): (0, 1) for index in range(100)}, 0.0)
             while errors.get_count() < 100 * (turn + 1):
                 await asyncio.sleep(0.001)
         assert pruner._executor is not None

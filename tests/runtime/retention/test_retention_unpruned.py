@@ -59,7 +59,7 @@ def _fresh() -> None:
     Positions.rebuilt.clear()
 
 
-def made(place: MemoryPlace, **options: Any) -> OperatorHarness:
+def harness_of(place: MemoryPlace, **options: Any) -> OperatorHarness:
     options = {"heartbeat": True, "forced_replay": False, "forced_restart": False, "crash": None, **options}
     options.setdefault("store", lambda: MemoryStore(place))
     return OperatorHarness(one_action(pay), lambda word: word[0], **options)
@@ -79,7 +79,7 @@ def restarted(harness: OperatorHarness, **how: Any) -> None:
 
 def test_a_key_that_never_comes_again_is_pruned(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push_all(["a0", "b0", "b1"])
     assert marked(harness) == ["a", "b"]
     restarted(harness)
@@ -95,7 +95,7 @@ def test_a_key_that_never_comes_again_is_pruned(pruners: list[Pruned]) -> None:
 
 def test_the_same_after_several_restarts_and_another_parallelism(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
-    harness = made(place, parallelism=2)
+    harness = harness_of(place, parallelism=2)
     harness.push_all([f"{key}0" for key in "abcdefgh"])
     for parallelism in (1, 3, 2):
         restarted(harness, parallelism=parallelism)
@@ -134,19 +134,19 @@ def test_what_was_committed_since_the_restore_is_in_no_checkpoint(
 ) -> None:
     """Where Flink is not asked, only what the restored checkpoint has is pruned, recorded or not."""
     place = MemoryPlace()
-    harness = made(place, store=lambda: Positions(place, may=False), auto_run=False)
+    harness = harness_of(place, store=lambda: Positions(place, may=False), auto_run=False)
     harness.push_all(["a0", "b0"])
     harness.run_until_idle()
-    kept = harness.checkpoint()
+    checkpoint = harness.checkpoint()
     looks_at(monkeypatch, 0)
-    harness.restore(kept)
+    harness.restore(checkpoint)
     commit(harness, word, 2)
     looks_at(monkeypatch, 100)
     harness.advance_time(1000)
     pruners[-1].fail()
     wait_for(lambda: stored(place)["sb"] == ([], 0))
     assert stored(place)["sa"][1] == -1
-    harness.restore(kept)
+    harness.restore(checkpoint)
     harness.push("a2")
     harness.run_until_idle()
     assert harness.outputs == ["a0", "b0", "a2"]
@@ -154,13 +154,13 @@ def test_what_was_committed_since_the_restore_is_in_no_checkpoint(
 
 def test_the_mark_of_an_earlier_attempt_stays(pruners: list[Pruned], monkeypatch: pytest.MonkeyPatch) -> None:
     place = MemoryPlace()
-    harness = made(place, store=lambda: Positions(place))
+    harness = harness_of(place, store=lambda: Positions(place))
     harness.push("a0")
     first = harness.state("a").unpruned
-    kept = harness.checkpoint()
+    checkpoint = harness.checkpoint()
     looks_at(monkeypatch, 0)
     harness._runs_at_once = False
-    harness.restore(kept)
+    harness.restore(checkpoint)
     commit(harness, "a1", 2)
     assert harness.state("a").unpruned == first
     looks_at(monkeypatch, 100)
@@ -174,7 +174,7 @@ def test_the_mark_of_an_earlier_attempt_stays(pruners: list[Pruned], monkeypatch
 
 def test_a_mark_is_written_once_and_goes_with_the_last_commit(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push("a0")
     first = harness.state("a").unpruned
     harness.push("a1")
@@ -196,7 +196,7 @@ def test_a_mark_is_written_once_and_goes_with_the_last_commit(pruners: list[Prun
 
 
 def test_keys_without_records_have_no_mark(pruners: list[Pruned]) -> None:
-    harness = made(MemoryPlace())
+    harness = harness_of(MemoryPlace())
     harness.push_all(["a-", "b-", "c0"])
     assert marked(harness) == ["c"]
 
@@ -206,7 +206,7 @@ def test_restored_keys_are_looked_at_a_few_at_a_time(
 ) -> None:
     looks_at(monkeypatch, 3)
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push_all([f"{key}0" for key in "abcdefgh"])
     harness._runs_at_once = False
     harness.restore(harness.checkpoint())
@@ -222,7 +222,7 @@ def test_there_are_not_more_marks_than_so_many(
     pruners: list[Pruned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpruned, "MOST_MARKED", 2)
-    harness = made(MemoryPlace())
+    harness = harness_of(MemoryPlace())
     harness.push_all(["a0", "b0", "c0", "a1"])
     assert marked(harness) == ["a", "b"]
 
@@ -230,7 +230,7 @@ def test_there_are_not_more_marks_than_so_many(
 def test_records_are_read_from_where_they_begin(pruners: list[Pruned]) -> None:
     """A store that reads from a position on need not read all that it has."""
     place = MemoryPlace()
-    harness = made(place, store=lambda: Positions(place))
+    harness = harness_of(place, store=lambda: Positions(place))
     harness.push("a0")
     marker = harness.state("a").unpruned
     # It lies before the first record of the key, whatever the head says by now.
@@ -246,15 +246,15 @@ def test_records_are_read_from_where_they_begin(pruners: list[Pruned]) -> None:
 
 def test_keys_of_another_job_wait_until_they_come(pruners: list[Pruned]) -> None:
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push_all(["a0", "b0"])
-    kept = harness.checkpoint()
-    state = kept.keys["sa"]
+    checkpoint = harness.checkpoint()
+    state = checkpoint.keys["sa"]
     assert state.head is not None
     head = Head.unpack(state.head)
     head.journal_id = "0123456789abcdef0123456789abcdee"
     state.head = head.pack()
-    harness.restore(kept)
+    harness.restore(checkpoint)
     harness.run_until_idle()
     for _ in range(5):
         pruners[-1].checkpoint()
@@ -266,16 +266,16 @@ def test_keys_of_another_job_wait_until_they_come(pruners: list[Pruned]) -> None
 def test_a_key_of_which_nobody_can_tell_waits_until_it_comes(pruners: list[Pruned], what: str) -> None:
     """A fresh head may be of an incarnation with other numbers; a later version may mark in another way."""
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push_all(["a0", "b0"])
-    kept = harness.checkpoint()
-    state = kept.keys["sa"]
+    checkpoint = harness.checkpoint()
+    state = checkpoint.keys["sa"]
     assert state.head is not None
     if what == "version":
         state.unpruned = b"\x09anything"
     else:
         state.head = Head.fresh_one(Head.unpack(state.head).journal_id, 100).pack()
-    harness.restore(kept)
+    harness.restore(checkpoint)
     harness.run_until_idle()
     for _ in range(5):
         pruners[-1].checkpoint()
@@ -285,11 +285,11 @@ def test_a_key_of_which_nobody_can_tell_waits_until_it_comes(pruners: list[Prune
 
 
 def test_a_mark_of_a_key_that_was_forgotten_goes(pruners: list[Pruned]) -> None:
-    harness = made(MemoryPlace())
+    harness = harness_of(MemoryPlace())
     harness.push("a0")
-    kept = harness.checkpoint()
-    kept.keys["sa"].head = None
-    harness.restore(kept)
+    checkpoint = harness.checkpoint()
+    checkpoint.keys["sa"].head = None
+    harness.restore(checkpoint)
     harness.run_until_idle()
     assert marked(harness) == []
 
@@ -297,11 +297,11 @@ def test_a_mark_of_a_key_that_was_forgotten_goes(pruners: list[Pruned]) -> None:
 def test_a_timer_for_each_key_leaves_marks_as_they_are(pruners: list[Pruned]) -> None:
     """PyFlink's public way knows no key that does not come."""
     place = MemoryPlace()
-    harness = made(place)
+    harness = harness_of(place)
     harness.push("a0")
-    kept = harness.checkpoint()
-    by_timers = made(place, heartbeat=False)
-    by_timers.restore(kept)
+    checkpoint = harness.checkpoint()
+    by_timers = harness_of(place, heartbeat=False)
+    by_timers.restore(checkpoint)
     by_timers.push("b0")
     assert marked(by_timers) == ["a"]
     harness.restore(by_timers.checkpoint())

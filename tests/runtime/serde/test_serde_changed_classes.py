@@ -33,7 +33,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 CODEC = ValueCodec()
 
@@ -76,8 +76,8 @@ def read(data: bytes) -> Any:
     return CODEC.decode(data)["nested"][0]
 
 
-@each("kind", KINDS)
-@each("change", CHANGES)
+@each_case("kind", KINDS)
+@each_case("change", CHANGES)
 def test_a_changed_class_takes_its_old_values_or_says_what_does_not_fit(kind: str, change: str) -> None:
     data = stored(kind)
     edit(kind, change)
@@ -101,23 +101,23 @@ def test_a_changed_class_takes_its_old_values_or_says_what_does_not_fit(kind: st
         assert caught.value.fields
 
 
-@each("kind", HEADS)
-@each("change", UPGRADES)
+@each_case("kind", HEADS)
+@each_case("change", UPGRADES)
 def test_a_function_upgrades_what_does_not_fit(kind: str, change: str) -> None:
     data = stored(kind)
     upgrade = f"@upgrades('{MODULE}:Thing')\ndef upgrade(fields):\n    return {UPGRADES[change]}\n"
     if change == "became another kind":
         upgrade = upgrade.replace("Thing({'name': 'tea'})", "Thing['RUM']")
-    made = edit(kind, change, upgrade).Thing
+    upgraded_class = edit(kind, change, upgrade).Thing
     value = read(data)
     if (kind, change) in FITS:
         assert plain(value) == FITS[kind, change]
-    assert type(value) is made
+    assert type(value) is upgraded_class
     again = CODEC.encode(value)
     assert plain(CODEC.decode(again)) == plain(value)
 
 
-@each("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_class_takes_over_the_values_of_one_that_was_moved(kind: str) -> None:
     data = stored(kind)
     source = new(kind, "moved")
@@ -129,19 +129,19 @@ def test_a_class_takes_over_the_values_of_one_that_was_moved(kind: str) -> None:
     assert f"{OTHER}:Thing".encode() in CODEC.encode(value)
 
 
-@each(("then", "now"), [(then, now) for then in HEADS for now in HEADS if then != now])
+@each_case(("then", "now"), [(then, now) for then in HEADS for now in HEADS if then != now])
 def test_fields_go_from_one_kind_to_another(then: str, now: str) -> None:
     data = stored(then)
-    made = define(MODULE, OLD[now])
-    assert plain(read(data)) == plain(made.make())
-    assert type(read(data)) is made.Thing
+    module = define(MODULE, OLD[now])
+    assert plain(read(data)) == plain(module.make())
+    assert type(read(data)) is module.Thing
 
 
-@each("kind", KINDS)
+@each_case("kind", KINDS)
 def test_an_upgrade_is_not_asked_about_values_that_fit(kind: str) -> None:
     source = f"@upgrades('{MODULE}:Thing')\ndef upgrade(fields):\n    raise AssertionError\n\n{OLD[kind]}"
-    made = define(MODULE, source).make()
-    assert CODEC.decode(CODEC.encode(made)) == made
+    value = define(MODULE, source).make()
+    assert CODEC.decode(CODEC.encode(value)) == value
 
 
 def test_an_enum_is_upgraded_from_the_name_of_its_member() -> None:
@@ -153,8 +153,8 @@ def test_an_enum_is_upgraded_from_the_name_of_its_member() -> None:
 
 def test_nested_values_are_upgraded_first() -> None:
     old = f"@dataclass\nclass Inner:\n    number: int\n\n{HEADS['model']}\n    inner: Inner\n"
-    made = define(MODULE, old)
-    data = CODEC.encode(made.Thing(inner=made.Inner(3)))
+    module = define(MODULE, old)
+    data = CODEC.encode(module.Thing(inner=module.Inner(3)))
     define(
         MODULE,
         "@dataclass\nclass Inner:\n    text: str\n\n"
@@ -164,7 +164,7 @@ def test_nested_values_are_upgraded_first() -> None:
     assert CODEC.decode(data).inner.text == "3"
 
 
-@each(
+@each_case(
     ("body", "text"), [("return None", "None"), ("raise KeyError('x')", "KeyError"), ("1/0", "ZeroDivision")]
 )
 def test_an_upgrade_that_fails_names_the_class_and_what_is_stored(body: str, text: str) -> None:
@@ -177,23 +177,23 @@ def test_an_upgrade_that_fails_names_the_class_and_what_is_stored(body: str, tex
 
 def test_a_model_that_names_its_old_field_as_an_alias_takes_it() -> None:
     data = stored("model")
-    made = define(
+    module = define(
         MODULE,
         "from pydantic import AliasChoices, Field\n"
         f"{HEADS['model']}\n    name: str\n"
         "    number: int = Field(0, validation_alias=AliasChoices('count'))\n",
     )
-    assert read(data) == made.Thing(name="tea", count=3)
+    assert read(data) == module.Thing(name="tea", count=3)
 
 
 def test_a_field_that_is_retyped_is_checked_and_the_others_are_left_alone() -> None:
     source = "@dataclass\nclass Thing:\n    name: str\n    count: {}\n    more: list = None\n"
     data = CODEC.encode(define(MODULE, source.format("int")).Thing(7, 3))
-    made = define(MODULE, source.format("float"))
-    assert CODEC.decode(data) == made.Thing(7, 3.0, None)
+    module = define(MODULE, source.format("float"))
+    assert CODEC.decode(data) == module.Thing(7, 3.0, None)
 
 
-@each(
+@each_case(
     ("then", "now"),
     [("int", "'int'"), ("list[int]", "'list[int]'"), ("Inner", "'Inner'"), ("int | None", "'int | None'")],
 )
@@ -207,12 +207,12 @@ def test_the_same_type_written_in_another_way_is_no_change(then: str, now: str) 
 def test_values_without_marks_are_read_as_before() -> None:
     """An earlier version wrote neither marks nor the names of a named tuple's fields."""
     for kind in ("dataclass", "named tuple"):
-        made = define(MODULE, OLD[kind]).make()
-        tag, content = CODEC._tagged(made).popitem()
+        value = define(MODULE, OLD[kind]).make()
+        tag, content = CODEC._tagged(value).popitem()
         old = {tag: content[:2]}
         data = b"\x01" + CODEC._packers.pack(old)
-        assert CODEC.decode(data) == made
-        assert digest_of_bytes(data) == digest_of_bytes(CODEC.encode(made))
+        assert CODEC.decode(data) == value
+        assert digest_of_bytes(data) == digest_of_bytes(CODEC.encode(value))
         define(MODULE, new(kind, "added with default"))
         assert plain(CODEC.decode(data)) == {**THING, "price": 1.5}
 
@@ -226,12 +226,12 @@ def test_what_upgrades_takes() -> None:
         upgrades("shop:Order")(3)  # type: ignore[type-var]
 
     @upgrades("edited_shop:Once")
-    def one(fields: Any) -> Any:
+    def first_upgrade(fields: Any) -> Any:
         return fields
 
     def two(fields: Any) -> Any:
         return fields
 
-    upgrades("edited_shop:Once")(one)
+    upgrades("edited_shop:Once")(first_upgrade)
     with pytest.raises(DuplicateNameError, match="two upgrades"):
         upgrades("edited_shop:Once")(two)

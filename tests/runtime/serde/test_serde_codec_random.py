@@ -29,7 +29,7 @@ from core_values import (
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.serde.codec import ValueCodec
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 CODEC = ValueCodec()
 ALPHABET = string.printable + "äß☃\U0001f600\x00\u2028"
@@ -89,17 +89,17 @@ class Values:
         if levels == 0 or pick.random() < 0.25:
             return self.atom()
         items = [self.any(levels - 1) for _ in range(pick.randrange(5))]
-        one = self.any(levels - 1)
+        inner_value = self.any(levels - 1)
         makers: list[Callable[[], Any]] = [
             lambda: items,
             lambda: tuple(items),
             lambda: {self.text(): item for item in items},
             lambda: {self.hashable(2): item for item in items},
             lambda: {self.hashable(2) for _ in items},
-            lambda: Point(pick.randrange(9), one),
-            lambda: Box(one, [self.text()]),
-            lambda: Item(name=self.text(), more=one),
-            lambda: Order.model_validate({"items": [Item(name="a", more=one)], "extra": items}),
+            lambda: Point(pick.randrange(9), inner_value),
+            lambda: Box(inner_value, [self.text()]),
+            lambda: Item(name=self.text(), more=inner_value),
+            lambda: Order.model_validate({"items": [Item(name="a", more=inner_value)], "extra": items}),
             lambda: Names([self.text() for _ in items]),
         ]
         return pick.choice(makers)()
@@ -123,7 +123,7 @@ def hide(value: Any, culprit: Any, random_: random.Random) -> tuple[Any, str]:
     return culprit, path
 
 
-@each("seed", range(250))
+@each_case("seed", range(250))
 def test_random_value_round_trips(seed: int) -> None:
     value = Values(seed).any(5)
     data = CODEC.encode(value)
@@ -132,7 +132,7 @@ def test_random_value_round_trips(seed: int) -> None:
     assert CODEC.encode(copy) == data
 
 
-@each("seed", range(50))
+@each_case("seed", range(50))
 def test_the_path_to_what_cannot_be_stored_is_named(seed: int) -> None:
     values = Values(seed)
     value, path = hide(values.any(2), Opaque(), values.random)

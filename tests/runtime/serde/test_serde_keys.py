@@ -21,7 +21,7 @@ from pydantic import BaseModel, RootModel
 
 from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError
 from flink_agents.runtime.serde.keys import KeyEncoder, decode_key, encode_key, escape, unescape
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 DISTINCT: list[Any] = [
     0,
@@ -129,21 +129,21 @@ def test_different_keys_have_different_texts() -> None:
     assert len(set(texts)) == len(DISTINCT)
 
 
-@each("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
+@each_case("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
 def test_key_comes_back(key: Any) -> None:
     copy = decode_key(encode_key(key))
     assert copy == key
     assert type(copy) is type(key)
 
 
-@each("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
+@each_case("key", DISTINCT, ids=lambda key: ascii(encode_key(key))[:40])
 def test_text_is_printable_ascii(key: Any) -> None:
     text = encode_key(key)
     assert text.isascii()
     assert text.isprintable()
 
 
-@each(("one", "other"), EQUAL)
+@each_case(("one", "other"), EQUAL)
 def test_equal_keys_have_one_text(one: Any, other: Any) -> None:
     assert one == other
     assert encode_key(one) == encode_key(other)
@@ -169,7 +169,7 @@ GOLDEN: list[tuple[Any, str]] = [
 ]
 
 
-@each(("key", "text"), GOLDEN)
+@each_case(("key", "text"), GOLDEN)
 def test_texts_stay_the_same(key: Any, text: str) -> None:
     """Flink finds state by these texts: another one would lose it."""
     assert encode_key(key) == text
@@ -195,7 +195,7 @@ def test_random_tuples_differ_and_come_back() -> None:
 
 
 def test_escape_is_reversible_and_keeps_texts_apart() -> None:
-    texts = ["".join(one) for one in itertools.product('\\"n\nuU0é\ud83d\ude00', repeat=4)]
+    texts = ["".join(characters) for characters in itertools.product('\\"n\nuU0é\ud83d\ude00', repeat=4)]
     assert [unescape(escape(text)) for text in texts] == texts
     assert len({escape(text) for text in texts}) == len(texts)
 
@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@each(("key", "text"), REFUSED.values(), ids=REFUSED.keys())
+@each_case(("key", "text"), REFUSED.values(), ids=REFUSED.keys())
 def test_key_without_canonical_text_is_refused(key: Any, text: str) -> None:
     with pytest.raises(KeyEncodingError, match=text) as caught:
         encode_key(key)
@@ -263,7 +263,7 @@ NO_TEXTS = [
 ]
 
 
-@each("text", [*NO_TEXTS, "ecore_values:Colour", "ecore_values:Colour:GREEN", "t4:sabc-4:"])
+@each_case("text", [*NO_TEXTS, "ecore_values:Colour", "ecore_values:Colour:GREEN", "t4:sabc-4:"])
 def test_what_is_no_text_of_a_key_is_refused(text: str) -> None:
     with pytest.raises(KeyEncodingError, match="not the canonical string"):
         decode_key(text)
@@ -294,7 +294,7 @@ def test_long_records_are_shortened() -> None:
     assert len(str(caught.value)) < 1000
 
 
-@each("record", [["unhashable"], {"a": 1}, 1.0 + math.nan])
+@each_case("record", [["unhashable"], {"a": 1}, 1.0 + math.nan])
 def test_bad_key_stops_the_operator_before_it_runs(record: Any) -> None:
     harness = probe(lambda record, ctx: record, key_selector=lambda record: record)
     with pytest.raises(KeyEncodingError):
@@ -306,7 +306,7 @@ def first_of(record: Any) -> Any:
     return {}[record]
 
 
-@each(
+@each_case(
     ("selector", "line"),
     [
         (first_of, "in first_of"),
@@ -345,8 +345,9 @@ def test_each_key_has_its_own_sequence_and_memory() -> None:
 
 def test_equal_keys_are_one_key() -> None:
     harness = probe(lambda record, ctx: ctx.sequence_number, key_selector=lambda record: record)
-    for one, other in EQUAL:
-        first, second = harness.push(one)[0], harness.push(other)[0]
+    for left_key, right_key in EQUAL:
+        first = harness.push(left_key)[0]
+        second = harness.push(right_key)[0]
         assert second == first + 1
 
 
@@ -429,7 +430,7 @@ class Extra(BaseModel, frozen=True, extra="allow"):
     bank: str
 
 
-@each(
+@each_case(
     ("key", "text"),
     [
         (Open("a"), r"write @dataclass\(frozen=True\) above Open"),
@@ -452,6 +453,6 @@ def test_a_key_whose_class_has_other_fields_by_now_is_refused_by_name() -> None:
     with pytest.raises(KeyEncodingError, match="Place no longer fits its class") as caught:
         decode_key(text)
     assert "land" in str(caught.value)
-    gone = encode_key(Place("DE")).replace(":Place", ":Gone")
+    renamed_key = encode_key(Place("DE")).replace(":Place", ":Gone")
     with pytest.raises(UnknownTypeNameError, match="the name is part of the key"):
-        decode_key(gone)
+        decode_key(renamed_key)

@@ -23,7 +23,7 @@ from flink_agents.runtime.serde import exceptions
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.redacted import LONGEST, redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_traceback
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 SECRET = 'canary-S3cr€t/+="x'
 
@@ -37,7 +37,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "url twice": lambda text: quote(quote(text, safe=""), safe=""),
     "url in lower case": lambda text: quote(text, safe="").replace("%2F", "%2f").replace("%E2", "%e2"),
     "mixed": lambda text: text.replace("/", "%2F").replace('"', '\\\\"').replace("€", "\\\\u20ac"),
-    "html by numbers": lambda text: "".join(one if one.isalnum() else f"&#{ord(one)};" for one in text),
+    "html by numbers": lambda text: "".join(
+        character if character.isalnum() else f"&#{ord(character)};" for character in text
+    ),
     "ascii": ascii,
     "repr": repr,
     "bytes": lambda text: repr(text.encode()),
@@ -59,7 +61,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.fixture(autouse=True)
-def known() -> Iterator[None]:
+def registered_secret() -> Iterator[None]:
     redaction.know(SECRET)
     yield
     redaction.forget_all()
@@ -70,7 +72,7 @@ def pieces(text: str) -> list[str]:
     return [name for name, form in FORMS.items() if form(SECRET).strip('"') in text]
 
 
-@each(("name", "form"), FORMS.items())
+@each_case(("name", "form"), FORMS.items())
 def test_a_secret_is_hidden_in_each_form(name: str, form: Callable[[str], str]) -> None:
     shown = redaction.hide(f"before {form(SECRET)} behind")
     assert pieces(shown) == []
@@ -171,30 +173,31 @@ ERRORS: dict[str, Callable[[str], BaseException]] = {
 }
 
 
-@each(("name", "make"), ERRORS.items())
+@each_case(("name", "make"), ERRORS.items())
 def test_an_exception_shows_no_secret(name: str, make: Callable[[str], BaseException]) -> None:
-    before = make(SECRET)
-    error = redacted(before)
+    original = make(SECRET)
+    error = redacted(original)
     texts = [text_of(error), users_traceback(error), repr(error), *traceback.format_exception(error)]
-    kept = exceptions.describe(ValueCodec(), error)
-    texts += [str(kept), pickle.dumps(kept).decode("utf-8", "replace"), str(error.args)]
+    description = exceptions.describe(ValueCodec(), error)
+    texts += [str(description), pickle.dumps(description).decode("utf-8", "replace"), str(error.args)]
     assert pieces("\n".join(texts)) == [], texts
     assert "Token abcdefgh" not in "\n".join(texts)
     # A replay raises the same.
-    again = exceptions.rebuild(ValueCodec(), kept, (BaseException,))
+    again = exceptions.rebuild(ValueCodec(), description, (BaseException,))
     assert pieces(str(again) + repr(again)) == []
     if name not in ("slots", "computed"):
         assert isinstance(
-            error, BaseExceptionGroup if isinstance(before, BaseExceptionGroup) else type(before)
+            error, BaseExceptionGroup if isinstance(original, BaseExceptionGroup) else type(original)
         )
     else:
         assert isinstance(error, RecordedFailureError)
-        assert error.error_type.endswith(type(before).__qualname__)
+        assert error.error_type.endswith(type(original).__qualname__)
 
 
 def test_an_exception_without_secrets_is_the_same_object() -> None:
     error = caused("nothing")
-    args, cause = error.args, error.__cause__
+    args = error.args
+    cause = error.__cause__
     assert redacted(error) is error
     assert error.args is args
     assert error.__cause__ is cause
@@ -205,7 +208,8 @@ class Foreign(Exception):
 
     def __init__(self, message: str, body: Any) -> None:
         super().__init__(message)
-        self.message, self.body = message, body
+        self.message = message
+        self.body = body
 
     def __str__(self) -> str:
         return f"it answered {self.body!r:.50}"
@@ -234,7 +238,7 @@ LONG_ERRORS: list[tuple[str, Callable[[], BaseException]]] = [
 ]
 
 
-@each(("name", "make"), LONG_ERRORS)
+@each_case(("name", "make"), LONG_ERRORS)
 def test_an_exception_with_megabytes_is_cut(name: str, make: Callable[[], BaseException]) -> None:
     error = redacted(make())
     whole = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error)) + repr(error.args)
@@ -246,14 +250,15 @@ def test_an_exception_with_megabytes_is_cut(name: str, make: Callable[[], BaseEx
 
 
 def test_an_exception_with_kilobytes_is_kept() -> None:
-    kept = ValueError("x" * LONGEST, b"y" * LONGEST)
-    assert redacted(kept).args == ("x" * LONGEST, b"y" * LONGEST)
+    error = ValueError("x" * LONGEST, b"y" * LONGEST)
+    assert redacted(error).args == ("x" * LONGEST, b"y" * LONGEST)
 
 
 def test_a_chain_that_leads_in_a_circle_ends() -> None:
-    error, other = ValueError(SECRET), KeyError(SECRET)
-    BaseException.__setattr__(error, "__context__", other)
-    BaseException.__setattr__(other, "__cause__", error)
+    error = ValueError(SECRET)
+    context_error = KeyError(SECRET)
+    BaseException.__setattr__(error, "__context__", context_error)
+    BaseException.__setattr__(context_error, "__cause__", error)
     assert SECRET not in "".join(traceback.format_exception(redacted(error)))
 
 
@@ -271,12 +276,12 @@ HEADERS = [
 ]
 
 
-@each("text", HEADERS)
+@each_case("text", HEADERS)
 def test_headers_and_addresses_show_no_credentials(text: str) -> None:
     assert "abcdefgh1" not in redaction.hide(text)
 
 
-@each(
+@each_case(
     "text",
     [
         "the authorization of the request failed",
@@ -313,9 +318,9 @@ def test_no_logger_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_first_characters_of_a_long_string_show_no_piece_of_a_secret() -> None:
-    for before in range(90, 120):
+    for prefix_length in range(90, 120):
         for form in FORMS.values():
-            text = "-" * before + form(SECRET) + "-" * 10_000
+            text = "-" * prefix_length + form(SECRET) + "-" * 10_000
             shown = redaction.hide_beyond(text, 110)
             assert pieces(shown) == [] and SECRET[:6] not in shown, shown
             assert len(shown) == 110
@@ -330,7 +335,7 @@ class Later(logging.Logger):
     """A logger of another library, of a class of its own."""
 
 
-@each(
+@each_case(
     "log",
     [logging.getLogger("somebody.else"), Later("later"), logging.LoggerAdapter(Later("x"), {"a": SECRET})],
 )
@@ -340,15 +345,15 @@ def test_no_field_of_a_log_record_shows_a_secret(log: Any) -> None:
     handler.emit = seen.append  # type: ignore[method-assign]
     logger = getattr(log, "logger", log)
     logger.addHandler(handler)
-    kept = object()
+    sentinel = object()
     try:
-        said = {
+        fields = {
             "body": f"it said {SECRET}",
             "headers": {"x-api-key": "abcdefgh1"},
             "some": [SECRET],
-            "kept": kept,
+            "kept": sentinel,
         }
-        log.warning("sent", extra=said)
+        log.warning("sent", extra=fields)
     finally:
         logger.removeHandler(handler)
     [record] = seen
@@ -356,9 +361,9 @@ def test_no_field_of_a_log_record_shows_a_secret(log: Any) -> None:
     assert "abcdefgh1" not in str(vars(record))
     if log is logger:
         assert vars(record)["body"] == "it said ***"
-        assert vars(record)["kept"] is kept
+        assert vars(record)["kept"] is sentinel
         # What the caller gave is the caller's.
-        assert said["some"] == [SECRET]
+        assert fields["some"] == [SECRET]
 
 
 def test_what_was_cut_shows_no_piece_of_a_secret() -> None:

@@ -29,7 +29,7 @@ from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes.state import KeyState
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 CODEC = ValueCodec()
 
@@ -99,9 +99,9 @@ def sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     (tmp_path / "trap_shop" / "__init__.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
+    previous_modules = set(sys.modules)
     yield done
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - previous_modules:
         if name.startswith(("trap", "setup")):
             del sys.modules[name]
     typenames.resolve_type.cache_clear()
@@ -168,16 +168,18 @@ NOT_THERE = (
 )
 
 
-@each("module", NOT_THERE)
-@each("kind", READERS)
+@each_case("module", NOT_THERE)
+@each_case("kind", READERS)
 def test_no_module_is_imported_by_its_name_in_bytes(kind: str, module: str, sprung: list[str]) -> None:
-    before = set(sys.modules)
+    previous_modules = set(sys.modules)
     for qualname in (CLASS_OF.get(kind, "Data"), "Data.number", "", "__builtins__.exec"):
         with pytest.raises(Exception) as caught:
             READERS[kind](f"{module}:{qualname}")
         assert type(caught.value).__name__ in ("UnknownTypeNameError", "KeyEncodingError")
     assert sprung == []
-    assert not {name for name in set(sys.modules) - before if name.startswith(("trap", "setup", "this"))}
+    assert not {
+        name for name in set(sys.modules) - previous_modules if name.startswith(("trap", "setup", "this"))
+    }
 
 
 THERE = (
@@ -255,8 +257,8 @@ def liars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("liars")
-@each("name", THERE)
-@each("kind", READERS)
+@each_case("name", THERE)
+@each_case("kind", READERS)
 def test_nothing_that_is_there_is_executed_but_data_classes(
     kind: str, name: str, sprung: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,15 +356,15 @@ def test_a_recorded_failure_of_such_a_module_keeps_its_class(tmp_path: Path) -> 
 
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(lazy_agent(tmp_path, *LAZY["name"]), store=faults.store)
-    before = harness.snapshot()
+    snapshot = harness.snapshot()
     with pytest.raises(Exception, match="rejects"):
         harness.push("write")
     forget_modules()
-    harness.restore(before)
+    harness.restore(snapshot)
     assert harness.push("write") == ["Failure"]
 
 
-def kept(name: str, config: dict[str, Any]) -> OperatorHarness:
+def restored_harness(name: str, config: dict[str, Any]) -> OperatorHarness:
     """An agent that reads its memory, which has a value of a class."""
 
     def read(event: InputEvent, ctx: Any) -> OutputEvent:
@@ -386,7 +388,7 @@ def kept(name: str, config: dict[str, Any]) -> OperatorHarness:
     ],
 )
 def test_what_the_option_names_is_imported(named: str, name: str, sprung: list[str]) -> None:
-    assert kept(name, {"state.modules": named}).push(1) == ["Data"]
+    assert restored_harness(name, {"state.modules": named}).push(1) == ["Data"]
     assert name.partition(":")[0] in sprung
 
 
@@ -394,7 +396,7 @@ def test_what_the_option_names_is_imported(named: str, name: str, sprung: list[s
 def test_what_the_option_does_not_name_is_not_imported(named: str, sprung: list[str]) -> None:
     for name in ("trap:Data", "trap_package.deep:Data"):
         with pytest.raises(ActionFailedError) as caught:
-            kept(name, {"state.modules": named}).push(1)
+            restored_harness(name, {"state.modules": named}).push(1)
         assert isinstance(caught.value.__cause__, UnknownTypeNameError)
     assert sprung == []
 
@@ -403,7 +405,7 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "trap_broken.py").write_text("raise RuntimeError('not today')\n")
     for _ in range(2):
         with pytest.raises(ActionFailedError, match="importing trap_broken raised RuntimeError: not today"):
-            kept("trap_broken:Data", {"state.modules": "trap_broken"}).push(1)
+            restored_harness("trap_broken:Data", {"state.modules": "trap_broken"}).push(1)
 
 
 # -- text from outside ---------------------------------------------------------------
@@ -421,7 +423,7 @@ def test_a_key_in_text_from_outside_imports_nothing(name: str, nested: bool, spr
     assert type_modules._failed == {}
 
 
-@each("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])
+@each_case("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])
 def test_a_key_in_text_from_outside_names_a_member_of_an_enumeration(name: str) -> None:
     trap = importlib.import_module("trap")
     assert decode_key("etrap:Colour:RED", from_outside=True) is trap.Colour.RED

@@ -9,7 +9,7 @@ import pytest
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.state.delayed import MOST_IN_PAGE, DelayedEvents, DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Entries(dict[int, bytes]):
@@ -48,10 +48,13 @@ def test_events_come_by_their_time_and_then_in_the_order_in_which_they_were_sent
     assert entries == {}
 
 
-@each("seed", range(12))
+@each_case("seed", range(12))
 def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
     chance = random.Random(seed)
-    entries, model, sent, now = Entries(), list[tuple[int, int]](), 0, 0
+    entries = Entries()
+    model = list[tuple[int, int]]()
+    sent = 0
+    now = 0
     spread = chance.choice((1, 50, 10_000))
     for _ in range(chance.choice((20, 60))):
         if chance.random() < 0.6:
@@ -64,18 +67,18 @@ def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
         else:
             now += chance.randrange(spread)
             most = chance.choice((1, 3, 500))
-            found, following = DelayedEvents(entries).pop(most, now)
+            events, following = DelayedEvents(entries).pop(most, now)
             model.sort()
-            wanted = [one for one in model if one[0] <= now][:most]
-            assert [int(packed) for packed in found] == [number for _, number in wanted]
+            wanted = [event for event in model if event[0] <= now][:most]
+            assert [int(packed) for packed in events] == [number for _, number in wanted]
             model = model[len(wanted) :]
             assert following == (model[0][0] if model else None)
     assert [(due, int(packed)) for due, packed in DelayedEvents(entries).all()] == sorted(model)
-    found, following = DelayedEvents(entries).pop(None, None)
-    assert (len(found), following, entries) == (len(model), None, {})
+    events, following = DelayedEvents(entries).pop(None, None)
+    assert (len(events), following, entries) == (len(model), None, {})
 
 
-@each(("order", "count"), [("rising", 500), ("falling", 500), ("mixed", 3_000)])
+@each_case(("order", "count"), [("rising", 500), ("falling", 500), ("mixed", 3_000)])
 def test_one_of_many_events_is_sent_and_comes_by_a_few_reads(order: str, count: int) -> None:
     times = list(range(count))
     if order == "mixed":
@@ -106,13 +109,13 @@ def test_the_bytes_of_an_agenda_are_read() -> None:
     assert entries == {}
 
 
-@each("data", [b"", b"\x02\x90", b"\x01\xc1"])
+@each_case("data", [b"", b"\x02\x90", b"\x01\xc1"])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(StateFormatError, match="delayed events of a key"):
         DelayedEvents(Entries({-1: data})).pop(1, 1)
 
 
-@each("entries", [{-1: AGENDA_1, 1: b"b", 2: b"c", -2: PAGE_1}, {-1: AGENDA_1, 0: b"a"}])
+@each_case("entries", [{-1: AGENDA_1, 1: b"b", 2: b"c", -2: PAGE_1}, {-1: AGENDA_1, 0: b"a"}])
 def test_state_that_lacks_an_event_or_a_page_is_refused(entries: dict[int, bytes]) -> None:
     with pytest.raises(StateFormatError, match="state lacks"):
         DelayedEvents(Entries(entries)).pop(None, None)

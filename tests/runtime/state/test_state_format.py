@@ -22,14 +22,14 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import unpack_input
 from flink_agents.testing.fakes.state import KeyState
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 CODEC = ValueCodec()
 GOLDEN: dict[str, Any] = json.loads(golden_state.FILE.read_text())
 GOLDEN_2: dict[str, Any] = json.loads(golden_state.FILE_2.read_text())
 
 
-@each(("name", "data"), GOLDEN["values"].items(), ids=GOLDEN["values"].keys())
+@each_case(("name", "data"), GOLDEN["values"].items(), ids=GOLDEN["values"].keys())
 def test_stored_value_is_still_read(name: str, data: str) -> None:
     assert same(CODEC.decode(bytes.fromhex(data)), SUPPORTED[name])
 
@@ -42,14 +42,14 @@ def fields_of(head: Head) -> list[Any]:
     return [head.journal_id, head.next_seq, head.first_pending, head.next_pending, head.extra]
 
 
-@each(("name", "data"), GOLDEN["heads"].items(), ids=GOLDEN["heads"].keys())
+@each_case(("name", "data"), GOLDEN["heads"].items(), ids=GOLDEN["heads"].keys())
 def test_stored_head_is_still_read_and_written_back(name: str, data: str) -> None:
     head = Head.unpack(bytes.fromhex(data))
     assert fields_of(head) == fields_of(golden_state.HEADS[name])
     assert head.pack() == bytes.fromhex(data)
 
 
-@each("golden", [GOLDEN, GOLDEN_2], ids=["version 1", "version 2"])
+@each_case("golden", [GOLDEN, GOLDEN_2], ids=["version 1", "version 2"])
 def test_stored_operator_goes_on(golden: dict[str, Any]) -> None:
     harness = golden_state.harness(inline=True)
     harness.restore(golden_state.restored(golden["operator"]))
@@ -69,7 +69,7 @@ def test_entries_that_wait_have_a_kind_and_both_versions_hold_the_same_inputs() 
     assert with_kinds == golden_state.written()["operator"]["pending"]
     assert [data[:4] for data in with_kinds.values()] == ["0200", "0200"]
     first, second = (
-        [unpack_input(bytes.fromhex(data)) for data in one.values()] for one in (with_kinds, without)
+        [unpack_input(bytes.fromhex(data)) for data in pending.values()] for pending in (with_kinds, without)
     )
     assert first == second == [bytes.fromhex(data) for data in without.values()]
 
@@ -93,14 +93,14 @@ BROKEN_HEADS: dict[str, tuple[bytes, str]] = {
 }
 
 
-@each(("data", "text"), BROKEN_HEADS.values(), ids=BROKEN_HEADS.keys())
+@each_case(("data", "text"), BROKEN_HEADS.values(), ids=BROKEN_HEADS.keys())
 def test_broken_head_is_a_named_error(data: bytes, text: str) -> None:
     with pytest.raises(StateFormatError, match="head of a key") as caught:
         Head.unpack(data)
     assert text in str(caught.value)
 
 
-@each(
+@each_case(
     ("field", "value", "text"),
     [
         ("head", b"\x09", "version 9"),
@@ -128,7 +128,7 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
     assert harness.outputs == []
 
 
-@each("field", ["idle_since", "signals_expire", "delayed_due"])
+@each_case("field", ["idle_since", "signals_expire", "delayed_due"])
 def test_a_time_of_0_is_no_time_that_is_missing(field: str) -> None:
     head = Head("job")
     assert getattr(Head.unpack(head.pack()), field) is None
@@ -170,7 +170,8 @@ def replace_class(monkeypatch: pytest.MonkeyPatch, name: str, new: Any) -> None:
     if new is None:
         monkeypatch.delattr(core_values, name)
         return
-    new.__module__, new.__qualname__ = core_values.__name__, name
+    new.__module__ = core_values.__name__
+    new.__qualname__ = name
     monkeypatch.setattr(core_values, name, new)
 
 

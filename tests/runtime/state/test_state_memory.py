@@ -11,7 +11,7 @@ from core_values import SUPPORTED, Box, Item, Opaque, Word, same
 from flink_agents import Agent, Event, InputEvent, MemoryObject, MemoryRef, MemoryScope, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, MemoryPathError, UnserializableValueError
 from flink_agents.testing import OperatorHarness
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 SCOPES = ["sensory_memory", "short_term_memory"]
 
@@ -29,7 +29,7 @@ def in_memory(scope: str, body: Any) -> Any:
 # -- values --------------------------------------------------------------------------
 
 
-@each("value", SUPPORTED.values(), ids=SUPPORTED.keys())
+@each_case("value", SUPPORTED.values(), ids=SUPPORTED.keys())
 def test_value_is_kept_across_runs_with_its_type(value: Any) -> None:
     def body(record: Any, ctx: Any) -> Any:
         if record is None:
@@ -37,7 +37,7 @@ def test_value_is_kept_across_runs_with_its_type(value: Any) -> None:
         ctx.short_term_memory.set("value", SUPPORTED[record])
         return None
 
-    name = next(name for name, one in SUPPORTED.items() if one is value)
+    name = next(name for name, supported_value in SUPPORTED.items() if supported_value is value)
     harness = probe(body)
     harness.push(name)
     assert same(harness.push(None), [value])
@@ -45,9 +45,9 @@ def test_value_is_kept_across_runs_with_its_type(value: Any) -> None:
 
 def test_values_are_copies(scope: str) -> None:
     def body(memory: MemoryObject) -> Any:
-        given = [1]
-        memory.set("a", given)
-        given.append(2)
+        numbers = [1]
+        memory.set("a", numbers)
+        numbers.append(2)
         first = memory.get("a")
         first.append(3)
         seen = memory.get("a")
@@ -130,7 +130,7 @@ def test_fields_gives_values_and_objects(scope: str) -> None:
     assert in_memory(scope, body) == (["a", "b"], 1, {"x": 2}, ["a", "b"])
 
 
-@each("name", ["ä", "a b", "a\\b", "a\nb", "\x00", "ключ", "\U0001f600", '"', "a_1", "$", "\\u0041"])
+@each_case("name", ["ä", "a b", "a\\b", "a\nb", "\x00", "ключ", "\U0001f600", '"', "a_1", "$", "\\u0041"])
 def test_any_text_without_dots_is_a_name(name: str) -> None:
     def body(record: Any, ctx: Any) -> Any:
         memory = ctx.short_term_memory
@@ -155,8 +155,8 @@ def test_names_that_begin_alike_are_apart(scope: str) -> None:
     assert in_memory(scope, body) == (["a_b", "ab"], False, 2)
 
 
-@each("path", ["", ".", ".a", "a.", "a..b", None, 3, ["a"], b"a", ("a",)], ids=repr)
-@each("method", ["get", "set", "append", "delete", "new_object", "exists"])
+@each_case("path", ["", ".", ".a", "a.", "a..b", None, 3, ["a"], b"a", ("a",)], ids=repr)
+@each_case("method", ["get", "set", "append", "delete", "new_object", "exists"])
 def test_malformed_path_is_a_named_error(method: str, path: Any, scope: str) -> None:
     def body(record: Any, ctx: Any) -> None:
         arguments = (path, 1) if method in ("set", "append") else (path,)
@@ -240,12 +240,12 @@ def test_new_object(scope: str) -> None:
         again = memory.new_object("a").field_names()
         memory.set("b", 5)
         replaced = memory.new_object("b", overwrite=True).field_names()
-        kept = memory.new_object("a", overwrite=True).field_names()
+        retained_names = memory.new_object("a", overwrite=True).field_names()
         return (
             again,
             replaced,
             isinstance(memory.get("b"), MemoryObject),
-            kept,
+            retained_names,
             memory.new_object("c.d").fields(),
         )
 
@@ -310,7 +310,7 @@ class Pointing(Agent):
         return OutputEvent(output=(event.ref, event.ref.resolve(ctx), ctx.resolve(event.ref)))
 
 
-@each("kind", list(MemoryScope))
+@each_case("kind", list(MemoryScope))
 def test_reference_travels_in_events(kind: MemoryScope) -> None:
     harness = OperatorHarness(Pointing)
     ref = MemoryRef(kind, "big.value")
@@ -369,10 +369,10 @@ def test_sensory_reference_of_an_earlier_run_is_gone() -> None:
 
 def test_sensory_memory_ends_with_the_run_and_short_term_memory_does_not() -> None:
     def body(record: Any, ctx: Any) -> Any:
-        found = ctx.sensory_memory.get("a"), ctx.short_term_memory.get("a")
+        values = ctx.sensory_memory.get("a"), ctx.short_term_memory.get("a")
         ctx.sensory_memory.set("a", record)
         ctx.short_term_memory.set("a", record)
-        return found
+        return values
 
     harness = probe(body)
     assert harness.push_all([1, 2]) == [(None, None), (None, 1)]
@@ -431,7 +431,7 @@ def test_failed_run_leaves_no_trace() -> None:
 
     harness = probe(body)
     harness.push(1)
-    before = harness.state()
+    previous_state = harness.state()
     with pytest.raises(ActionFailedError):
         harness.push(2)
-    assert harness.state() == before
+    assert harness.state() == previous_state

@@ -15,7 +15,7 @@ from flink_agents.api.errors import MemoryPathError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree, TreeObject, write_nodes
 from flink_agents.testing.fakes import state as fake_state
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class CountingMap:
@@ -36,6 +36,9 @@ class CountingMap:
     def remove(self, key: str) -> None:
         self.log.append(f"remove {key}")
         del self.entries[key]
+
+    def clear(self) -> None:
+        raise AssertionError("memory is never cleared as a whole")
 
     def items(self) -> list[tuple[str, bytes]]:
         self.log.append("items")
@@ -93,15 +96,15 @@ def test_state_is_touched_no_more_than_needed(state: CountingMap, body: Any, exp
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Paths that runs in the harness write to memory state."""
-    found: list[str] = []
+    written_paths: list[str] = []
     put = fake_state._Memory.put  # pyright: ignore[reportPrivateUsage]
 
     def counting(self: Any, key: str, value: bytes) -> None:
-        found.append(key)
+        written_paths.append(key)
         put(self, key, value)
 
     monkeypatch.setattr(fake_state._Memory, "put", counting)  # pyright: ignore[reportPrivateUsage]
-    yield found
+    yield written_paths
 
 
 @pytest.mark.executes_once
@@ -121,18 +124,21 @@ def test_a_run_writes_what_changed_and_only_once(writes: list[str]) -> None:
 # -- as a model says -----------------------------------------------------------------
 
 
-@each("seed", range(40))
+@each_case("seed", range(40))
 def test_random_operations_do_what_a_dict_does(seed: int) -> None:
     """Runs over state agree with one nested dict, whatever is committed or taken back between."""
     generator = random.Random(seed)
-    state, model = CountingMap(), {}
+    state = CountingMap()
+    model = {}
     paths = [".".join(generator.choices("abc", k=generator.randint(1, 3))) for _ in range(12)]
     for _ in range(12):
         undo: Any = []
         tree = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), state, undo)
-        memory, draft = TreeObject(tree, "", lambda: None), dict(model)
+        memory = TreeObject(tree, "", lambda: None)
+        draft = dict(model)
         for _ in range(generator.randrange(6)):
-            path, value = generator.choice(paths), generator.randrange(5)
+            path = generator.choice(paths)
+            value = generator.randrange(5)
             if generator.random() < 0.3:
                 assert memory.delete(path) == _delete(draft, path)
             elif _can_set(draft, path):
@@ -168,19 +174,21 @@ def _set(model: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _delete(model: dict[str, Any], path: str) -> bool:
-    gone = [one for one in model if one == path or one.startswith(path + ".")]
-    for one in gone:
-        del model[one]
-    return bool(gone)
+    removed_paths = [
+        model_path for model_path in model if model_path == path or model_path.startswith(path + ".")
+    ]
+    for removed_path in removed_paths:
+        del model[removed_path]
+    return bool(removed_paths)
 
 
 def _plain(memory: Any, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    plain_values: dict[str, Any] = {}
     for name, value in memory.fields().items():
-        found.update(
+        plain_values.update(
             _plain(value, f"{prefix}{name}.") if isinstance(value, TreeObject) else {prefix + name: value}
         )
-    return found
+    return plain_values
 
 
 # -- entries that expire -------------------------------------------------------------

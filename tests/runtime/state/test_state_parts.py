@@ -10,7 +10,7 @@ from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
-from flink_agents.runtime.state.memory import MemoryTree, ScopedTree, Undo
+from flink_agents.runtime.state.memory import MemoryTree, ScopedTree, Undo, take_back
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.suspended import Suspension
 
@@ -61,16 +61,16 @@ def test_a_signal_that_a_replayed_run_took_is_dropped_once() -> None:
 def test_what_expires_now_goes() -> None:
     box = Mailbox([mail("paid", "a", until=5), mail("paid", "b", until=6)], {"c": 5, "d": 6}, [("e", 5)])
     assert box.expires == 5
-    assert [one.id for one in box.expire(5)] == ["a"]
-    assert ([one.id for one in box.signals], box.seen, box.owed) == (["b"], {"d": 6}, [])
+    assert [signal.id for signal in box.expire(5)] == ["a"]
+    assert ([signal.id for signal in box.signals], box.seen, box.owed) == (["b"], {"d": 6}, [])
 
 
 def test_an_undecided_signal_counts_what_runs_took_behind_it() -> None:
     box = Mailbox([mail("paid", "a", run=UNDECIDED), mail("paid", "b"), mail("sent", "c"), mail("paid", "d")])
-    taken = ["id b", "id c", "id later", "id other"]
+    taken_ids = ["id b", "id c", "id later", "id other"]
     recorded = [("id b", "paid"), ("id later", "paid"), ("id other", "sent")]
     # One that is here, and one that only the store knows of.
-    assert box.undecided(taken, recorded) == [(box.signals[0], 2)]
+    assert box.undecided(taken_ids, recorded) == [(box.signals[0], 2)]
 
 
 def test_equal_signals_for_two_waits_are_two() -> None:
@@ -96,6 +96,9 @@ class Slot(Generic[K]):
 
     def remove(self, key: K) -> None:
         self.entries.pop(key, None)
+
+    def clear(self) -> None:
+        raise NotImplementedError
 
     def items(self) -> Iterable[tuple[K, bytes]]:
         return self.entries.items()
@@ -132,28 +135,27 @@ def guard() -> None:
 def test_what_was_read_or_committed_stays_when_all_nodes_are_loaded() -> None:
     codec = ValueCodec()
     # State of Flink is written later than what runs of the key have left here.
-    one = tree(Slot({"count": codec.encode(1), "other": codec.encode(2)}), {"count": codec.encode(5)})
-    assert one.load() == {"count": codec.encode(5), "other": codec.encode(2)}
+    memory = tree(Slot({"count": codec.encode(1), "other": codec.encode(2)}), {"count": codec.encode(5)})
+    assert memory.load() == {"count": codec.encode(5), "other": codec.encode(2)}
 
 
 def test_a_fork_of_memory_keeps_its_writes_to_itself() -> None:
-    one = tree()
-    one.set("count", 1)
-    twin = one.fork([])
+    memory = tree()
+    memory.set("count", 1)
+    twin = memory.fork([])
     twin.set("count", 2)
     twin.set("more", 3)
-    assert (one.get("count", None, guard), one.get("more", None, guard)) == (1, None)
+    assert (memory.get("count", None, guard), memory.get("more", None, guard)) == (1, None)
     assert (twin.get("count", None, guard), twin.get("more", None, guard)) == (2, 3)
 
 
 def test_a_write_that_is_taken_back_leaves_no_node() -> None:
     undo: Undo = []
-    one = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), None, undo)
-    one.set("count", 1)
-    one.set("count", 2)
-    for _, path, had, data in reversed(undo):
-        one.take_back(path, had, data)
-    assert (one.get("count", None, guard), one.changes(), one._written) == (None, {}, {})
+    memory = MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), None, undo)
+    memory.set("count", 1)
+    memory.set("count", 2)
+    take_back(undo, 0)
+    assert (memory.get("count", None, guard), memory.changes(), memory._written) == (None, {}, {})
 
 
 def test_what_a_scoped_tree_hands_over_has_parents() -> None:

@@ -5,3 +5,7 @@ from which a key is read, ``scan`` reads partitions into ``index``, ``writer`` a
 can be removed, ``remembered`` chooses the removals to keep, and ``store`` puts them together.
 ``docs/design/kafka.md`` has the reasons.
 """
+
+from flink_agents.foreign_imports import import_quietly
+
+import_quietly("kafka")

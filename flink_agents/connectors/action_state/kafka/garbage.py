@@ -161,19 +161,19 @@ class Garbage:
     def gone(self, batch: Batch) -> list[tuple[JournalKey, int]]:
         """Record that a batch was removed, and return its runs that were needed so far."""
         with self._lock:
-            found: list[tuple[JournalKey, int]] = []
+            needed_runs: list[tuple[JournalKey, int]] = []
             for journal in self._holds.get(batch, ()):
                 runs = self._runs.get(journal, {})
                 # The owner that removed it knew of removals that are no longer known here.
                 for seq in [seq for seq, batches in runs.items() if batch in batches]:
                     self._stored_runs -= 1
-                    found.append((journal, seq))
-                    for each in runs.pop(seq):
-                        self._release(each)
+                    needed_runs.append((journal, seq))
+                    for run_batch in runs.pop(seq):
+                        self._release(run_batch)
                 if not runs:
                     self._runs.pop(journal, None)
             self._drop(batch)
-            return found
+            return needed_runs
 
     # -- work to do -------------------------------------------------------------------
 
@@ -182,7 +182,8 @@ class Garbage:
         if not self._dead:
             return []
         with self._lock:
-            dead, self._dead = self._dead, []
+            dead = self._dead
+            self._dead = []
             self.found += len(dead)
             return dead
 
@@ -215,15 +216,16 @@ class Garbage:
             }
             if not sparse and not self._rewrite:
                 return []
-            rewrite, self._rewrite = self._rewrite, set()
-            found = [
+            rewrite = self._rewrite
+            self._rewrite = set()
+            removals = [
                 (journal, removal.through)
                 for journal, removal in self._removals.items()
                 if (removal.batch in sparse or journal in rewrite)
                 and (journal.journal_id == owner.group or removal.batch.key.token == owner.token)
             ]
-            self._rewrite.update(journal for journal, _ in found[limit:] if journal in rewrite)
-            return found[:limit]
+            self._rewrite.update(journal for journal, _ in removals[limit:] if journal in rewrite)
+            return removals[:limit]
 
     def is_over(self, partition: int) -> bool:
         """Return True if a partition has enough removals to make a search for superfluous ones worthwhile."""
@@ -233,7 +235,7 @@ class Garbage:
 
     def over(self) -> list[int]:
         """Return the partitions with more known removals than are kept."""
-        return [each for each in list(self._partitions) if self.is_over(each)]
+        return [partition for partition in list(self._partitions) if self.is_over(partition)]
 
     def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
         """Drop removals that are not kept, and return their journals.
@@ -245,19 +247,19 @@ class Garbage:
         if self._remembered is None or self._keeps:
             return []
         with self._lock:
-            known = [
+            read_removals = [
                 item
                 for item in self._removals.items()
                 if item[1].offset <= read.get(item[1].batch.partition, -1)
             ]
         dated: dict[int, list[Dated]] = {}
-        for journal, removal in known:
-            own = removal.batch.key.token == self._token
-            dated.setdefault(removal.batch.partition, []).append(Dated(removal.since, own, journal))
+        for journal, removal in read_removals:
+            is_own = removal.batch.key.token == self._token
+            dated.setdefault(removal.batch.partition, []).append(Dated(removal.since, is_own, journal))
         expired: list[JournalKey] = []
-        removals = dict(known)
-        for partition, found in dated.items():
-            for journal in self._remembered.surplus(found):
+        removals = dict(read_removals)
+        for partition, partition_removals in dated.items():
+            for journal in self._remembered.surplus(partition_removals):
                 with self._lock:
                     if self._expire(journal, removals[journal]):
                         expired.append(journal)
@@ -277,8 +279,8 @@ class Garbage:
         """Drop a removal, unless it is needed or no longer the last one."""
         if self._removals.get(journal) is not removal:
             return False
-        own = journal in self._holds.get(removal.batch, ())
-        if self._held[journal] > own or journal in self._runs:
+        is_held = journal in self._holds.get(removal.batch, ())
+        if self._held[journal] > is_held or journal in self._runs:
             # Together with records of other journals, it would keep their removals from being dropped.
             if removal.batch in self._holds:
                 self._rewrite.add(journal)
@@ -307,15 +309,15 @@ class Garbage:
         batches.append(batch)
 
     def _remove(self, journal: JournalKey, removal: _Removal) -> None:
-        known = self._removals.get(journal)
-        if removal.through < 0 or (known is not None and removal[:2] < known[:2]):
+        previous_removal = self._removals.get(journal)
+        if removal.through < 0 or (previous_removal is not None and removal[:2] < previous_removal[:2]):
             return
         if removal.offset < self._forgotten_at(journal):
             return
         self._removals[journal] = removal
         self._needed[removal.batch] += 1
-        if known is not None:
-            self._release(known.batch)
+        if previous_removal is not None:
+            self._release(previous_removal.batch)
         else:
             self._partitions[removal.batch.partition] += 1
         runs = self._runs.get(journal)
@@ -323,25 +325,25 @@ class Garbage:
             return
         for seq in [seq for seq in runs if seq <= removal.through]:
             self._stored_runs -= 1
-            for each in runs.pop(seq):
-                self._release(each)
+            for batch in runs.pop(seq):
+                self._release(batch)
         if not runs:
             del self._runs[journal]
 
     def _forgotten_at(self, journal: JournalKey) -> int:
         """Return the offset before which all records of a journal are deleted."""
-        known = self._forgotten.get(journal)
-        return -1 if known is None else known.offset
+        removal = self._forgotten.get(journal)
+        return -1 if removal is None else removal.offset
 
     def _forget(self, journal: JournalKey, forgotten: _Removal) -> None:
         """Record that all records of a journal before an offset were deleted."""
-        known = self._forgotten.get(journal)
-        if known is not None and forgotten.offset < known.offset:
+        last_forgotten = self._forgotten.get(journal)
+        if last_forgotten is not None and forgotten.offset < last_forgotten.offset:
             return
         self._forgotten[journal] = forgotten
         self._needed[forgotten.batch] += 1
-        if known is not None:
-            self._release(known.batch)
+        if last_forgotten is not None:
+            self._release(last_forgotten.batch)
         removal = self._removals.get(journal)
         if removal is not None and removal.offset < forgotten.offset:
             del self._removals[journal]

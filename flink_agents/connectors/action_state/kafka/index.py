@@ -65,18 +65,18 @@ class JournalIndex:
             older: That index.
             pruned: The last removed run of a journal, as far as it is known without ``older``.
         """
-        for journal, before in older._journals.items():
+        for journal, older_journal in older._journals.items():
             if journal in self._forgotten:
                 continue
             if pruned is not None:
-                before.prune(pruned(journal))
+                older_journal.prune(pruned(journal))
             stored = self._journals.get(journal)
             if stored is None:
-                self._journals[journal] = before
+                self._journals[journal] = older_journal
                 continue
-            for seq, records in before.runs.items():
+            for seq, records in older_journal.runs.items():
                 stored.runs[seq] = records + stored.runs.get(seq, [])
-            through = max(stored.pruned_through, before.pruned_through)
+            through = max(stored.pruned_through, older_journal.pruned_through)
             stored.pruned_through = NOTHING_PRUNED
             stored.prune(through)
         self._forgotten |= older._forgotten
@@ -102,7 +102,7 @@ class JournalIndex:
         Args:
             pruned: The last removed run of a journal, as it is known elsewhere.
         """
-        found: list[tuple[JournalKey, int]] = []
+        removals: list[tuple[JournalKey, int]] = []
         for journal in self._emptied:
             stored = self._journals.get(journal)
             if (
@@ -111,9 +111,9 @@ class JournalIndex:
                 and stored.pruned_through <= (through := pruned(journal))
             ):
                 del self._journals[journal]
-                found.append((journal, through))
+                removals.append((journal, through))
         self._emptied.clear()
-        return found
+        return removals
 
     def pruned_through(self, journal: JournalKey) -> int:
         """Return the last pruned run, as far as its removal was read."""
@@ -147,8 +147,8 @@ class JournalIndex:
         return totals(self._with(pruned or {}))
 
     def _with(self, pruned: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:
-        found: dict[JournalKey, Journal] = {}
+        journals: dict[JournalKey, Journal] = {}
         for journal, through in pruned.items():
-            found[journal] = Journal()
-            found[journal].prune(through)
-        return {**found, **self._journals}
+            journals[journal] = Journal()
+            journals[journal].prune(through)
+        return {**journals, **self._journals}

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -181,6 +181,16 @@ def unpack_marker(data: bytes) -> Marker | None:
         return Marker(*_unpack(data))
     except (StoreFormatError, TypeError):
         return None
+
+
+def pack_offsets(offsets: Mapping[int, int]) -> bytes:
+    """Return the bytes of an offset for each partition."""
+    return _packers.pack(offsets)
+
+
+def unpack_offsets(data: bytes) -> dict[int, int]:
+    """Return the offsets that :func:`pack_offsets` packed."""
+    return _unpack(data)
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:

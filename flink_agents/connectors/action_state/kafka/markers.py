@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flink_agents.api.action_state import JournalKey, Owner
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.connectors.action_state.kafka.layout import Marker, pack_marker, unpack_marker
@@ -34,9 +36,9 @@ class Markers:
     def make(self, partition: int, offset: int) -> bytes:
         """Return the bytes of a marker."""
         # Between two batches of a partition, runs of many keys end at the same offset.
-        made = self._made.get(partition)
-        if made is not None and made[0] == offset:
-            return made[1]
+        cached_marker = self._made.get(partition)
+        if cached_marker is not None and cached_marker[0] == offset:
+            return cached_marker[1]
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
         marker = Marker(self._topic_bytes, partition, offset, self._writer, subtask, parallelism)
         packed = pack_marker(marker)
@@ -81,15 +83,23 @@ class Markers:
                 fix="configure the topic that the job used before",
             )
         if self._lies_behind(read):
-            raise RecordsPrunedError(
-                f"the last records of partition {partition} of {self._topic.name!r} were lost: it is "
-                f"unknown what runs of key {journal.key[:200]!r} did",
-                expected=f"a partition that ends at offset {read.offset} or later, according to Flink's "
-                "state",
-                found=f"it ended at offset {self.ends[partition]} when this attempt started",
-                fix="recover the records, or restore from a checkpoint that is older than the loss; let no "
-                "replica out of sync lead (unclean.leader.election.enable), and restore no old copies",
-            )
+            raise self._lost(partition, read.offset, f"runs of key {journal.key[:200]!r}")
+
+    def check_offsets(self, offsets: Mapping[int, int], begins: Mapping[int, int]) -> None:
+        """Check that the topic has all records from some offsets on, whatever keys come.
+
+        Args:
+            offsets: The end of each partition, from state.
+            begins: The present beginning of each partition.
+
+        Raises:
+            RecordsPrunedError: Records are lost, or were removed.
+        """
+        for partition, offset in offsets.items():
+            if offset > self.ends.get(partition, offset):
+                raise self._lost(partition, offset, "runs after the checkpoint")
+            if begins[partition] > offset:
+                raise self._removed(partition, offset, begins[partition], "the journals")
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
         """Check that a partition still has all records from ``wanted`` on, for a key with pending inputs.
@@ -98,13 +108,27 @@ class Markers:
             RecordsPrunedError: The partition starts later.
         """
         if begin > wanted:
-            raise RecordsPrunedError(
-                f"records of key {journal.key[:200]!r}, which has waiting inputs, were removed from the "
-                "topic",
-                expected=f"partition {partition} of {self._topic.name!r} from offset {wanted} on",
-                found=f"it starts at offset {begin}",
-                fix="only the store may remove records of this topic: no retention, no DeleteRecords",
-            )
+            what = f"key {journal.key[:200]!r}, which has waiting inputs,"
+            raise self._removed(partition, wanted, begin, what)
+
+    def _lost(self, partition: int, expected: int, what: str) -> RecordsPrunedError:
+        return RecordsPrunedError(
+            f"the last records of partition {partition} of {self._topic.name!r} were lost: it is "
+            f"unknown what {what} did",
+            expected=f"a partition that ends at offset {expected} or later, according to Flink's state",
+            found=f"it ended at offset {self.ends[partition]} when this attempt started",
+            fix="recover the records, or restore from a checkpoint that is older than the loss; let no "
+            "replica out of sync lead (unclean.leader.election.enable), and restore no old copies",
+        )
+
+    def _removed(self, partition: int, expected: int, begin: int, what: str) -> RecordsPrunedError:
+        return RecordsPrunedError(
+            f"records of {what} were removed from the topic",
+            expected=f"partition {partition} of {self._topic.name!r} from offset {expected} on",
+            found=f"it starts at offset {begin}",
+            fix="only the store may remove records of this topic: no retention, no DeleteRecords; to do "
+            "without them, start without that state, under another job-identifier",
+        )
 
     def _fits(self, marker: Marker, partition: int) -> bool:
         return marker.partition == partition and marker.topic == self._topic_bytes

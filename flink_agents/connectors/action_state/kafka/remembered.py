@@ -18,7 +18,8 @@ from flink_agents.api.action_state import JournalKey, encode_text
 SAMPLE = 1 / 16
 """The size of the sample of removals that are slightly older than the kept ones."""
 
-OWN_SLACK, SLACK = 4, 32
+OWN_SLACK = 4
+SLACK = 32
 """The fraction of kept removals that must be new before another look, which sorts them, is worthwhile."""
 
 
@@ -41,13 +42,13 @@ class Remembered:
 
     Args:
         latest: Number of removals of each partition that are kept.
-        own: Maximum number of these that belong to this owner, so that all owners of a job together keep
-            ``latest``.
+        own_share: Maximum number of these that belong to this owner, so that all owners of a job together
+            keep ``latest``.
     """
 
-    def __init__(self, latest: int, own: int) -> None:
+    def __init__(self, latest: int, own_share: int) -> None:
         self._latest = max(1, latest)
-        self._own = max(1, own)
+        self._own = max(1, own_share)
         self._left: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
@@ -58,21 +59,21 @@ class Remembered:
         """Record how many tombstones of a partition a clean-up left: those still needed, and the sample."""
         self._left[partition] = max(count, self._own)
 
-    def surplus(self, found: Iterable[Dated]) -> list[JournalKey]:
+    def surplus(self, removals: Iterable[Dated]) -> list[JournalKey]:
         """Return the journals of a partition whose removals need not be kept, the oldest first."""
-        newest_first = sorted(found, key=lambda one: one.since, reverse=True)
+        newest_first = sorted(removals, key=lambda dated_removal: dated_removal.since, reverse=True)
         surplus: list[JournalKey] = []
-        count = own = 0
+        count = own_count = 0
         # The age of the last removal that is kept.
         span = 0
-        for one in newest_first:
-            age = newest_first[0].since - one.since
-            if count < self._latest and not (one.own and own >= self._own):
+        for removal in newest_first:
+            age = newest_first[0].since - removal.since
+            if count < self._latest and not (removal.own and own_count >= self._own):
                 count += 1
-                own += one.own
+                own_count += removal.own
                 span = age
-            elif _fraction(one.journal) * (age + 1) > SAMPLE * (span + 1):
-                surplus.append(one.journal)
+            elif _fraction(removal.journal) * (age + 1) > SAMPLE * (span + 1):
+                surplus.append(removal.journal)
         return surplus[::-1]
 
 

@@ -25,8 +25,14 @@ from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.index import JournalIndex
 from flink_agents.connectors.action_state.kafka.layout import LOOKER, Entry, unpack_batch, unpack_key
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claim, Claims
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
+from flink_agents.connectors.action_state.kafka.settings import (
+    KafkaSettings,
+    request_ms,
+    unavailable,
+    unreadable,
+)
 from flink_agents.connectors.action_state.kafka.topics import Topic
+from flink_agents.kafka_clients import UnreadableCodecError
 
 _log = bounded_logger("flink_agents.store")
 
@@ -105,33 +111,35 @@ class Scanner:
     def owners(self) -> tuple[Owner, ...]:
         """Return all owners that may append at present."""
         self._claims.refresh()
-        found = [claim.owner for claim in self._claims.live()]
-        return tuple(sorted(found, key=lambda owner: (owner.group, owner.subtask)))
+        owners = [claim.owner for claim in self._claims.live()]
+        return tuple(sorted(owners, key=lambda owner: (owner.group, owner.subtask)))
 
     def details(self) -> dict[str, int | float | str]:
         """Return the number and age of records in batches, for readers without a claim."""
-        kept = self._garbage.with_runs()
-        found: dict[str, int | float | str] = dict(self._garbage.counts())
-        written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
+        batches = self._garbage.with_runs()
+        details: dict[str, int | float | str] = dict(self._garbage.counts())
+        written = [self._written[batch] / 1000 for batch in batches if batch in self._written]
         if written:
             oldest = datetime.fromtimestamp(min(written), UTC)
-            found["oldest_records"] = oldest.isoformat(timespec="seconds")
-            found["oldest_records_seconds"] = round(max(0.0, time.time() - min(written)), 1)
-        return found
+            details["oldest_records"] = oldest.isoformat(timespec="seconds")
+            details["oldest_records_seconds"] = round(max(0.0, time.time() - min(written)), 1)
+        return details
 
     def log_starts(self, partitions: list[int]) -> dict[int, int]:
         """Return the first offsets of the partitions."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        found = self._retried(lambda: self._consumer.beginning_offsets(topic_partitions, timeout_ms=patience))
-        return {each.partition: offset for each, offset in found.items()}
+        offsets = self._retried(
+            lambda: self._consumer.beginning_offsets(topic_partitions, timeout_ms=patience)
+        )
+        return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
 
     def log_ends(self, partitions: list[int]) -> dict[int, int]:
         """Return the end offsets of the partitions."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        found = self._retried(lambda: self._consumer.end_offsets(topic_partitions, timeout_ms=patience))
-        return {each.partition: offset for each, offset in found.items()}
+        offsets = self._retried(lambda: self._consumer.end_offsets(topic_partitions, timeout_ms=patience))
+        return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
 
     def read(self, wanted: Mapping[int, int]) -> None:
         """Read all records from given offsets on that were acknowledged before this call.
@@ -153,11 +161,13 @@ class Scanner:
             p: (start, self.starts[p]) for p, start in wanted.items() if start < self.starts.get(p, 0)
         }
         newer_ranges = {p: (self._ends.get(p, wanted[p]), ends[p]) for p in wanted}
-        older, newer = JournalIndex(), JournalIndex()
+        older = JournalIndex()
+        newer = JournalIndex()
         # Garbage gets older batches only below, in reverse order; until then, they are collected here.
         self._older = {}
         self._read_ranges(older_ranges, older)
-        older_batches, self._older = self._older, None
+        older_batches = self._older
+        self._older = None
         whole = [p for p, start in wanted.items() if p not in self.starts and start <= self.begins.get(p, 0)]
         # Removals in partitions that are read from their beginning may expire during the scan.
         self._looked = dict.fromkeys(whole, 0)
@@ -205,8 +215,8 @@ class Scanner:
 
     def _expire(self, partitions: Iterable[int]) -> None:
         sure = {partition for partition in partitions if partition not in self._unsure}
-        read = {each: sys.maxsize for each in sure if self._is_whole(each)}
-        read.update({each: self._looked[each] for each in sure & self._looked.keys()})
+        read = {partition: sys.maxsize for partition in sure if self._is_whole(partition)}
+        read.update({partition: self._looked[partition] for partition in sure & self._looked.keys()})
         for journal in self._garbage.expire(read) if read else ():
             if not self._garbage.knows(journal):
                 self.known.discard(journal)
@@ -234,30 +244,41 @@ class Scanner:
         """Read each partition from one offset up to another."""
         self._held.clear()  # a scan that failed half way begins again
         self._held_bytes = 0
-        left = {TopicPartition(self._topic, p): end for p, (start, end) in ranges.items() if start < end}
-        if not left:
+        remaining_ends = {
+            TopicPartition(self._topic, p): end for p, (start, end) in ranges.items() if start < end
+        }
+        if not remaining_ends:
             return
-        self._consumer.assign(list(left))
-        self._consumer.resume(*left)  # A partition that was assigned earlier keeps its position.
-        for each in left:
-            self._consumer.seek(each, ranges[each.partition][0])
+        self._consumer.assign(list(remaining_ends))
+        self._consumer.resume(*remaining_ends)  # A partition that was assigned earlier keeps its position.
+        for topic_partition in remaining_ends:
+            self._consumer.seek(topic_partition, ranges[topic_partition.partition][0])
         progress = _Progress(self._settings, sum(end - start for start, end in ranges.values()))
-        while left:
-            for each, records in self._poll(progress).items():
-                end = left.get(each)
+        while remaining_ends:
+            for topic_partition, records in self._poll(progress).items():
+                end = remaining_ends.get(topic_partition)
                 if end is not None:
-                    self._take(each.partition, records, end, index)
-            positions = {each: self._consumer.position(each, timeout_ms=1000) for each in left}
+                    self._take(topic_partition.partition, records, end, index)
+            positions = {
+                assigned_partition: self._consumer.position(assigned_partition, timeout_ms=1000)
+                for assigned_partition in remaining_ends
+            }
             progress.at(self.records, sum(position or 0 for position in positions.values()))
-            done = [each for each, position in positions.items() if (position or 0) >= left[each]]
-            for each in done:
-                del left[each]
-                self._consumer.pause(each)
+            done = [
+                assigned_partition
+                for assigned_partition, position in positions.items()
+                if (position or 0) >= remaining_ends[assigned_partition]
+            ]
+            for topic_partition in done:
+                del remaining_ends[topic_partition]
+                self._consumer.pause(topic_partition)
         self._look_into(index, 0)
 
     def _poll(self, progress: _Progress) -> dict[TopicPartition, list[Any]]:
         try:
             return self._consumer.poll(POLL_MS)
+        except UnreadableCodecError as error:
+            raise unreadable(error) from error
         except Exception as error:
             progress.failed(error)
             self._skip_what_is_gone(error)
@@ -269,10 +290,12 @@ class Scanner:
         from kafka.errors import OffsetOutOfRangeError
 
         if isinstance(error, OffsetOutOfRangeError):
-            starts = self.log_starts([each.partition for each in self._consumer.assignment()])
-            for each in self._consumer.assignment():
-                if (self._consumer.position(each) or 0) < starts[each.partition]:
-                    self._consumer.seek(each, starts[each.partition])
+            starts = self.log_starts(
+                [assigned_partition.partition for assigned_partition in self._consumer.assignment()]
+            )
+            for topic_partition in self._consumer.assignment():
+                if (self._consumer.position(topic_partition) or 0) < starts[topic_partition.partition]:
+                    self._consumer.seek(topic_partition, starts[topic_partition.partition])
 
     def _take(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
         for record in records:
@@ -308,9 +331,9 @@ class Scanner:
         elif not self._is_whole(batch.partition) and batch.key.token != self._token:
             self._gone.add(batch)
 
-    def _look_into(self, index: JournalIndex, left: int) -> None:
-        """Decode pending batches, in order, until at most ``left`` bytes of them are pending."""
-        while self._held and (self._held_bytes > left or not left):
+    def _look_into(self, index: JournalIndex, max_pending_bytes: int) -> None:
+        """Decode pending batches, in order, until at most ``max_pending_bytes`` bytes of them are pending."""
+        while self._held and (self._held_bytes > max_pending_bytes or not max_pending_bytes):
             batch = next(iter(self._held))
             record = self._held.pop(batch)
             self._held_bytes -= len(record.value)
@@ -394,7 +417,8 @@ class _Progress:
         """
         now = time.monotonic()
         if self._latest != (records, position):
-            self._latest, self._progress_at = (records, position), now
+            self._latest = (records, position)
+            self._progress_at = now
             self._start = position if self._start is None else self._start
         elif now - self._progress_at > self._seconds:
             raise self._stuck()

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents import redaction
 from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import OptionError, StoreError, StoreUnavailableError
 from flink_agents.connectors.action_state.options import read_options
+from flink_agents.kafka_clients import UnreadableCodecError, consumer_class
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -147,15 +149,19 @@ class KafkaSettings:
             raise StoreUnavailableError(
                 "the store kafka needs the package kafka-python",
                 found=str(error),
-                fix="pip install 'flink-agents-python[kafka]', in the workers of the cluster as well",
+                fix=f"{install_command('kafka')}, in the workers of the cluster as well",
             ) from error
-        made = getattr(kafka, name)
-        known = made.DEFAULT_CONFIG
+        client_class = consumer_class() if name == "KafkaConsumer" else getattr(kafka, name)
+        default_config = client_class.DEFAULT_CONFIG
         redaction.know(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
-        given = {key: _parsed(key, value, known[key]) for key, value in self.client.items() if key in known}
+        client_options = {
+            key: _parsed(key, value, default_config[key])
+            for key, value in self.client.items()
+            if key in default_config
+        }
         with translated(f"no broker of {self.bootstrap_servers} answers"):
-            made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **given}
-            return made(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
+            made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **client_options}
+            return client_class(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
 
     def check_client_options(self) -> None:
         """Check that each option of a client is one that kafka-python has.
@@ -166,9 +172,9 @@ class KafkaSettings:
         import kafka
 
         clients = (kafka.KafkaProducer, kafka.KafkaConsumer, kafka.KafkaAdminClient)
-        known = {key: value for client in clients for key, value in client.DEFAULT_CONFIG.items()}
+        default_config = {key: value for client in clients for key, value in client.DEFAULT_CONFIG.items()}
         for key, value in self.client.items():
-            if key not in known:
+            if key not in default_config:
                 raise OptionError(
                     f"kafka-python has no option {key!r}",
                     expected="an option of its producer, consumer or admin client",
@@ -181,7 +187,7 @@ class KafkaSettings:
                     found=f"action-state.kafka.client.{key}",
                     fix="remove it",
                 )
-            _parsed(key, value, known[key])
+            _parsed(key, value, default_config[key])
 
 
 def request_ms(seconds: float) -> int:
@@ -225,6 +231,8 @@ def translated(what: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
+    except UnreadableCodecError as error:
+        raise unreadable(error) from error
     except Exception as error:
         raise unavailable(what, error) from error
 
@@ -236,6 +244,11 @@ def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
         found=f"{type(error).__name__}: {error}",
         fix="check that the brokers are running and reachable from here, and their permissions",
     )
+
+
+def unreadable(error: UnreadableCodecError) -> StoreUnavailableError:
+    """Return the error about records that this process cannot read, however often it tries."""
+    return StoreUnavailableError(str(error), expected=error.expected, found="it is missing", fix=error.fix)
 
 
 def quiet_client() -> None:

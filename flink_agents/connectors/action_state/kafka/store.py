@@ -33,7 +33,9 @@ from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
     FORGET,
     Entry,
+    pack_offsets,
     partition_of,
+    unpack_offsets,
 )
 from flink_agents.connectors.action_state.kafka.markers import Markers
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter, check_topic
@@ -259,8 +261,8 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     async def forget(self, journal_id: str) -> None:
         writer = self._require_owned()
         await self.rebuild()
-        found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
-        removals = [KafkaWrite(Entry(info.journal, (), FORGET)) for info in found]
+        journals = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
+        removals = [KafkaWrite(Entry(info.journal, (), FORGET)) for info in journals]
         await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
@@ -305,6 +307,17 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         partition = partition_of(journal, self._topic.partitions)
         return self._markers.make(partition, self._positions.get(partition, 0))
 
+    @override
+    def position(self) -> bytes:
+        return pack_offsets(self._positions)
+
+    @override
+    async def check_position(self, position: bytes) -> None:
+        self._require_open()
+        offsets = unpack_offsets(position)
+        begins = await self._in_thread(lambda: self._scanner.log_starts(list(offsets)))
+        self._markers.check_offsets(offsets, begins)
+
     # -- reading ----------------------------------------------------------------------
 
     async def _read(self, wanted: Mapping[int, int]) -> None:
@@ -333,12 +346,13 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     def _read_wanted(self, partition: int, wanted: int) -> None:
         with self._lock:
-            starts, self._wanted = self._wanted, {}
+            starts = self._wanted
+            self._wanted = {}
         # The caller that read it for this one may have failed.
         starts[partition] = min(wanted, starts.get(partition, wanted))
-        left = {p: start for p, start in starts.items() if not self._has_read(p, start)}
-        if left:
-            self._scanner.read(left)
+        remaining_starts = {p: start for p, start in starts.items() if not self._has_read(p, start)}
+        if remaining_starts:
+            self._scanner.read(remaining_starts)
             self._after_reading()
 
     async def _refresh(self, partition: int) -> None:

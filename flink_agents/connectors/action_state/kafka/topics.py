@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flink_agents.api.errors import StoreFormatError, StoreUnavailableError
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, translated
+from flink_agents.kafka_clients import check_codec
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -71,23 +72,23 @@ def stored_bytes(settings: KafkaSettings) -> int | None:
     with translated(f"the size of topic {settings.topic!r} cannot be determined"):
         admin = settings.admin()
         try:
-            found = admin.describe_log_dirs(names)  # pyright: ignore[reportCallIssue]
+            brokers = admin.describe_log_dirs(names)  # pyright: ignore[reportCallIssue]
         except AuthorizationError:
             return None
         finally:
             admin.close()
-    topics = [topic for broker in found for log_dir in broker["log_dirs"] for topic in log_dir["topics"]]
-    own = [topic for topic in topics if topic["name"] in names]
-    if not own:  # A broker that does not permit the question answers with nothing.
+    topics = [topic for broker in brokers for log_dir in broker["log_dirs"] for topic in log_dir["topics"]]
+    store_topics = [topic for topic in topics if topic["name"] in names]
+    if not store_topics:  # A broker that does not permit the question answers with nothing.
         return None
-    return sum(partition["partition_size"] for topic in own for partition in topic["partitions"])
+    return sum(partition["partition_size"] for topic in store_topics for partition in topic["partitions"])
 
 
 def _find(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
-    (found,) = admin.describe_topics([name])
-    if found["error_code"] or not found["partitions"]:
+    (topic,) = admin.describe_topics([name])
+    if topic["error_code"] or not topic["partitions"]:
         return None
-    return found
+    return topic
 
 
 def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
@@ -100,7 +101,7 @@ def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str,
         }
         while not _made(admin, name, new, time.monotonic() > deadline):
             time.sleep(POLL_SECONDS)
-    while any((found := _find(admin, name)) is None or not _led(found) for name in missing):
+    while any((topic := _find(admin, name)) is None or not _led(topic) for name in missing):
         if time.monotonic() > deadline:
             raise StoreUnavailableError(
                 f"topics were created, but have no leader after {CREATE_SECONDS:g} s: {', '.join(missing)}",
@@ -126,12 +127,14 @@ def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -
 
 
 def _led(topic: dict[str, Any]) -> bool:
-    return all(each["leader_id"] >= 0 for each in topic["partitions"])
+    return all(partition["leader_id"] >= 0 for partition in topic["partitions"])
 
 
 def _configs(settings: KafkaSettings) -> dict[str, str]:
     configs = {
         "cleanup.policy": "compact",
+        # Brokers may be set to compress by a codec that this process cannot read.
+        "compression.type": "producer",
         "max.message.bytes": str(settings.message_bytes),
         "segment.bytes": str(max(SEGMENT_BYTES, settings.message_bytes)),
         "segment.ms": str(SEGMENT_MS),
@@ -148,8 +151,8 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
     """Return the topic if it keeps records safely."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
-    found = _find(admin, name)
-    if found is None:
+    topic = _find(admin, name)
+    if topic is None:
         raise _no_topic(name, settings)
     resources = [ConfigResource(ConfigResourceType.TOPIC, name)]
     configs: Any = admin.describe_configs(resources, config_filter="all")  # pyright: ignore[reportCallIssue]
@@ -160,7 +163,8 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
         raise _unfit(
             name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
         )
-    replicas = min(len(each["replica_nodes"]) for each in found["partitions"])
+    check_codec(name, values["compression.type"])
+    replicas = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
     # If a topic requires more in-sync replicas than it has, brokers accept those that it has.
     needed = max(settings.replication_factor, settings.min_insync_replicas)
     if replicas < needed:
@@ -172,7 +176,7 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
             f"at least {settings.min_insync_replicas}",
             values["min.insync.replicas"],
         )
-    return Topic(name, uuid.UUID(str(found["topic_id"])), len(found["partitions"]))
+    return Topic(name, uuid.UUID(str(topic["topic_id"])), len(topic["partitions"]))
 
 
 def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:

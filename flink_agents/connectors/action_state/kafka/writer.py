@@ -179,20 +179,22 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 partition = partition_of(write.entry.journal, self._partitions)
                 by_partition.setdefault(partition, []).append(write)
         batches: deque[_Packed] = deque()
-        for partition, own in by_partition.items():
+        for partition, partition_writes in by_partition.items():
             packed: list[bytes] = []
-            taken: list[KafkaWrite] = []
+            batch_writes: list[KafkaWrite] = []
             size = 0
-            for write in own:
+            for write in partition_writes:
                 data = pack_entry(write.entry)
                 write.size = len(data)
-                if taken and size + write.size > BATCH_BYTES:
-                    batches.append(self._batch(partition, taken, packed))
-                    packed, taken, size = [], [], 0
+                if batch_writes and size + write.size > BATCH_BYTES:
+                    batches.append(self._batch(partition, batch_writes, packed))
+                    packed = []
+                    batch_writes = []
+                    size = 0
                 packed.append(data)
-                taken.append(write)
+                batch_writes.append(write)
                 size += write.size
-            batches.append(self._batch(partition, taken, packed))
+            batches.append(self._batch(partition, batch_writes, packed))
         return batches
 
     def _batch(self, partition: int, writes: list[KafkaWrite], packed: list[bytes]) -> _Packed:

@@ -13,6 +13,7 @@ from typing_extensions import override
 from flink_agents.api.action_state import (
     MAX_RECORD_BYTES,
     NOTHING_PRUNED,
+    PLANS,
     REMOVALS,
     ActionStateStore,
     JournalInfo,
@@ -51,10 +52,16 @@ class MemoryPlace:
 
     def claim(self, owner: Owner, store: MemoryStore) -> None:
         """Make ``owner`` the one that may append."""
-        for other, holder in self.owners.values():
-            if other.group == owner.group and other.job_id != owner.job_id and holder() is not None:
-                raise in_use_error(owner, other.job_id)
-        for token in [token for token, (other, _) in self.owners.items() if owner.outranks(other)]:
+        for other_owner, holder in self.owners.values():
+            if (
+                other_owner.group == owner.group
+                and other_owner.job_id != owner.job_id
+                and holder() is not None
+            ):
+                raise in_use_error(owner, other_owner.job_id)
+        for token in [
+            token for token, (earlier_owner, _) in self.owners.items() if owner.outranks(earlier_owner)
+        ]:
             del self.owners[token]
         self.owners[owner.token] = owner, weakref.ref(store)
 
@@ -125,6 +132,13 @@ class MemoryStore(ActionStateStore):
     @override
     def max_record_bytes(self) -> int:
         return self._max_record_bytes
+
+    @override
+    def position(self) -> bytes:
+        """Return nothing before the first record of a run: until then, another store in memory is as good."""
+        with self._place.lock:
+            has_runs = any(journal.journal_id != PLANS for journal in self._place.journals)
+        return b"\x00" if has_runs else b""
 
     @override
     async def open(self, owner: Owner | None) -> None:

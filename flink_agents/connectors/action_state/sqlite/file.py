@@ -92,14 +92,22 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
 
 
 def read_store_id(connection: sqlite3.Connection) -> str:
-    """Return the store's UUID."""
-    return connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()[0]
+    """Return the store's UUID.
+
+    Raises:
+        StoreFormatError: It has none.
+    """
+    row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
+    if row is None:
+        _, _, path = connection.execute("PRAGMA database_list").fetchone()
+        raise KIND.corrupt(Path(path), "its rows were deleted: it has no id")
+    return row[0]
 
 
 def read_position(connection: sqlite3.Connection) -> int:
     """Return the number of transactions that appended records; 0 for a file of an earlier version."""
-    found = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
-    return 0 if found is None else int(found[0])
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def log_path(path: Path) -> Path:

@@ -35,8 +35,8 @@ def journal_position(path: Path) -> JournalPosition:
         sqlite3.Error: There is no such file, or it cannot be read.
     """
     with closing(_connected(path)) as connection:
-        found = dict(connection.execute("SELECT name, value FROM meta").fetchall())
-    return JournalPosition(str(found.get("store_id", "")), int(found.get(POSITION, 0)))
+        metadata = dict(connection.execute("SELECT name, value FROM meta").fetchall())
+    return JournalPosition(str(metadata.get("store_id", "")), int(metadata.get(POSITION, 0)))
 
 
 def raise_position(path: Path, number: int) -> None:

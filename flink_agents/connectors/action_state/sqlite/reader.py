@@ -44,25 +44,25 @@ def scan(
 ) -> list[Record]:
     """Return records as :meth:`ActionStateStore.scan` does."""
     with _one_state(connection):
-        found = _find(connection, journal)
-        if found is None:
+        journal_row = _find(connection, journal)
+        if journal_row is None:
             return []
-        if from_seq is not None and from_seq <= found[1]:
-            raise pruned_error(journal, from_seq, found[1])
+        if from_seq is not None and from_seq <= journal_row[1]:
+            raise pruned_error(journal, from_seq, journal_row[1])
         first = 0 if from_seq is None else min(from_seq, LAST_SEQ)
         last = LAST_SEQ if to_seq is None else min(to_seq, LAST_SEQ)
         rows = connection.execute(
             "SELECT kind, seq, step, idx, data FROM records "
             "WHERE journal = ? AND seq BETWEEN ? AND ? ORDER BY seq, id",
-            (found[0], first, last),
+            (journal_row[0], first, last),
         )
         return [Record(RecordKind(row[0]), row[1], decode_text(row[2]), row[3], row[4]) for row in rows]
 
 
 def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
     """Return the last run of ``journal`` that was pruned; :data:`NOTHING_PRUNED` if none."""
-    found = _find(connection, journal)
-    return NOTHING_PRUNED if found is None else found[1]
+    journal_row = _find(connection, journal)
+    return NOTHING_PRUNED if journal_row is None else journal_row[1]
 
 
 def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
@@ -71,15 +71,16 @@ def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) 
     A hash takes a fifth of the memory of a name, and two names with the same hash do no harm.
     """
     rows = connection.execute("SELECT journal_id, key FROM journals LIMIT ?", (limit + 1,))
-    found = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)
-    return found if len(found) <= limit else None
+    hashes = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)
+    return hashes if len(hashes) <= limit else None
 
 
 def list_journals(
     connection: sqlite3.Connection, journal_id: str | None, after: JournalKey | None, limit: int
 ) -> list[JournalInfo]:
     """Describe journals as :meth:`ActionStateStore.journals` does."""
-    where, values = ["1"], list[bytes | int]()
+    where = ["1"]
+    values = list[bytes | int]()
     if journal_id is not None:
         where.append("journal_id = ?")
         values.append(encode_text(journal_id))

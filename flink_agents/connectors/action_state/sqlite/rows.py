@@ -75,17 +75,24 @@ class Rows:
         Raises:
             RecordsPrunedError: One of them belongs to a pruned run. Nothing was added.
         """
-        found = self._journals.get(journal)
-        if found is None:
+        journal_row = self._journals.get(journal)
+        if journal_row is None:
             names = list(map(encode_text, journal))
-            made = self._connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names)
-            found = self._journals[journal] = (made.lastrowid or 0, -1)
-        row, pruned_through = found
+            cursor = self._connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names)
+            journal_row = self._journals[journal] = (cursor.lastrowid or 0, -1)
+        row, pruned_through = journal_row
         for record in records:
             if record.seq <= pruned_through:
                 raise pruned_error(journal, record.seq, pruned_through)
-        for one in records:
-            self._values += (row, one.seq, int(one.kind), encode_text(one.step), one.index, one.data)
+        for new_record in records:
+            self._values += (
+                row,
+                new_record.seq,
+                int(new_record.kind),
+                encode_text(new_record.step),
+                new_record.index,
+                new_record.data,
+            )
 
     def prune(self, journal: JournalKey, through: int) -> None:
         """Remove the records of the first runs of a journal."""
@@ -120,18 +127,20 @@ class Rows:
 
     def flush(self) -> None:
         """Insert the added records, and remove the pruned ones."""
-        values, self._values = self._values, []
+        values = self._values
+        self._values = []
         for start in range(0, len(values), _COLUMNS * MANY):
-            some = values[start : start + _COLUMNS * MANY]
-            self._connection.execute(_insertion(len(some) // _COLUMNS), some)
-        gone, self._gone = list(self._gone.items()), {}
-        for start in range(0, len(gone), MANY):
-            self._remove(gone[start : start + MANY])
+            chunk = values[start : start + _COLUMNS * MANY]
+            self._connection.execute(_insertion(len(chunk) // _COLUMNS), chunk)
+        pruned_rows = list(self._gone.items())
+        self._gone = {}
+        for start in range(0, len(pruned_rows), MANY):
+            self._remove(pruned_rows[start : start + MANY])
 
-    def _remove(self, gone: list[tuple[int, int]]) -> None:
+    def _remove(self, pruned_rows: list[tuple[int, int]]) -> None:
         """Remove the records of the first runs of some journals, and note journals that have none left."""
-        rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(gone))}) "
-        values = [value for each in gone for value in each]
+        rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(pruned_rows))}) "
+        values = [value for pruned_row in pruned_rows for value in pruned_row]
         self._connection.execute(
             rows + "UPDATE journals SET pruned_through = (SELECT through FROM gone WHERE row = journals.id) "
             "WHERE id IN (SELECT row FROM gone)",
@@ -151,7 +160,7 @@ class Rows:
 
     def _look_up(self, journals: list[JournalKey]) -> None:
         names = list(map(encode_text, chain.from_iterable(journals)))
-        (found,) = self._connection.execute(_question(len(journals)), names).fetchone()
-        for one in found.split(",") if found else ():
-            number, row, pruned_through = map(int, one.split())
+        (rows_text,) = self._connection.execute(_question(len(journals)), names).fetchone()
+        for row_text in rows_text.split(",") if rows_text else ():
+            number, row, pruned_through = map(int, row_text.split())
             self._journals[journals[number]] = (row, pruned_through)

@@ -39,7 +39,6 @@ from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite import reader
 from flink_agents.connectors.action_state.sqlite.file import (
     open_file,
-    read_position,
     read_store_id,
     stored_bytes,
     translate,
@@ -94,7 +93,6 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self._removals = removals
         self._store_id = ""
         self._marker = b""
-        self._opened_at = 0
         self._known: frozenset[int] | None = None
 
     @classmethod
@@ -134,7 +132,6 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
         self._store_id = await self._ask(read_store_id)
         self._marker = uuid.UUID(self._store_id).bytes
-        self._opened_at = await self._ask(read_position)
         if owner is not None:
             await self._claim(owner)
             self._known = await self._ask(reader.known_journals)
@@ -248,29 +245,39 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
                 found=_describe_marker(marker),
                 fix="configure the path of the file that the job used before",
             )
-        if marker is not None and (seen := int.from_bytes(marker[_ID_BYTES:], "big")) > self._reached():
-            raise JournalOutdatedError(
-                f"the file {self.path} is an older copy: durable steps that it lacks would be repeated",
-                expected=f"position {seen} or later",
-                found=f"position {self._reached()}",
-                fix="restore the file and the checkpoint from one backup, or start without that state",
-            )
+        if marker is not None:
+            await self.check_position(marker[_ID_BYTES:])
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
         """Return the id and the position of the file: a copy with a lower position lacks records."""
-        if self._writer is None or self._closed or self._ended.done():
+        writer = self._writer
+        if not isinstance(writer, SQLiteWriter):
+            raise closed_error()
+        if self._closed or self._ended.done():
             self._require_open()
-        writer = self._writer
-        reached = (
-            max(self._opened_at, writer.position) if isinstance(writer, SQLiteWriter) else self._opened_at
-        )
-        return self._marker + reached.to_bytes(_POSITION_BYTES, "big")
+        return self._marker + writer.position.to_bytes(_POSITION_BYTES, "big")
 
-    def _reached(self) -> int:
-        """Return the position of the file; other processes may have written since it was opened."""
+    @override
+    def position(self) -> bytes:
+        """Return the number of transactions that have appended records, as this owner knows it."""
         writer = self._writer
-        return max(self._opened_at, writer.position) if isinstance(writer, SQLiteWriter) else self._opened_at
+        if not isinstance(writer, SQLiteWriter):
+            raise closed_error()
+        return writer.position.to_bytes(_POSITION_BYTES, "big")
+
+    @override
+    async def check_position(self, position: bytes) -> None:
+        seen, present = (
+            int.from_bytes(position_bytes, "big") for position_bytes in (position, self.position())
+        )
+        if seen > present:
+            raise JournalOutdatedError(
+                f"the file {self.path} is an older copy: durable steps that it lacks would be repeated",
+                expected=f"position {seen} or later",
+                found=f"position {present}",
+                fix="restore the file and the checkpoint from one backup, or start without that state",
+            )
 
     @override
     async def journals(

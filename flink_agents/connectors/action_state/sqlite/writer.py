@@ -40,7 +40,12 @@ from flink_agents.connectors.action_state.group_writer import (
     PendingWrite,
     StoreMetrics,
 )
-from flink_agents.connectors.action_state.sqlite.file import READ_BUSY_SECONDS, log_path, translate
+from flink_agents.connectors.action_state.sqlite.file import (
+    READ_BUSY_SECONDS,
+    log_path,
+    read_position,
+    translate,
+)
 from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.sqlite_files import begin, is_busy
@@ -80,10 +85,10 @@ _records_of = attrgetter("records")
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """Return an identity of the file that differs from another file at the same path; None without a file."""
     try:
-        found = os.stat(path)
+        file_status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return file_status.st_dev, file_status.st_ino
 
 
 class SqliteWrite(PendingWrite):
@@ -186,7 +191,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         self._lease_seconds = lease_seconds
         self._busy_seconds = busy_seconds
         self._removals = removals
-        self.position = 0
+        self.position = read_position(connection)
         # Journals pruned since the last deletion; None before the first one, which is always needed.
         self._pruned: int | None = None
         self._identity = _file_identity(path)
@@ -241,12 +246,12 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
 
     def _begin(self) -> None:
         try:
-            found = os.stat(self._path)
-            if (found.st_dev, found.st_ino) != self._identity:
+            file_status = os.stat(self._path)
+            if (file_status.st_dev, file_status.st_ino) != self._identity:
                 raise FileNotFoundError
         except OSError:
-            gone = OSError("the file was removed or replaced while the store was open")
-            raise _NotBegun from gone
+            file_error = OSError("the file was removed or replaced while the store was open")
+            raise _NotBegun from file_error
         try:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -355,8 +360,8 @@ def claim(
             "SELECT token, job_id, lease_until, lease_seconds FROM owners WHERE grp = ? AND job_id <> ?",
             (encode_text(owner.group), encode_text(owner.job_id)),
         )
-        others = frozenset(OtherLease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
-        alive = frozenset(lease for lease in others - ended if lease.until > now)
+        other_leases = frozenset(OtherLease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
+        alive = frozenset(lease for lease in other_leases - ended if lease.until > now)
         if not alive:
             _take(connection, owner, now + lease_seconds, lease_seconds)
         connection.execute("COMMIT")
@@ -369,7 +374,8 @@ def claim(
 
 def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
     """Remove all owners that ``owner`` outranks, and add ``owner``."""
-    group, job_id = encode_text(owner.group), encode_text(owner.job_id)
+    group = encode_text(owner.group)
+    job_id = encode_text(owner.job_id)
     connection.execute(
         "DELETE FROM owners WHERE grp = ? AND (job_id <> ? OR parallelism <> ? OR subtask = ?)",
         (group, job_id, owner.parallelism, owner.subtask),

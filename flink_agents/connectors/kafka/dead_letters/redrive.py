@@ -7,25 +7,25 @@ position belong to one transaction. The marks of what was read are part of the c
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.connectors.kafka.client import made_client, reaching
-from flink_agents.connectors.kafka.headers import (
-    ERROR,
-    ERROR_TYPE,
-    FAILED_AGENT,
-    FAILED_KEY,
-    ORIGIN,
-    without_letter,
+from flink_agents.connectors.kafka.client import made_consumer, reaching
+from flink_agents.connectors.kafka.dead_letters.cutting import Originals
+from flink_agents.connectors.kafka.dead_letters.letter import Letter
+from flink_agents.connectors.kafka.dead_letters.sending import (
+    LetterRejectedError,
+    LetterSender,
+    UnsendableLetter,
+    rejection,
 )
+from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 from flink_agents.connectors.kafka.requests.latest import batches_until_now
-from flink_agents.runtime.serde.keys import decode_key
 
 GROUP = "flink-agents-redrive"
 """Prefix of the consumer group that stores the read position of a topic."""
@@ -33,57 +33,14 @@ GROUP = "flink-agents-redrive"
 BATCH = 500
 """The largest number of letters per transaction."""
 
+BATCH_BYTES = 32 * 1024 * 1024
+"""The size of values from which a transaction gets no further letter."""
 
-@dataclass(frozen=True)
-class Letter:
-    """A message in a topic of dead letters.
+UNKNOWN = ""
+"""The target of a letter whose origin is unknown."""
 
-    Attributes:
-        value: Its value, as bytes.
-        key: Its key.
-        headers: Its headers by name.
-        timestamp: Milliseconds since 1970.
-        place: Its place: ``topic/partition/offset``.
-    """
-
-    value: bytes | None
-    key: bytes | None
-    headers: Mapping[str, bytes]
-    timestamp: int
-    place: str
-
-    @property
-    def error(self) -> str:
-        """Class and message of the error."""
-        return f"{self._text(ERROR_TYPE)}: {self._text(ERROR)}"
-
-    @property
-    def error_type(self) -> str:
-        """Class of the error."""
-        return self._text(ERROR_TYPE)
-
-    @property
-    def agent(self) -> str:
-        """Name of the agent that could not handle it; empty if a source could not read it."""
-        return self._text(FAILED_AGENT)
-
-    @property
-    def failed_key(self) -> str:
-        """The key of the failed run as text; empty if a source rejected the record."""
-        text = self._text(FAILED_KEY)
-        try:
-            value = decode_key(text, from_outside=True) if text else ""
-        except Exception:  # A key of a class, or of another program.
-            return text
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-
-    @property
-    def origin(self) -> str | None:
-        """The topic that it came from, if it is known."""
-        return self._text(ORIGIN).rsplit("/", 2)[0] or None
-
-    def _text(self, name: str) -> str:
-        return (self.headers.get(name) or b"").decode("utf-8", "replace")
+Chosen = tuple[Letter, str | None, Any]
+"""A letter, its target (None if it is left out), and its record."""
 
 
 @dataclass
@@ -93,10 +50,12 @@ class PutBack:
     Attributes:
         topics: The number of redriven letters, by topic.
         left_out: The number of letters that were not chosen.
+        unsendable: The letters that cannot be sent. They stay for the next time.
     """
 
     topics: dict[str, int] = field(default_factory=dict[str, int])
     left_out: int = 0
+    unsendable: list[UnsendableLetter] = field(default_factory=list[UnsendableLetter])
 
 
 @reaching()
@@ -107,13 +66,15 @@ def redrive(
     choose: Callable[[Letter], bool] = lambda letter: True,
     limit: int | None = None,
     dry_run: bool = False,
-    told: Callable[[Letter, str | None], None] = lambda letter, topic: None,
+    on_letter: Callable[[Letter, str | None], None] = lambda letter, topic: None,
+    max_request_size: int | None = None,
     **client: Any,
 ) -> PutBack:
     """Redrive the dead letters that are in the topic now.
 
     A letter keeps its value, key, timestamp and own headers, and gets a header ``flink-agents-redrive``
-    with the number of its redrives. Letters that are not chosen stay for the next time.
+    with the number of its redrives. Letters that are not chosen, and those that cannot be sent, stay for the
+    next time.
 
     Args:
         dead_letters: The topic of dead letters.
@@ -121,69 +82,103 @@ def redrive(
         choose: Returns True if a letter is to be redriven.
         limit: The largest number of letters to read. Default: all of them.
         dry_run: Only read: nothing is written, and all letters stay for the next time.
-        told: Called with each letter that was read, and its target topic; None for a letter that is left out.
+        on_letter: Called with each letter that was read, and its target topic; None for one that is left out.
+        max_request_size: The largest size of a letter in bytes. Default: that of kafka-python, 1 MiB. The
+            topic has a limit of its own, ``max.message.bytes``.
         **client: Options of kafka-python, ``bootstrap_servers`` among them.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, the topic does not exist, the origin of a letter is
-            unknown, or too many letters are skipped for the brokers to store which.
+        KafkaStreamError: The brokers cannot be reached, the topic does not exist, or too many letters are
+            skipped for the brokers to store which.
     """
-    from kafka import KafkaConsumer, KafkaProducer
-
     group = f"{GROUP}-{dead_letters}"
     options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **client}
-    consumer = made_client(KafkaConsumer, group_id=group, max_poll_records=BATCH, **options)
-    producer: Any = None
+    consumer = made_consumer(group_id=group, max_poll_records=BATCH, **options)
+    sender: LetterSender | None = None
+    originals = Originals(client)
     done = PutBack()
     try:
         if not dry_run:
-            producer = made_client(KafkaProducer, transactional_id=group, **client)
             # Fences another redrive of the same topic, before its offsets are read.
-            producer.init_transactions()
+            sender = LetterSender(group, max_request_size, client)
         marks = _marks(consumer, dead_letters)
+        position = partial(_offsets, dead_letters, marks)
         for records in _batches(consumer, dead_letters, limit, marks):
-            chosen = [(one, _topic_of(one, to) if choose(one) else None) for one in map(_letter, records)]
-            for record, (letter, topic) in zip(records, chosen, strict=True):
-                told(letter, topic)
-                marks[record.partition].note(record.offset, topic is not None)
-                if topic is None:
-                    done.left_out += 1
-                else:
-                    done.topics[topic] = done.topics.get(topic, 0) + 1
-            if producer is not None:
-                _commit(producer, group, chosen, _offsets(dead_letters, marks))
+            batch: list[Chosen] = []
+            size = 0
+            for record in records:
+                letter = _letter(record)
+                topic = to or letter.origin or UNKNOWN if choose(letter) else None
+                on_letter(letter, topic)
+                if topic is not None and letter.cut_size is not None:
+                    letter = originals.complete(letter)
+                batch.append((letter, topic, record))
+                size += len(letter.value or b"")
+                if size >= BATCH_BYTES:
+                    _finish(sender, batch, marks, position, done)
+                    batch = []
+                    size = 0
+            _finish(sender, batch, marks, position, done)
     finally:
         consumer.close()
-        if producer is not None:
-            producer.close()
+        originals.close()
+        if sender is not None:
+            sender.close()
     return done
 
 
-def _commit(
-    producer: Any, group: str, chosen: list[tuple[Letter, str | None]], offsets: Mapping[Any, Any]
+def _finish(
+    sender: LetterSender | None,
+    batch: list[Chosen],
+    marks: Mapping[int, ReadMarks],
+    position: Callable[[], Mapping[Any, Any]],
+    done: PutBack,
 ) -> None:
-    """Write letters and the read position in one transaction."""
-    producer.begin_transaction()
+    """Send a batch, or count what would be sent."""
+    if sender is None:
+        _count(done, batch)
+    elif batch:
+        _send(sender, batch, marks, position, done)
+
+
+def _send(
+    sender: LetterSender,
+    batch: list[Chosen],
+    marks: Mapping[int, ReadMarks],
+    position: Callable[[], Mapping[Any, Any]],
+    done: PutBack,
+) -> None:
+    """Send the chosen letters of a batch in one transaction; if one is rejected, each in its own."""
+
+    def note(part: list[Chosen]) -> Mapping[Any, Any]:
+        for _, topic, record in part:
+            marks[record.partition].note(record.offset, topic is not None)
+        return position()
+
     try:
-        sent = [
-            producer.send(
-                topic,
-                value=letter.value,
-                key=letter.key,
-                headers=list(without_letter(letter.headers).items()),
-                timestamp_ms=letter.timestamp,
-            )
-            for letter, topic in chosen
-            if topic is not None
-        ]
-        producer.flush()
-        for one in sent:
-            one.get()
-        producer.send_offsets_to_transaction(offsets, group)
-        producer.commit_transaction()
-    except BaseException:
-        producer.abort_transaction()
-        raise
+        sender.deliver([chosen_letter[:2] for chosen_letter in batch], lambda: note(batch))
+        _count(done, batch)
+        return
+    except LetterRejectedError:
+        pass
+    for choice in batch:
+        letter, _, record = choice
+        try:
+            sender.deliver([choice[:2]], lambda single=choice: note([single]))
+            _count(done, [choice])
+        except LetterRejectedError as error:
+            marks[record.partition].note(record.offset, False)
+            done.unsendable.append(UnsendableLetter(letter.place, str(error)))
+
+
+def _count(done: PutBack, batch: list[Chosen]) -> None:
+    for letter, topic, _ in batch:
+        if topic is None:
+            done.left_out += 1
+        elif (reason := rejection(letter, topic)) is not None:
+            done.unsendable.append(UnsendableLetter(letter.place, reason))
+        else:
+            done.topics[topic] = done.topics.get(topic, 0) + 1
 
 
 def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
@@ -191,9 +186,9 @@ def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
     return {
-        TopicPartition(topic, number): OffsetAndMetadata(one.begin, one.text(), -1)
-        for number, one in marks.items()
-        if one.read
+        TopicPartition(topic, number): OffsetAndMetadata(read_marks.begin, read_marks.text(), -1)
+        for number, read_marks in marks.items()
+        if read_marks.read
     }
 
 
@@ -211,17 +206,18 @@ def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
         )
     partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
     consumer.assign(partitions)
-    begins, found = consumer.beginning_offsets(partitions), dict[int, ReadMarks]()
-    for one in partitions:
-        committed = consumer.committed(one, metadata=True)
+    begins = consumer.beginning_offsets(partitions)
+    marks_by_partition = dict[int, ReadMarks]()
+    for partition in partitions:
+        committed = consumer.committed(partition, metadata=True)
         marks = (
-            ReadMarks(begins[one])
+            ReadMarks(begins[partition])
             if committed is None
             else ReadMarks.of(committed.offset, committed.metadata)
         )
-        consumer.seek(one, max(marks.begin, begins[one]))
-        found[one.partition] = marks
-    return found
+        consumer.seek(partition, max(marks.begin, begins[partition]))
+        marks_by_partition[partition.partition] = marks
+    return marks_by_partition
 
 
 def _batches(
@@ -232,38 +228,29 @@ def _batches(
 
     partitions = [TopicPartition(topic, number) for number in marks]
     ends = consumer.end_offsets(partitions)
-    left = limit
+    remaining_count = limit
     for polled in batches_until_now(consumer, partitions):
         records = [
-            one
-            for one in chain(*polled.values())
-            if one.offset < ends[TopicPartition(topic, one.partition)]
-            and not marks[one.partition].is_done(one.offset)
+            record
+            for record in chain(*polled.values())
+            if record.offset < ends[TopicPartition(topic, record.partition)]
+            and not marks[record.partition].is_done(record.offset)
         ]
-        if left is not None:
-            records, left = records[:left], left - min(left, len(records))
+        if remaining_count is not None:
+            records, remaining_count = (
+                records[:remaining_count],
+                remaining_count - min(remaining_count, len(records)),
+            )
         if records:
             yield records
-        if left == 0:
+        if remaining_count == 0:
             return
 
 
 def _letter(record: Any) -> Letter:
-    headers = {name: content or b"" for name, content in record.headers}
+    headers = KafkaHeaders(tuple(record.headers))
     place = f"{record.topic}/{record.partition}/{record.offset}"
     return Letter(record.value, record.key, headers, record.timestamp, place)
-
-
-def _topic_of(letter: Letter, to: str | None) -> str:
-    topic = to or letter.origin
-    if topic is None:
-        raise KafkaStreamError(
-            f"the origin of the dead letter {letter.place} is unknown",
-            expected=f"a target topic, or a header {ORIGIN}",
-            found=f"headers: {', '.join(letter.headers) or 'none'}",
-            fix="name the topic with --to; with records=True of the source, dead letters of agents have it",
-        )
-    return topic
 
 
 MOST_TEXT = 4000
@@ -293,13 +280,13 @@ class ReadMarks:
     @classmethod
     def of(cls, offset: int, text: str) -> ReadMarks:
         """Return the object for a string that :meth:`text` made."""
-        made = cls(offset)
+        marks = cls(offset)
         if text.startswith(_VERSION):
             bits = zlib.decompress(base64.b64decode(text.removeprefix(_VERSION)))
-            made._done = {
+            marks._done = {
                 offset + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1
             }
-        return made
+        return marks
 
     def is_done(self, offset: int) -> bool:
         """Return True if the message at ``offset`` was handled."""
@@ -326,8 +313,8 @@ class ReadMarks:
         if not done:
             return ""
         bits = bytearray(max(done) // 8 + 1)
-        for one in done:
-            bits[one // 8] |= 1 << one % 8
+        for relative_offset in done:
+            bits[relative_offset // 8] |= 1 << relative_offset % 8
         text = _VERSION + base64.b64encode(zlib.compress(bytes(bits), 9)).decode("ascii")
         if len(text) > MOST_TEXT:
             raise KafkaStreamError(

@@ -34,9 +34,9 @@ from flink_agents.connectors.kafka.requests.latest import (
     reader_of,
     records_until_now,
 )
+from flink_agents.connectors.kafka.requests.signal_keys import KeyReader, canonical_text, key_as_json
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.kafka_clients import close_producer
-from flink_agents.runtime.serde.keys import decode_key, encode_key
 
 OUTCOME = "flink-agents-outcome"
 """The header of the record that ends a request; it holds the outcome."""
@@ -48,6 +48,8 @@ LAST_MS = 253_402_300_799_999
 """The last time of the year 9999: brokers and calendars have no later one."""
 
 _POLL_MS = 500
+
+_LOADED_CLASSES = KeyReader()
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def outcome_json(outcome: ApprovalOutcome) -> bytes:
     """Return an outcome as the header of the record that ends its request."""
     reason = None if outcome.reason is None else outcome.reason[:MAX_ERROR]
     values = {"decision": str(outcome.decision), "by": outcome.by, "reason": reason}
-    return json.dumps({name: one for name, one in values.items() if one is not None}).encode()
+    return json.dumps({name: value for name, value in values.items() if value is not None}).encode()
 
 
 def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) -> list[ApprovalResponse]:
@@ -83,19 +85,19 @@ def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
     """
-    found: list[tuple[int, ApprovalResponse]] = []
+    timed_answers: list[tuple[int, ApprovalResponse]] = []
     with reader_of(topic, client) as (consumer, partitions):
         since = max(0, request.began_at - EARLIER_MS)
         starts = consumer.offsets_for_times(dict.fromkeys(partitions, since))
         ends = consumer.end_offsets(partitions)
-        for one in partitions:
-            start = starts.get(one)
-            consumer.seek(one, ends[one] if start is None else start.offset)
+        for partition in partitions:
+            start = starts.get(partition)
+            consumer.seek(partition, ends[partition] if start is None else start.offset)
         for record in records_until_now(consumer, partitions):
             answer = _answer_of(record.value, request)
             if answer is not None:
-                found.append((record.timestamp, answer))
-    return [answer for _, answer in sorted(found, key=lambda one: one[0])]
+                timed_answers.append((record.timestamp, answer))
+    return [answer for _, answer in sorted(timed_answers, key=lambda timed_answer: timed_answer[0])]
 
 
 def _answer_of(value: bytes | None, request: ApprovalRequest) -> ApprovalResponse | None:
@@ -151,10 +153,10 @@ def key_of(request: ApprovalRequest) -> str:
 
 def _is(value: bytes, request: ApprovalRequest, read: Callable[[bytes], ApprovalRequest]) -> bool:
     try:
-        found = read(value)
+        stored_request = read(value)
     except ValueError:
         return False
-    return (found.agent, found.id) == (request.agent, request.id)
+    return (stored_request.agent, stored_request.id) == (request.agent, request.id)
 
 
 def _ended(headers: Any) -> EndedRequest:
@@ -187,11 +189,21 @@ class KafkaApprovals:
         requests: The topic to which ``approvals_to_kafka`` writes. None: nothing can be listed.
         **client: Options of kafka-python for the connection, ``bootstrap_servers`` among them.
 
+    Raises:
+        KafkaStreamError: Both are one topic.
+
     Attributes:
         foreign: Records in the topic of requests that are not requests, as :meth:`pending` last saw them.
     """
 
     def __init__(self, signals: str | None = None, requests: str | None = None, **client: Any) -> None:
+        if signals is not None and signals == requests:
+            raise KafkaStreamError(
+                "signals and requests need a topic each",
+                expected="two topics: a job would read each request as a signal",
+                found=repr(signals),
+                fix=f"name another one: requests={f'{requests}-requests'!r}",
+            )
         self._signals = signals
         self._requests = requests
         self._client = client
@@ -237,20 +249,21 @@ class KafkaApprovals:
             KafkaStreamError: The brokers cannot be reached, have no such topic, or did not accept a signal in
                 time.
             KafkaValueError: A value cannot be JSON, or ``wait`` is not the id of a wait.
+            KeyEncodingError: No run has such a key.
         """
         from kafka import KafkaProducer
 
         if self._signals is None:
             raise _no_topic("sends signals", "signals")
-        records = [(_key_text(one).encode(), signal_json(one)) for one in signals]
+        records = [(message_key(signal), signal_json(signal)) for signal in signals]
         with reaching():
             options = {"acks": "all", "allow_auto_create_topics": False, **self._client}
             producer = made_client(KafkaProducer, **options)
             try:
                 check_topic(self._signals, self._client, "the topic that the job reads signals from")
                 sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
-                for one in sent:
-                    one.get(timeout=SECONDS)
+                for future in sent:
+                    future.get(timeout=SECONDS)
             finally:
                 close_producer(producer, SECONDS)
 
@@ -275,12 +288,12 @@ class KafkaApprovals:
         if self._requests is None:
             raise _no_topic("lists requests", "requests")
         with reaching():
-            found, self.foreign = latest_values(self._requests, self._client, read_request)
-        for one in self.foreign:
-            if one not in self._warned:
-                self._warned.add(one)
-                _log.warning("%s", one)
-        return sorted(found, key=lambda one: (one.began_at, one.id))
+            requests, self.foreign = latest_values(self._requests, self._client, read_request)
+        for foreign_record in self.foreign:
+            if foreign_record not in self._warned:
+                self._warned.add(foreign_record)
+                _log.warning("%s", foreign_record)
+        return sorted(requests, key=lambda request: (request.began_at, request.id))
 
     def answered(self, request: ApprovalRequest) -> list[ApprovalResponse]:
         """Return the answers to a request from the topic of signals, in order.
@@ -319,6 +332,7 @@ def signal_json(signal: Signal) -> bytes:
 
     Raises:
         KafkaValueError: It cannot be JSON, or its wait is invalid.
+        KeyEncodingError: No run has such a key.
     """
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
@@ -327,31 +341,49 @@ def signal_json(signal: Signal) -> bytes:
             found=repr(signal.wait)[:MAX_ERROR],
             fix="pass the id that the action emitted, or the key of the run",
         )
-    values = {one.name: getattr(signal, one.name) for one in fields(signal)}
-    if signal.wait is not None:
-        # The wait's id contains the key, whatever its type.
-        values["key"] = None
-    written = write_value({name: one for name, one in values.items() if one is not None}, "value")
+    values = {field.name: getattr(signal, field.name) for field in fields(signal)}
+    # The wait's id contains the key.
+    values["key"] = None if signal.wait is not None else key_as_json(signal.key)
+    written = write_value({name: value for name, value in values.items() if value is not None}, "value")
     assert written is not None
     return written
 
 
-def read_signal(signal: Signal) -> Signal:
+def read_signal(signal: Signal, keys: KeyReader = _LOADED_CLASSES) -> Signal:
     """Return a signal that was read from JSON, with its key.
 
     A JSON array becomes a tuple. If there is no key, the key of the wait is used.
 
+    Args:
+        signal: The signal.
+        keys: Reads its key.
+
     Raises:
         ValueError: The wait has no key, or the key is of a type that no run can have.
     """
-    key = _tuples(signal.key)
-    if key is None and signal.wait is not None:
-        key = _key_of_wait(signal.wait)
-    try:
-        encode_key(key)
-    except KeyEncodingError as error:
-        raise ValueError(f"no run has the key {key!r}"[:MAX_ERROR]) from error
+    if signal.key is None and signal.wait is not None:
+        key = _key_of_wait(signal.wait, keys)
+    else:
+        try:
+            key = keys.read(signal.key)
+        except KeyEncodingError as error:
+            raise ValueError(f"no run has the key {signal.key!r}"[:MAX_ERROR]) from error
     return Signal(signal.name, signal.value, key, signal.id, signal.wait)
+
+
+@dataclass(frozen=True)
+class SignalReader:
+    """Reads signals in a job.
+
+    Attributes:
+        keys: Reads their keys.
+    """
+
+    keys: KeyReader
+
+    def __call__(self, signal: Signal) -> Signal:
+        """Return a signal with its key."""
+        return read_signal(signal, self.keys)
 
 
 def request_json(request: ApprovalRequest) -> bytes:
@@ -368,7 +400,7 @@ def read_request(value: bytes) -> ApprovalRequest:
     """
     try:
         read = _REQUEST.validate_json(value)
-        if not all(0 <= one <= LAST_MS for one in (read.began_at, read.expires_at or 0)):
+        if not all(0 <= time_ms <= LAST_MS for time_ms in (read.began_at, read.expires_at or 0)):
             raise ValueError("no calendar has one of its times")
         return ApprovalRequest(**{**vars(read), "key": _shown_key(wait_of_request(read.id))})
     except ValueError as error:
@@ -386,15 +418,19 @@ def request_with(name: str, requests: Iterable[ApprovalRequest]) -> ApprovalRequ
     Raises:
         KafkaValueError: Requests with this id differ, so that one could approve what the other shows.
     """
-    found = [one for one in requests if one.id == name]
-    if any((one.what, one.arguments) != (found[0].what, found[0].arguments) for one in found):
+    matches = [request for request in requests if request.id == name]
+    if any(
+        (request.what, request.arguments) != (matches[0].what, matches[0].arguments) for request in matches
+    ):
         raise KafkaValueError(
             "several requests have the same id, and ask for different things",
             expected="one request: the id covers what it asks for",
-            found=f"{name}: {', '.join(f'{one.what} of {one.agent}' for one in found)}"[:MAX_ERROR],
+            found=f"{name}: {', '.join(f'{request.what} of {request.agent}' for request in matches)}"[
+                :MAX_ERROR
+            ],
             fix="find out who else writes to the topic of requests, and restrict who may",
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _shown_key(wait: str) -> Any:
@@ -408,20 +444,21 @@ def _shown_key(wait: str) -> Any:
         return canonical
 
 
-def _key_of_wait(wait: str) -> Any:
+def _key_of_wait(wait: str, keys: KeyReader = _LOADED_CLASSES) -> Any:
     try:
-        return decode_key(wait.rsplit("|", 4)[0], from_outside=True)
+        return keys.decode(wait.rsplit("|", 4)[0])
     except KeyEncodingError as error:
         raise ValueError(f"{wait!r} is not the id of a wait") from error
 
 
-def _key_text(signal: Signal) -> str:
-    """Return the canonical string of a signal's key: signals of one key keep their order."""
-    return signal.wait.rsplit("|", 4)[0] if signal.wait is not None else encode_key(_tuples(signal.key))
+def message_key(signal: Signal) -> bytes:
+    """Return the key of a signal's record, its canonical string: signals of one key keep their order.
 
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+    Raises:
+        KeyEncodingError: No run has such a key.
+    """
+    text = signal.wait.rsplit("|", 4)[0] if signal.wait is not None else canonical_text(signal.key)
+    return text.encode()
 
 
 def _no_topic(does: str, argument: str) -> KafkaStreamError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
-from flink_agents.connectors.kafka.client import check_topic, made_client
+from flink_agents.connectors.kafka.client import check_topic, made_consumer
 
 T = TypeVar("T")
 
@@ -50,7 +50,10 @@ class UnexpectedRecord:
 
 @contextmanager
 def reader_of(
-    topic: str, client: Mapping[str, Any], purpose: str = REQUESTS
+    topic: str,
+    client: Mapping[str, Any],
+    purpose: str = REQUESTS,
+    create: str = "KafkaApprovals.create_topics",
 ) -> Iterator[tuple[Any, list[Any]]]:
     """Yield a consumer of all partitions of a topic, and the partitions. This never creates the topic.
 
@@ -58,11 +61,11 @@ def reader_of(
         topic: The topic.
         client: Options of kafka-python for the connection.
         purpose: The purpose of the topic, for the message if it is missing.
+        create: What creates it, for that message.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
     """
-    from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
 
     options: dict[str, Any] = {
@@ -70,9 +73,9 @@ def reader_of(
         "allow_auto_create_topics": False,
         **client,
     }
-    consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **options)
+    consumer = made_consumer(group_id=None, enable_auto_commit=False, **options)
     try:
-        check_topic(topic, client, purpose)
+        check_topic(topic, client, purpose, create)
         numbers = consumer.partitions_for_topic(topic) or ()
         partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(partitions)
@@ -91,21 +94,24 @@ def batches_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[dict
     """
     ends = consumer.end_offsets(partitions)
     silent_since = time.monotonic()
-    while left := {one: at for one in partitions if (at := consumer.position(one)) < ends[one]}:
+    while remaining_positions := {
+        partition: at for partition in partitions if (at := consumer.position(partition)) < ends[partition]
+    }:
         if polled := consumer.poll(timeout_ms=POLL_MS):
             yield polled
-        elif any(consumer.position(one) != at for one, at in left.items()):
+        elif any(consumer.position(partition) != at for partition, at in remaining_positions.items()):
             pass  # It passed records of aborted transactions, or the marks of committed ones.
         elif time.monotonic() - silent_since < STALLED_SECONDS:
             continue
         else:
-            raise _stalled(left, ends)
+            raise _stalled(remaining_positions, ends)
         silent_since = time.monotonic()
 
 
-def _stalled(left: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
+def _stalled(remaining_positions: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
     places = ", ".join(
-        f"{one.topic}/{one.partition} at offset {at} of {ends[one]}" for one, at in left.items()
+        f"{partition.topic}/{partition.partition} at offset {at} of {ends[partition]}"
+        for partition, at in remaining_positions.items()
     )
     return KafkaStreamError(
         f"the brokers stopped sending records: {places}",
@@ -158,7 +164,9 @@ class LatestValues(Generic[T]):
     """
 
     def __init__(self, topic: str, client: Mapping[str, Any], read: Callable[[bytes], T]) -> None:
-        self._topic, self._client, self._parse = topic, client, read
+        self._topic = topic
+        self._client = client
+        self._parse = read
         self._open = ExitStack()
         self._consumer: Any = None
         self._partitions: list[Any] = []
@@ -192,12 +200,13 @@ class LatestValues(Generic[T]):
             return True
         first = self._consumer.beginning_offsets(self._partitions)
         ends = self._consumer.end_offsets(self._partitions)
-        places = {one: self._consumer.position(one) for one in self._partitions}
-        return any(not first[one] <= at <= ends[one] for one, at in places.items())
+        places = {partition: self._consumer.position(partition) for partition in self._partitions}
+        return any(not first[partition] <= at <= ends[partition] for partition, at in places.items())
 
     def _start(self) -> None:
         self.close()
-        self._found, self.foreign = {}, []
+        self._found = {}
+        self.foreign = []
         consumer, self._partitions = self._open.enter_context(reader_of(self._topic, self._client))
         consumer.seek_to_beginning(*self._partitions)
         self._consumer, self._since = consumer, time.monotonic()

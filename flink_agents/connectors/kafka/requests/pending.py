@@ -38,7 +38,7 @@ class PendingRequests:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
         with self._reading, reaching():
-            return sorted(self._values.read(), key=lambda one: (one.began_at, one.id))
+            return sorted(self._values.read(), key=lambda request: (request.began_at, request.id))
 
     def close(self) -> None:
         """Close the connection, unless a read waits for brokers. The next read opens another one."""

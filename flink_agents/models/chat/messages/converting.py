@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ from flink_agents.api.models.chat import ChatInput
 from flink_agents.api.models.history import ChatTranscript
 from flink_agents.api.resources import ChatMessage
 from flink_agents.api.resources.provenance import DATA, is_data, messages_in, set_origin
+from flink_agents.api.resources.sendable_text import sendable
+from flink_agents.models.chat.messages.request_text import request_text
 
 _CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)
 _BY_USER = (str, *_CONTENTS)
@@ -51,11 +54,11 @@ _NOT_ASKED = ("timestamp", "run_id", "conversation_id")
 """Fields of messages and parts that a digest ignores: time and place, not content."""
 
 
-def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
+def messages_of(chat_input: ChatInput, now: datetime) -> list[ModelMessage]:
     """Return a caller's values as messages.
 
     Args:
-        given: A string from the user, a content such as a picture, a ``ChatMessage``, a message of
+        chat_input: A string from the user, a content such as a picture, a ``ChatMessage``, a message of
             pydantic-ai, or a list of these. Adjacent strings and contents in a list form one user message.
         now: Their timestamp: the time of the run, which is the same on replay.
 
@@ -63,25 +66,25 @@ def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
         MessageOriginError: A message from input data has another role than the user's.
         AgentConfigurationError: A value has another type, such as a mapping.
     """
-    if isinstance(given, ChatTranscript):
-        return _transcript(given)
-    if isinstance(given, str) and not given:
+    if isinstance(chat_input, ChatTranscript):
+        return _transcript(chat_input)
+    if isinstance(chat_input, str) and not chat_input:
         return []
     # A value that is neither a message nor several is rejected as the single message that it was meant to be.
-    several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    several: Sequence[Any] = chat_input if isinstance(chat_input, list | tuple) else [chat_input]
     return [message for group in _groups(several) for message in _said(group, now)]
 
 
 def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
     """Group adjacent strings and contents; any other value is a separate group."""
     group: list[Any] = []
-    for one in several:
-        if isinstance(one, _BY_USER):
-            group.append(one)
+    for content in several:
+        if isinstance(content, _BY_USER):
+            group.append(content)
             continue
         if group:
             yield group
-        yield [one]
+        yield [content]
         group = []
     if group:
         yield group
@@ -90,37 +93,37 @@ def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
 def _said(group: list[Any], now: datetime) -> list[ModelMessage]:
     if not isinstance(group[0], _BY_USER):
         return [_message(group[0], now)]
-    if all(isinstance(one, str) for one in group):
+    if all(isinstance(content, str) for content in group):
         return [_by_user(text, now) for text in group]
-    return [_by_user([own_content(one) for one in group], now)]
+    return [_by_user([own_content(content) for content in group], now)]
 
 
 def _by_user(content: Any, now: datetime) -> ModelRequest:
     return ModelRequest([UserPromptPart(content, timestamp=now)], timestamp=now)
 
 
-def _message(one: Any, now: datetime) -> ModelMessage:
-    if isinstance(one, ChatMessage):
-        return _chat_message(one, now)
-    if isinstance(one, ModelRequest):
-        return own_request(one)
-    if isinstance(one, ModelResponse):
-        return own_response(one)
-    if isinstance(one, Mapping):
-        names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", one))[:_MOST_NAMES])
+def _message(message: Any, now: datetime) -> ModelMessage:
+    if isinstance(message, ChatMessage):
+        return _chat_message(message, now)
+    if isinstance(message, ModelRequest):
+        return own_request(message)
+    if isinstance(message, ModelResponse):
+        return own_response(message)
+    if isinstance(message, Mapping):
+        names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", message))[:_MOST_NAMES])
         raise AgentConfigurationError(
             "a chat model got a value that is not a message",
             expected="a string, a ChatMessage, or messages and contents that the agent's code creates",
-            found=f"{type(one).__name__} with the keys {names}"
+            found=f"{type(message).__name__} with the keys {names}"
             if names
-            else f"an empty {type(one).__name__}",
+            else f"an empty {type(message).__name__}",
             fix="format it as a string, such as f'Review this: {event.input}'; or build "
             "ChatMessage(role='user', content=...) of its fields",
         )
     raise AgentConfigurationError(
         "a chat model got a value that is not a message",
         expected="a string, a ChatMessage, a message or content of pydantic-ai, or a list of these",
-        found=type(one).__qualname__,
+        found=type(message).__qualname__,
         fix="pass the text for the model; for bytes, use BinaryContent(data, media_type=...)",
     )
 
@@ -161,7 +164,8 @@ def from_json(values: Sequence[Any]) -> list[ModelMessage]:
 class Transcript:
     """The messages of a conversation, and a digest of their content.
 
-    All messages to a model pass through this class, so it rejects contents with URLs. The digest is computed
+    All messages to a model pass through this class, so it rejects contents with URLs, and makes text that can
+    be sent. The digest is computed
     incrementally, so that a long conversation is not read again for each request.
 
     Args:
@@ -173,6 +177,7 @@ class Transcript:
         self._allow_urls = allow_urls
         self._digest = hashlib.blake2b(digest_size=16)
         self._digested = 0
+        self._request = ""
 
     def add(self, messages: Iterable[ModelMessage]) -> None:
         """Append messages.
@@ -183,28 +188,36 @@ class Transcript:
         added = list(messages)
         if not self._allow_urls:
             check_no_urls(added)
-        self.messages += added
+        self.messages += map(sendable, added)
 
     @property
     def digest(self) -> str:
         """Return a digest of all messages: 32 hexadecimal digits."""
-        added = self.messages[self._digested :]
+        added = to_json(self.messages[self._digested :])
+        if added:
+            earlier = self._digest.hexdigest() if self._digested else ""
+            self._request = request_text(added, earlier)
         self._digested = len(self.messages)
-        for value in to_json(added):
+        for value in added:
             text = json.dumps(_asked(value), sort_keys=True, separators=(",", ":"))
             self._digest.update(b"%d:" % len(text))
             self._digest.update(text.encode("utf-8", "surrogatepass"))
         return self._digest.hexdigest()
 
+    @property
+    def request(self) -> str:
+        """Return the text of the messages since the last request, as of the last digest."""
+        return self._request
+
 
 def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as JSON, without fields that may differ on replay."""
-    kept = {name: value for name, value in message.items() if name not in _NOT_ASKED}
-    parts = cast("list[Mapping[str, Any]]", kept.get("parts", []))
-    kept["parts"] = [
+    stable_fields = {name: value for name, value in message.items() if name not in _NOT_ASKED}
+    parts = cast("list[Mapping[str, Any]]", stable_fields.get("parts", []))
+    stable_fields["parts"] = [
         {name: value for name, value in part.items() if name not in _NOT_ASKED} for part in parts
     ]
-    return kept
+    return stable_fields
 
 
 def text_of_user(messages: Sequence[ModelMessage]) -> str:
@@ -221,8 +234,36 @@ def text_of(content: str | Sequence[Any]) -> str:
     """Return the text of a user content, without pictures and other files."""
     if isinstance(content, str):
         return content
-    texts = [one.content if isinstance(one, TextContent) else one for one in content]
+    texts = [part.content if isinstance(part, TextContent) else part for part in content]
     return " ".join(text for text in texts if isinstance(text, str))
+
+
+def asks_something(earlier: Sequence[ModelMessage], added: Sequence[ModelMessage]) -> bool:
+    """Return True if a model has something to answer after the last message of the assistant.
+
+    Args:
+        earlier: The messages of earlier conversations, and of the model's own prompt.
+        added: The messages of the caller. The last one may begin the answer of the assistant.
+    """
+    if added and isinstance(added[-1], ModelResponse):
+        return any(map(_has_content, added[-1].parts))
+    latest = takewhile(lambda message: isinstance(message, ModelRequest), reversed([*earlier, *added]))
+    return any(_has_content(part) for message in latest for part in message.parts)
+
+
+def _has_content(part: Any) -> bool:
+    """Return True if a part says something. System messages ask nothing by themselves."""
+    if isinstance(part, SystemPromptPart | CachePoint):
+        return False
+    content = getattr(part, "content", part)
+    if isinstance(part, UserPromptPart | TextPart | TextContent) and isinstance(content, str):
+        return bool(content.strip())
+    if isinstance(part, UserPromptPart):
+        return any(
+            content_part.strip() if isinstance(content_part, str) else _has_content(content_part)
+            for content_part in content
+        )
+    return True
 
 
 def check_no_urls(messages: Iterable[ModelMessage]) -> None:
@@ -236,12 +277,12 @@ def check_no_urls(messages: Iterable[ModelMessage]) -> None:
             content = getattr(part, "content", None)
             if content is None or isinstance(content, str):
                 continue
-            for one in messages_in(content):
-                if isinstance(one, FileUrl):
+            for inner_content in messages_in(content):
+                if isinstance(inner_content, FileUrl):
                     raise UrlContentError(
                         "a chat model got a content that is a URL",
                         expected="text, or content with its bytes: BinaryContent(data, media_type=...)",
-                        found=f"{type(one).__name__} {one.url[:200]!r}",
+                        found=f"{type(inner_content).__name__} {inner_content.url[:200]!r}",
                         fix="download it in a durable step, or set allow_urls=True of the chat model or of "
                         "this chat: the provider, or the worker, then downloads the file",
                     )
@@ -277,45 +318,45 @@ def own_request(request: ModelRequest) -> ModelRequest:
 
 def _part(part: Any, of_data: bool) -> Any:
     if not isinstance(part, UserPromptPart):
-        files = [one for one in messages_in(part) if isinstance(one, FileUrl | UploadedFile)]
+        files = [file for file in messages_in(part) if isinstance(file, FileUrl | UploadedFile)]
         if of_data or any(map(is_data, files)):
             raise speaks(f"by a {type(part).__name__}", part)
         return part
     if isinstance(part.content, str):
         return part
-    contents = [own_content(one, of_data) for one in part.content]
+    contents = [own_content(content, of_data) for content in part.content]
     if all(new is old for new, old in zip(contents, part.content, strict=True)):
         return part
     return replace(part, content=contents)
 
 
-def own_content(one: Any, of_data: bool = False) -> Any:
+def own_content(content: Any, of_data: bool = False) -> Any:
     """Return a content without settings that input data must not control.
 
     Raises:
         MessageOriginError: Input data names a file that needs the provider's credentials.
     """
-    if not (of_data or is_data(one)):
-        return one
-    if isinstance(one, UploadedFile):
-        raise speaks("with a file at the provider", one)
-    if not isinstance(one, FileUrl):
-        return one
-    scheme = urlsplit(one.url).scheme.lower()
+    if not (of_data or is_data(content)):
+        return content
+    if isinstance(content, UploadedFile):
+        raise speaks("with a file at the provider", content)
+    if not isinstance(content, FileUrl):
+        return content
+    scheme = urlsplit(content.url).scheme.lower()
     if scheme not in _URL_SCHEMES:
-        raise speaks(f"with an address of the scheme {scheme!r}", one)
+        raise speaks(f"with an address of the scheme {scheme!r}", content)
     # Input data must not control how it is downloaded, or how the provider handles it.
-    made = replace(one, force_download=False, vendor_metadata=None)
-    set_origin(made, DATA)
-    return made
+    safe_content = replace(content, force_download=False, vendor_metadata=None)
+    set_origin(safe_content, DATA)
+    return safe_content
 
 
-def speaks(how: str, found: object) -> MessageOriginError:
+def speaks(how: str, value: object) -> MessageOriginError:
     """Return the error about an object from input data that has another role than the user's."""
     return MessageOriginError(
         f"an object that came with data was sent to a chat model {how}",
         expected="text and pictures of the user; the agent's code creates everything else",
-        found=f"a {type(found).__name__} from an input, a signal, an answer or other data",
+        found=f"a {type(value).__name__} from an input, a signal, an answer or other data",
         fix="pass its text as a string, or create the message in the agent: ChatMessage(role=..., "
         "content=...). Continue earlier conversations with history=ConversationHistory(), or as the "
         "messages of a result",

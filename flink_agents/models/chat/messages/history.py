@@ -116,7 +116,8 @@ class RememberedChat:
         room = self._room(stored)
         messages = self._shortened([*stored.messages, *_plain([*self._turn, *answered])], room)
         first = self._first_that_stays(messages, room)
-        summary, fallen = stored.summary, messages[:first]
+        summary = stored.summary
+        fallen = messages[:first]
         if fallen and self._policy.summary is not None:
             summary = await self._summarised(self._policy.summary, summary, fallen)
         self._kept.write(
@@ -145,13 +146,13 @@ class RememberedChat:
         summary = self._policy.summary
         # A character takes up to four bytes.
         most = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
-        taken = bytes_of(self._system) + most
-        room = self._policy.max_bytes - taken
+        reserved_bytes = bytes_of(self._system) + most
+        room = self._policy.max_bytes - reserved_bytes
         if room <= 0:
             raise HistoryError(
                 f"the system messages of the history {self._policy.name!r} leave no room for others",
                 expected=f"at most {self._policy.max_bytes} bytes with the summary",
-                found=f"{taken} bytes",
+                found=f"{reserved_bytes} bytes",
                 fix="move the text to instructions of the chat model, which no history stores, or raise "
                 "max_bytes",
             )
@@ -165,7 +166,8 @@ class RememberedChat:
 
         Without this, one large message would displace all earlier ones.
         """
-        limits, share = self._limits(room), self._policy.share / 2
+        limits = self._limits(room)
+        share = self._policy.share / 2
         size = _size(messages)
         if _fits(size, limits, 1.0):
             return messages
@@ -176,13 +178,14 @@ class RememberedChat:
             bytes_of_all = min(room, room if limits[1] is None else limits[1] * _BYTES_OF_TOKEN)
             small = (None, *limits[1:])
             messages = shortened(messages, lambda turn: _fits(_size(turn), small, share), bytes_of_all)
-        before, after = size[2], _size(messages)[2]
-        if after < before:
+        previous_bytes = size[2]
+        after = _size(messages)[2]
+        if after < previous_bytes:
             _log.warning(
                 "the history %r of agent %s is too large: large messages are cut, from %d to %d bytes",
                 self._policy.name,
                 self._ctx.agent_name,
-                before,
+                previous_bytes,
                 after,
             )
         return messages
@@ -190,19 +193,21 @@ class RememberedChat:
     def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
         """Return the index of the first message that stays in the history."""
         limits = self._limits(room)
-        sizes = [_size([one]) for one in messages]
+        sizes = [_size([stored_message]) for stored_message in messages]
         size = _size(messages)
         if _fits(size, limits, 1.0):
             return 0
-        for number, one in enumerate(messages):
-            if number and begins_turn(one) and _fits(size, limits, self._policy.share):
+        for number, message in enumerate(messages):
+            if number and begins_turn(message) and _fits(size, limits, self._policy.share):
                 return number
             size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
         return len(messages)
 
-    async def _summarised(self, policy: Summary, before: str, fallen: Sequence[Mapping[str, Any]]) -> str:
+    async def _summarised(
+        self, policy: Summary, previous_summary: str, fallen: Sequence[Mapping[str, Any]]
+    ) -> str:
         """Return a summary of all dropped messages; the request for it is recorded."""
-        lines = [_SUMMARISED, before, ""] if before else []
+        lines = [_SUMMARISED, previous_summary, ""] if previous_summary else []
         lines += [line for message in fallen for line in _lines_of(message)]
         text = "\n".join(lines)[-self._policy.max_bytes :]
         resource = self._ctx.get_resource(policy.model, ResourceType.CHAT_MODEL)
@@ -233,9 +238,9 @@ def _without_system(messages: Sequence[ModelMessage]) -> tuple[list[str], list[M
         if not isinstance(message, ModelRequest):
             return system, list(messages[number:])
         system += [part.content for part in message.parts if isinstance(part, SystemPromptPart)]
-        others = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
-        if others:
-            return system, [replace(message, parts=others), *messages[number + 1 :]]
+        remaining_parts = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
+        if remaining_parts:
+            return system, [replace(message, parts=remaining_parts), *messages[number + 1 :]]
     return system, []
 
 

@@ -67,11 +67,12 @@ def shortened(
         fits: Returns True if a turn is small enough.
         room: Maximum size of all messages in bytes.
     """
-    most, cut = room // 4, [_cut_message(one, room // 4) for one in messages]
+    most = room // 4
+    cut = [_cut_message(message, room // 4) for message in messages]
     while not fits(latest_turn(cut)) and most > _LEAST:
         most //= 2
         begin = len(cut) - len(latest_turn(cut))
-        cut[begin:] = [_cut_message(one, most) for one in cut[begin:]]
+        cut[begin:] = [_cut_message(message, most) for message in cut[begin:]]
     return cut
 
 
@@ -111,34 +112,34 @@ def _cut_part(part: Message, most: int) -> Message:
     if part.get("content") is None or kind == "thinking":
         # A thought has a signature, without which it is invalid.
         return part
-    made = {**part, "content": _cut(_text(_without_files(part["content"])), most)}
-    if "content_file_digests" in made:
-        made["content_file_digests"] = []
-    return made
+    shortened_part = {**part, "content": _cut(_text(_without_files(part["content"])), most)}
+    if "content_file_digests" in shortened_part:
+        shortened_part["content_file_digests"] = []
+    return shortened_part
 
 
 def _cut_contents(contents: list[Any], most: int) -> list[Any]:
     """Return the contents of a user message, with texts cut and large files replaced by labels."""
-    each = max(most // len(contents), _LEAST)
-    made: list[Any] = []
-    for one in contents:
-        if bytes_of(one) <= each:
-            made.append(one)
-        elif isinstance(one, str):
-            made.append(_cut(one, each))
-        elif _is_file(one):
-            made.append(_name_of_file(one))
+    share = max(most // len(contents), _LEAST)
+    cut_contents: list[Any] = []
+    for content in contents:
+        if bytes_of(content) <= share:
+            cut_contents.append(content)
+        elif isinstance(content, str):
+            cut_contents.append(_cut(content, share))
+        elif _is_file(content):
+            cut_contents.append(_name_of_file(content))
         else:
-            made.append(_cut(str(one.get("content", "")), each))
-    return made
+            cut_contents.append(_cut(str(content.get("content", "")), share))
+    return cut_contents
 
 
 def _cut(text: str, most: int) -> str:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= most:
         return text
-    kept = data[: max(most - 60, 0)].decode("utf-8", "ignore")
-    return f"{kept} [{len(text) - len(kept)} characters are left out of the history]"
+    prefix = data[: max(most - 60, 0)].decode("utf-8", "ignore")
+    return f"{prefix} [{len(text) - len(prefix)} characters are left out of the history]"
 
 
 def _is_file(value: Any) -> bool:
@@ -158,4 +159,4 @@ def _without_files(value: Any) -> Any:
     """Return a content with a label in place of each file that it embeds."""
     if isinstance(value, dict):
         return _name_of_file(value) if value.get("kind") == "binary" and "data" in value else value
-    return [_without_files(one) for one in value] if isinstance(value, list) else value
+    return [_without_files(content) for content in value] if isinstance(value, list) else value

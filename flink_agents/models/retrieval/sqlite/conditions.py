@@ -38,17 +38,17 @@ def _joined(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
     return f"SELECT row FROM documents WHERE collection = ? AND ({word.join(tests)})", values
 
 
-def _condition(one: Condition, collection: int) -> tuple[str, list[Any]]:
-    kind, value = field_of(one.value)
-    found = "SELECT row FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value {} ?"
-    parameters: list[Any] = [collection, one.field, kind, value]
-    if one.operator in _COMPARISONS:
-        return found.format(_COMPARISONS[one.operator]), parameters
-    equal = found.format("=")
-    if one.operator == "$eq":
+def _condition(condition: Condition, collection: int) -> tuple[str, list[Any]]:
+    kind, value = field_of(condition.value)
+    template = "SELECT row FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value {} ?"
+    parameters: list[Any] = [collection, condition.field, kind, value]
+    if condition.operator in _COMPARISONS:
+        return template.format(_COMPARISONS[condition.operator]), parameters
+    equal = template.format("=")
+    if condition.operator == "$eq":
         return equal, parameters
-    rows, own = _all(collection)
-    return f"{rows} AND row NOT IN ({equal})", [*own, *parameters]
+    rows, row_parameters = _all(collection)
+    return f"{rows} AND row NOT IN ({equal})", [*row_parameters, *parameters]
 
 
 def _all(collection: int) -> tuple[str, list[Any]]:

@@ -106,9 +106,9 @@ def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
     Raises:
         VectorStoreInUseError: Another host has taken it.
     """
-    found, until = _read(connection)
-    if found is None or found.boot != host.boot:
-        raise _refused(path, host, found)
+    owner, until = _read(connection)
+    if owner is None or owner.boot != host.boot:
+        raise _refused(path, host, owner)
     return until
 
 
@@ -129,9 +129,9 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
     while True:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            found, until = _read(connection)
+            owner, until = _read(connection)
             waited = time.monotonic() - started >= seconds
-            if found is None or found.boot == host.boot or until < time.time() or waited:
+            if owner is None or owner.boot == host.boot or until < time.time() or waited:
                 renew(connection, host, seconds)
                 connection.execute("COMMIT")
                 # A host that does not share the log's memory reads this from the file itself.
@@ -140,9 +140,9 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        first = first or (found, until)
-        if first != (found, until):
-            raise _refused(path, host, found)
+        first = first or (owner, until)
+        if first != (owner, until):
+            raise _refused(path, host, owner)
         time.sleep(min(seconds / POLLS_PER_LEASE, LONGEST_PAUSE))
 
 
@@ -175,10 +175,10 @@ def _read(connection: sqlite3.Connection) -> tuple[Host | None, float]:
     return Host(boot, name), until
 
 
-def _refused(path: Path, host: Host, found: Host | None) -> VectorStoreInUseError:
+def _refused(path: Path, host: Host, owner: Host | None) -> VectorStoreInUseError:
     return VectorStoreInUseError(
         f"the vector store {path} is used by several hosts; the store 'sqlite' serves one",
-        expected=f"all subtasks on {found.name if found else 'the host that has the file'}",
+        expected=f"all subtasks on {owner.name if owner else 'the host that has the file'}",
         found=f"a subtask on {host.name}",
         fix="use the store 'chroma' with the address of a server, or run the job on one host",
     )

@@ -52,12 +52,12 @@ class Matrix:
 
     def read(self, connection: sqlite3.Connection, collection: int, changes: int) -> None:
         """Read the latest changes. Called in the transaction in which ``changes`` was read."""
-        found = connection.execute(
+        rows = connection.execute(
             "SELECT row, vector FROM documents WHERE collection = ? AND change > ?",
             (collection, self.changes),
         ).fetchall()
-        if found:
-            self._put(np.array([row for row, _ in found], np.int64), self.units([blob for _, blob in found]))
+        if rows:
+            self._put(np.array([row for row, _ in rows], np.int64), self.units([blob for _, blob in rows]))
         self.changes = changes
 
     def units(self, blobs: list[bytes]) -> Vectors:
@@ -72,9 +72,9 @@ class Matrix:
         return unit(np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dimension))
 
     def _put(self, rows: NDArray[np.int64], vectors: Vectors) -> None:
-        known = np.array([self._places.get(row, -1) for row in rows.tolist()])
-        there = known >= 0
-        self._vectors[known[there]] = vectors[there]
+        places = np.array([self._places.get(row, -1) for row in rows.tolist()])
+        there = places >= 0
+        self._vectors[places[there]] = vectors[there]
         begin = len(self._rows)
         self._rows = np.concatenate([self._rows, rows[~there]])
         self._vectors = np.concatenate([self._vectors, vectors[~there]])
@@ -101,5 +101,6 @@ def nearest(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -
     if len(scores) > k:
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
         best = np.flatnonzero(scores >= least)
-        rows, scores = rows[best], scores[best]
+        rows = rows[best]
+        scores = scores[best]
     return [Found(score, row) for score, row in zip(scores.tolist(), rows.tolist(), strict=True)]

@@ -24,6 +24,9 @@ from flink_agents.api.vector_store import (
     ScoredDocument,
     VectorSpace,
     VectorStore,
+    check_embeddings,
+    check_page,
+    check_query,
     check_space,
 )
 from flink_agents.models.retrieval.sqlite import search
@@ -160,7 +163,8 @@ class SQLiteVectorStore(VectorStore):
     @override
     def close(self) -> None:
         with self._lock:
-            free, self._free = self._free, []
+            free = self._free
+            self._free = []
             self._claimed = False
         for connection in free:
             connection.close()
@@ -173,70 +177,94 @@ class SQLiteVectorStore(VectorStore):
 
     @override
     def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
+        check_embeddings(space, documents)
         with self._transaction(write=True) as connection:
-            known = self._known(connection, collection, space) or self._make(connection, collection, space)
-            change = self._changed(connection, known)
+            stored_collection = self._known(connection, collection, space) or self._make(
+                connection, collection, space
+            )
+            change = self._changed(connection, stored_collection)
             for document in documents:
                 assert document.embedding is not None
                 row = connection.execute(
                     "INSERT INTO documents VALUES (NULL, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, id) "
                     "DO UPDATE SET text = excluded.text, vector = excluded.vector, change = excluded.change "
                     "RETURNING row",
-                    (known.id, document.id, document.text, "{}", _packed(document.embedding), change),
+                    (
+                        stored_collection.id,
+                        document.id,
+                        document.text,
+                        "{}",
+                        _packed(document.embedding),
+                        change,
+                    ),
                 ).fetchone()[0]
-                self._set_metadata(connection, known, row, document.metadata)
+                self._set_metadata(connection, stored_collection, row, document.metadata)
 
     @override
     def update(
         self, collection: str, space: VectorSpace | None, updates: Sequence[DocumentUpdate]
     ) -> list[str]:
+        if space is not None:
+            check_embeddings(space, updates)
         with self._transaction(write=True) as connection:
-            known = self._known(connection, collection, space)
-            if known is None:
+            stored_collection = self._known(connection, collection, space)
+            if stored_collection is None:
                 return []
-            change = self._changed(connection, known)
-            return [one.id for one in updates if self._update(connection, known, one, change)]
+            change = self._changed(connection, stored_collection)
+            return [
+                update.id for update in updates if self._update(connection, stored_collection, update, change)
+            ]
 
     def _update(
-        self, connection: sqlite3.Connection, known: _Collection, one: DocumentUpdate, change: int
+        self,
+        connection: sqlite3.Connection,
+        stored_collection: _Collection,
+        update: DocumentUpdate,
+        change: int,
     ) -> bool:
-        found = connection.execute(
-            "SELECT row FROM documents WHERE collection = ? AND id = ?", (known.id, one.id)
+        row = connection.execute(
+            "SELECT row FROM documents WHERE collection = ? AND id = ?", (stored_collection.id, update.id)
         ).fetchone()
-        if found is None:
+        if row is None:
             return False
-        vector = None if one.embedding is None else _packed(one.embedding)
+        vector = None if update.embedding is None else _packed(update.embedding)
         connection.execute(
             "UPDATE documents SET text = coalesce(?, text), vector = coalesce(?, vector), change = ? "
             "WHERE row = ?",
-            (one.text, vector, change, found[0]),
+            (update.text, vector, change, row[0]),
         )
-        if one.metadata is not None:
-            self._set_metadata(connection, known, found[0], one.metadata)
+        if update.metadata is not None:
+            self._set_metadata(connection, stored_collection, row[0], update.metadata)
         return True
 
     def _set_metadata(
-        self, connection: sqlite3.Connection, known: _Collection, row: int, metadata: Mapping[str, Any]
+        self,
+        connection: sqlite3.Connection,
+        stored_collection: _Collection,
+        row: int,
+        metadata: Mapping[str, Any],
     ) -> None:
         """Replace the metadata of a document."""
-        self._remove_fields(connection, known, [row])
+        self._remove_fields(connection, stored_collection, [row])
         text = json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True)
         connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (text, row))
         connection.executemany(
             "INSERT INTO fields VALUES (?, ?, ?, ?, ?)",
-            [(known.id, name, *field_of(value), row) for name, value in metadata.items()],
+            [(stored_collection.id, name, *field_of(value), row) for name, value in metadata.items()],
         )
 
-    def _remove_fields(self, connection: sqlite3.Connection, known: _Collection, rows: list[int]) -> None:
-        for some in _portions(rows):
-            found = connection.execute(
-                f"SELECT row, metadata FROM documents WHERE row IN ({_marks(some)})", some
+    def _remove_fields(
+        self, connection: sqlite3.Connection, stored_collection: _Collection, rows: list[int]
+    ) -> None:
+        for portion in _portions(rows):
+            metadata_rows = connection.execute(
+                f"SELECT row, metadata FROM documents WHERE row IN ({_marks(portion)})", portion
             ).fetchall()
             connection.executemany(
                 "DELETE FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value = ? AND row = ?",
                 [
-                    (known.id, name, *field_of(value), row)
-                    for row, text in found
+                    (stored_collection.id, name, *field_of(value), row)
+                    for row, text in metadata_rows
                     for name, value in json.loads(text).items()
                 ],
             )
@@ -245,34 +273,36 @@ class SQLiteVectorStore(VectorStore):
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         parsed = parse_filter(filter)
         with self._transaction(write=True) as connection:
-            known = self._known(connection, collection)
-            if known is None:
+            stored_collection = self._known(connection, collection)
+            if stored_collection is None:
                 return
             if ids is None and filter is None:
-                self._drop(connection, known)
+                self._drop(connection, stored_collection)
                 return
-            rows = self._rows(connection, known, ids, parsed if filter is not None else None)
-            self._remove_fields(connection, known, rows)
-            for some in _portions(rows):
-                connection.execute(f"DELETE FROM documents WHERE row IN ({_marks(some)})", some)
+            rows = self._rows(connection, stored_collection, ids, parsed if filter is not None else None)
+            self._remove_fields(connection, stored_collection, rows)
+            for portion in _portions(rows):
+                connection.execute(f"DELETE FROM documents WHERE row IN ({_marks(portion)})", portion)
             if rows:
-                change = self._changed(connection, known)
-                connection.execute("UPDATE collections SET removed = ? WHERE id = ?", (change, known.id))
+                change = self._changed(connection, stored_collection)
+                connection.execute(
+                    "UPDATE collections SET removed = ? WHERE id = ?", (change, stored_collection.id)
+                )
 
-    def _drop(self, connection: sqlite3.Connection, known: _Collection) -> None:
+    def _drop(self, connection: sqlite3.Connection, stored_collection: _Collection) -> None:
         """Delete a whole collection."""
-        connection.execute("DELETE FROM fields WHERE collection = ?", (known.id,))
-        connection.execute("DELETE FROM documents WHERE collection = ?", (known.id,))
-        connection.execute("DELETE FROM collections WHERE id = ?", (known.id,))
-        self._forget(known)
+        connection.execute("DELETE FROM fields WHERE collection = ?", (stored_collection.id,))
+        connection.execute("DELETE FROM documents WHERE collection = ?", (stored_collection.id,))
+        connection.execute("DELETE FROM collections WHERE id = ?", (stored_collection.id,))
+        self._forget(stored_collection)
 
     # -- reading ----------------------------------------------------------------------
 
     @override
     def space(self, collection: str) -> VectorSpace | None:
         with self._transaction(write=False) as connection:
-            known = self._known(connection, collection)
-            return known.space if known is not None else None
+            stored_collection = self._known(connection, collection)
+            return stored_collection.space if stored_collection is not None else None
 
     @override
     def collections(self) -> list[str]:
@@ -283,10 +313,10 @@ class SQLiteVectorStore(VectorStore):
     def count(self, collection: str, filter: Filter | None = None) -> int:
         parsed = parse_filter(filter)
         with self._transaction(write=False) as connection:
-            known = self._known(connection, collection)
-            if known is None:
+            stored_collection = self._known(connection, collection)
+            if stored_collection is None:
                 return 0
-            statement, values = rows_of(parsed, known.id)
+            statement, values = rows_of(parsed, stored_collection.id)
             return connection.execute(f"SELECT count(*) FROM ({statement})", values).fetchone()[0]
 
     @override
@@ -299,31 +329,33 @@ class SQLiteVectorStore(VectorStore):
         offset: int = 0,
         embeddings: bool = False,
     ) -> list[Document]:
+        check_page(limit, offset)
         parsed = parse_filter(filter)
         with self._transaction(write=False) as connection:
-            known = self._known(connection, collection)
-            if known is None:
+            stored_collection = self._known(connection, collection)
+            if stored_collection is None:
                 return []
             # In SQLite's order of strings, which is that of code points.
-            rows = self._rows(connection, known, ids, parsed if filter is not None else None)
-            found = self._documents(connection, rows, embeddings, known.dimension)
-        found.sort(key=lambda one: one.id)
-        return found[offset : None if limit is None else offset + limit]
+            rows = self._rows(connection, stored_collection, ids, parsed if filter is not None else None)
+            documents = self._documents(connection, rows, embeddings, stored_collection.dimension)
+        documents.sort(key=lambda document: document.id)
+        return documents[offset : None if limit is None else offset + limit]
 
     def _documents(
         self, connection: sqlite3.Connection, rows: list[int], embeddings: bool, dimension: int
     ) -> list[Document]:
-        found: list[Document] = []
-        for some in _portions(rows):
+        documents: list[Document] = []
+        for portion in _portions(rows):
             vector = "vector" if embeddings else "NULL"
             for id, text, metadata, blob in connection.execute(
-                f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_marks(some)})", some
+                f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_marks(portion)})",
+                portion,
             ):
                 if blob is not None and len(blob) != 4 * dimension:
                     raise self._kind.corrupt(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
                 numbers = None if blob is None else tuple(np.frombuffer(blob, "<f4").tolist())
-                found.append(Document(text, id, json.loads(metadata), numbers))
-        return found
+                documents.append(Document(text, id, json.loads(metadata), numbers))
+        return documents
 
     @override
     def query(
@@ -334,107 +366,121 @@ class SQLiteVectorStore(VectorStore):
         k: int,
         filter: Filter | None = None,
     ) -> list[ScoredDocument]:
+        check_query(space, embedding, k)
         parsed = parse_filter(filter) if filter is not None else None
         query = search.unit(np.asarray(embedding, np.float32))
         with self._transaction(write=False) as connection:
-            known = self._known(connection, collection, space)
-            if known is None:
+            stored_collection = self._known(connection, collection, space)
+            if stored_collection is None:
                 return []
-            among = None if parsed is None else self._rows(connection, known, None, parsed)
-            scores = {one.row: one.score for one in self._nearest(connection, known, query, k, among)}
-            found: list[ScoredDocument] = []
-            for some in _portions(list(scores)):
+            among = None if parsed is None else self._rows(connection, stored_collection, None, parsed)
+            scores = {
+                hit.row: hit.score for hit in self._nearest(connection, stored_collection, query, k, among)
+            }
+            documents: list[ScoredDocument] = []
+            for portion in _portions(list(scores)):
                 for row, id, text, metadata in connection.execute(
-                    f"SELECT row, id, text, metadata FROM documents WHERE row IN ({_marks(some)})", some
+                    f"SELECT row, id, text, metadata FROM documents WHERE row IN ({_marks(portion)})", portion
                 ):
-                    found.append(ScoredDocument(text, id, json.loads(metadata), None, scores[row]))
-        found.sort(key=lambda one: (-one.score, one.id))
-        return found[:k]
+                    documents.append(ScoredDocument(text, id, json.loads(metadata), None, scores[row]))
+        documents.sort(key=lambda document: (-document.score, document.id))
+        return documents[:k]
 
     def _nearest(
         self,
         connection: sqlite3.Connection,
-        known: _Collection,
+        stored_collection: _Collection,
         query: search.Vectors,
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
         try:
             if among is not None and len(among) <= search.FEW:
-                return self._nearest_read(connection, known, query, k, among)
-            if self._fits(connection, known):
+                return self._nearest_read(connection, stored_collection, query, k, among)
+            if self._fits(connection, stored_collection):
                 with self._matrices_lock:
-                    return self._matrix(connection, known).nearest(query, k, among)
-            return self._nearest_read(connection, known, query, k, among)
+                    return self._matrix(connection, stored_collection).nearest(query, k, among)
+            return self._nearest_read(connection, stored_collection, query, k, among)
         except ValueError as error:
             raise self._kind.corrupt(self.path, str(error)) from error
 
-    def _fits(self, connection: sqlite3.Connection, known: _Collection) -> bool:
+    def _fits(self, connection: sqlite3.Connection, stored_collection: _Collection) -> bool:
         count = connection.execute(
-            "SELECT count(*) FROM documents WHERE collection = ?", (known.id,)
+            "SELECT count(*) FROM documents WHERE collection = ?", (stored_collection.id,)
         ).fetchone()[0]
-        return count * (4 * known.dimension + 8) <= self._options.cache_mb * 2**20
+        return count * (4 * stored_collection.dimension + 8) <= self._options.cache_mb * 2**20
 
-    def _matrix(self, connection: sqlite3.Connection, known: _Collection) -> search.Matrix:
+    def _matrix(self, connection: sqlite3.Connection, stored_collection: _Collection) -> search.Matrix:
         """Return the current vectors of a collection; drop those of others if memory is short."""
         # It is put back at the end, so the first one is the least recently used.
-        matrix = self._matrices.pop(known.id, None)
+        matrix = self._matrices.pop(stored_collection.id, None)
         # ``read`` does not see removals, so everything is read again after one.
-        if matrix is None or matrix.changes < known.removed or matrix.changes > known.changes:
-            matrix = search.Matrix(known.dimension)
-        if matrix.changes < known.changes:
-            matrix.read(connection, known.id, known.changes)
-        self._matrices[known.id] = matrix
-        while sum(one.bytes for one in self._matrices.values()) > self._options.cache_mb * 2**20:
+        if (
+            matrix is None
+            or matrix.changes < stored_collection.removed
+            or matrix.changes > stored_collection.changes
+        ):
+            matrix = search.Matrix(stored_collection.dimension)
+        if matrix.changes < stored_collection.changes:
+            matrix.read(connection, stored_collection.id, stored_collection.changes)
+        self._matrices[stored_collection.id] = matrix
+        while (
+            sum(cached_matrix.bytes for cached_matrix in self._matrices.values())
+            > self._options.cache_mb * 2**20
+        ):
             self._matrices.popitem(last=False)
         return matrix
 
-    def _forget(self, known: _Collection) -> None:
+    def _forget(self, stored_collection: _Collection) -> None:
         with self._matrices_lock:
-            self._matrices.pop(known.id, None)
+            self._matrices.pop(stored_collection.id, None)
 
     def _nearest_read(
         self,
         connection: sqlite3.Connection,
-        known: _Collection,
+        stored_collection: _Collection,
         query: search.Vectors,
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
         """Return the nearest vectors, read from the file in portions."""
-        matrix = search.Matrix(known.dimension)
-        rows = self._rows(connection, known, None, None) if among is None else among
+        matrix = search.Matrix(stored_collection.dimension)
+        rows = self._rows(connection, stored_collection, None, None) if among is None else among
         best: list[search.Found] = []
-        for some in _portions(rows):
-            found = connection.execute(
-                f"SELECT row, vector FROM documents WHERE row IN ({_marks(some)})", some
+        for portion in _portions(rows):
+            vector_rows = connection.execute(
+                f"SELECT row, vector FROM documents WHERE row IN ({_marks(portion)})", portion
             ).fetchall()
-            numbers = np.array([row for row, _ in found], np.int64)
-            best += search.nearest(numbers, matrix.units([blob for _, blob in found]), query, k)
+            numbers = np.array([row for row, _ in vector_rows], np.int64)
+            best += search.nearest(numbers, matrix.units([blob for _, blob in vector_rows]), query, k)
         best.sort(reverse=True)
         least = best[k - 1].score if len(best) > k else -2.0
-        return [one for one in best if one.score >= least]
+        return [hit for hit in best if hit.score >= least]
 
     # -- rows -------------------------------------------------------------------------
 
     def _rows(
         self,
         connection: sqlite3.Connection,
-        known: _Collection,
+        stored_collection: _Collection,
         ids: Sequence[str] | None,
         parsed: Parsed | None,
     ) -> list[int]:
         """Return the rows of documents with certain ids that match a filter."""
-        chosen, values = ("", []) if parsed is None else rows_of(parsed, known.id)
+        chosen, values = ("", []) if parsed is None else rows_of(parsed, stored_collection.id)
         within = f" AND row IN ({chosen})" if chosen else ""
         if ids is None:
             statement = f"SELECT row FROM documents WHERE collection = ?{within}"
-            return [row for (row,) in connection.execute(statement, [known.id, *values])]
-        found: list[int] = []
-        for some in _portions(list(dict.fromkeys(ids))):
-            statement = f"SELECT row FROM documents WHERE collection = ? AND id IN ({_marks(some)}){within}"
-            found += [row for (row,) in connection.execute(statement, [known.id, *some, *values])]
-        return found
+            return [row for (row,) in connection.execute(statement, [stored_collection.id, *values])]
+        rows: list[int] = []
+        for portion in _portions(list(dict.fromkeys(ids))):
+            statement = (
+                f"SELECT row FROM documents WHERE collection = ? AND id IN ({_marks(portion)}){within}"
+            )
+            rows += [
+                row for (row,) in connection.execute(statement, [stored_collection.id, *portion, *values])
+            ]
+        return rows
 
     def _known(
         self, connection: sqlite3.Connection, collection: str, space: VectorSpace | None = None
@@ -449,21 +495,23 @@ class SQLiteVectorStore(VectorStore):
         ).fetchone()
         if row is None:
             return None
-        known = _Collection(*row)
+        stored_collection = _Collection(*row)
         if space is not None:
-            check_space(collection, known.space, space)
-        return known
+            check_space(collection, stored_collection.space, space)
+        return stored_collection
 
     def _make(self, connection: sqlite3.Connection, name: str, space: VectorSpace) -> _Collection:
-        made = connection.execute(
+        cursor = connection.execute(
             "INSERT INTO collections VALUES (NULL, ?, ?, ?, 0, 0)", (name, space.dimension, space.model)
         )
-        return _Collection(made.lastrowid or 0, space.dimension, space.model, 0, 0)
+        return _Collection(cursor.lastrowid or 0, space.dimension, space.model, 0, 0)
 
-    def _changed(self, connection: sqlite3.Connection, known: _Collection) -> int:
+    def _changed(self, connection: sqlite3.Connection, stored_collection: _Collection) -> int:
         """Count a change of a collection, and return its number."""
-        connection.execute("UPDATE collections SET changes = changes + 1 WHERE id = ?", (known.id,))
-        return known.changes + 1
+        connection.execute(
+            "UPDATE collections SET changes = changes + 1 WHERE id = ?", (stored_collection.id,)
+        )
+        return stored_collection.changes + 1
 
 
 def _packed(embedding: Sequence[float]) -> bytes:

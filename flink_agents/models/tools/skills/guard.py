@@ -65,13 +65,13 @@ def end_all(group: int) -> None:
             os.killpg(group, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        left = descendants(os.getpid()) if sys.platform == "linux" else []
-        for process in left:
+        survivors = descendants(os.getpid()) if sys.platform == "linux" else []
+        for process in survivors:
             try:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if not _reap(bool(left)):
+        if not _reap(bool(survivors)):
             return
 
 
@@ -97,14 +97,14 @@ def descendants(ancestor: int) -> list[int]:
                 continue
             if state != "Z":
                 parents[int(name)] = int(parent)
-    found: list[int] = []
+    processes: list[int] = []
     ahead = [ancestor]
     while ahead:
         of = ahead.pop()
         children = [process for process, parent in parents.items() if parent == of]
-        found += children
+        processes += children
         ahead += children
-    return found
+    return processes
 
 
 if __name__ == "__main__":

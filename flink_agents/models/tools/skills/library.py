@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-import yaml
-
 from flink_agents.api.errors import SkillError
 from flink_agents.api.models.skills import SkillsSpec
+from flink_agents.api.settings.yaml_source import RepeatedKey, YamlProblem, YamlSource
 from flink_agents.models.tools.skills.sources import Tree, read_source
 
 FILE = "SKILL.md"
@@ -20,7 +19,8 @@ SCRIPTS = "scripts/"
 """The folder of a skill in which its scripts are."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_LONGEST_NAME, _LONGEST_DESCRIPTION = 64, 1024
+_LONGEST_NAME = 64
+_LONGEST_DESCRIPTION = 1024
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*\r?$\n?(.*)\Z", re.DOTALL | re.MULTILINE)
 
 
@@ -105,16 +105,16 @@ class SkillLibrary(Mapping[str, Skill]):
     def __init__(self, spec: SkillsSpec) -> None:
         self.spec = spec
         tree = read_source(spec)
-        found = {skill.name: skill for skill in _skills_in(tree)}
-        unknown = [name for name in spec.only if name not in found]
-        if unknown or not found:
+        skills = {skill.name: skill for skill in _skills_in(tree)}
+        unknown = [name for name in spec.only if name not in skills]
+        if unknown or not skills:
             raise SkillError(
                 f"there is no skill {unknown[0]!r}" if unknown else "there are no skills",
                 expected=f"folders with a file {FILE} in {tree.where}",
-                found=", ".join(found) or "no such folder",
+                found=", ".join(skills) or "no such folder",
                 fix="correct the path, or the names after 'only'",
             )
-        self._skills = {name: skill for name, skill in found.items() if not spec.only or name in spec.only}
+        self._skills = {name: skill for name, skill in skills.items() if not spec.only or name in spec.only}
 
     def __getitem__(self, name: str) -> Skill:
         return self._skills[name]
@@ -151,13 +151,18 @@ def _skill(tree: Tree, folder: str | None) -> Skill:
     where = f"{tree.where}/{FILE}"
     try:
         match = _FRONT.match(tree.files[FILE].decode("utf-8-sig"))
-        front: Any = yaml.safe_load(match[1]) if match is not None else None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _malformed(where, "YAML between two lines '---'", f"{type(error).__name__}: {error}") from None
+        # The first line is '---'.
+        front: Any = YamlSource(match[1], first_line=2).value if match is not None else None
+    except RepeatedKey as error:
+        raise _malformed(f"{where}:{error.line}", "each key once", error.message) from None
+    except (UnicodeDecodeError, YamlProblem) as error:
+        cause = error.__cause__ or error
+        raise _malformed(where, "YAML between two lines '---'", f"{type(cause).__name__}: {cause}") from None
     if match is None or not isinstance(front, dict):
         raise _malformed(where, "name and description between two lines '---' at its beginning", "none")
     fields = cast("dict[str, Any]", front)
-    name, description = fields.get("name"), fields.get("description")
+    name = fields.get("name")
+    description = fields.get("description")
     if not isinstance(name, str) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
         expected = f"a name of at most {_LONGEST_NAME} lower-case letters, digits and single hyphens"
         raise _malformed(where, expected, repr(name))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from flink_agents.api.models.skills import SkillsSpec
-from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.classes import check_ready
-from flink_agents.models.setup.descriptions import configured, read_description
+from flink_agents.models.setup.descriptions import checked_options, configured, read_description
 from flink_agents.models.setup.extras import check_installed
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ class SkillsProvider(ResourceProvider):
     @override
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:
         read_description(SkillsSpec, arguments)
+
+    @override
+    def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
+        configured(SkillsSpec, AgentOptions.SKILLS, declared, config)
+        return checked_options(AgentOptions.SKILLS, declared.name, SkillsSpec.model_fields, config)
 
     @override
     def load(self) -> None:

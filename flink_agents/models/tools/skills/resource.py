@@ -60,24 +60,24 @@ class SkillSet:
     def functions(self) -> list[Callable[..., Any]]:
         """Return the functions that a model can call. Their results have to be recorded."""
         skills = [skill for skill, _ in self._skills.values()]
-        given: list[Callable[..., Any]] = [self.load_skill]
+        functions: list[Callable[..., Any]] = [self.load_skill]
         if any(skill.files for skill in skills):
-            given.append(self.read_skill_file)
+            functions.append(self.read_skill_file)
         if any(skill.scripts for skill, runner in self._skills.values() if runner is not None):
-            given.append(self.run_script)
-        return given
+            functions.append(self.run_script)
+        return functions
 
     @property
     def tools(self) -> list[Tool]:
         """Return the functions as tools of a conversation; ``run_script`` may need an approval."""
         sources = [runner.limits for _, runner in self._skills.values() if runner is not None]
-        asking = [one for one in sources if one.needs_approval]
+        asking = [source for source in sources if source.needs_approval]
         if not asking:
-            return [Tool(one) for one in self.functions]
+            return [Tool(function) for function in self.functions]
         # It is one tool for all sources, so the shortest timeout applies.
-        seconds = min((one.approval_timeout for one in asking if one.approval_timeout), default=None)
+        seconds = min((source.approval_timeout for source in asking if source.approval_timeout), default=None)
         run = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=seconds)
-        return [run if one == self.run_script else Tool(one) for one in self.functions]
+        return [run if function == self.run_script else Tool(function) for function in self.functions]
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
         """Return True if running a script needs approval."""
@@ -92,10 +92,10 @@ class SkillSet:
         Args:
             skill: Name of the skill.
         """
-        found, runner = self._find(skill)
-        scripts = [] if runner is None else found.scripts
-        listed = {"files": found.files, "scripts": scripts}
-        return {"instructions": found.text, **{name: paths for name, paths in listed.items() if paths}}
+        loaded_skill, runner = self._find(skill)
+        scripts = [] if runner is None else loaded_skill.scripts
+        listed = {"files": loaded_skill.files, "scripts": scripts}
+        return {"instructions": loaded_skill.text, **{name: paths for name, paths in listed.items() if paths}}
 
     async def read_skill_file(self, skill: str, path: str) -> str:
         """Read a file of a skill.
@@ -104,9 +104,9 @@ class SkillSet:
             skill: Name of the skill.
             path: The file, as load_skill lists it.
         """
-        found, _ = self._find(skill)
+        loaded_skill, _ = self._find(skill)
         try:
-            return found.find(path, [*found.files, *found.scripts]).decode("utf-8")
+            return loaded_skill.find(path, [*loaded_skill.files, *loaded_skill.scripts]).decode("utf-8")
         except UnicodeDecodeError:
             raise ModelRetry(
                 f"{path!r} of the skill {skill!r} is not text; only scripts can read it."
@@ -122,11 +122,11 @@ class SkillSet:
             script: The script, as load_skill lists it.
             arguments: Its arguments, one after the other.
         """
-        found, runner = self._find(skill)
+        loaded_skill, runner = self._find(skill)
         if runner is None:
             raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
         try:
-            result = await runner.run(found, script, arguments or [])
+            result = await runner.run(loaded_skill, script, arguments or [])
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None
         if "killed" in result and not runner.limits.is_idempotent(f"{skill}/{script}"):
@@ -206,17 +206,17 @@ def with_skills(
         SkillError: Skills cannot be read.
     """
     named = list(dict.fromkeys(skills))
-    others: list[Any] = []
-    for one in tools:
-        if isinstance(one, str) and _is_skills(ctx, one):
-            named += [one] * (one not in named)
+    other_tools: list[Any] = []
+    for tool in tools:
+        if isinstance(tool, str) and _is_skills(ctx, tool):
+            named += [tool] * (tool not in named)
         else:
-            others.append(one)
+            other_tools.append(tool)
     if not named:
-        return others, None
+        return other_tools, None
     resources = [ctx.get_resource(name, ResourceType.SKILLS) for name in named]
-    given = SkillSet([resource.source(ctx) for resource in resources])
-    return [*others, *given.tools], given.instructions
+    skill_set = SkillSet([resource.source(ctx) for resource in resources])
+    return [*other_tools, *skill_set.tools], skill_set.instructions
 
 
 def _is_skills(ctx: RunnerContext, name: str) -> bool:

@@ -61,13 +61,13 @@ class BoundedOutput:
     @property
     def text(self) -> str:
         """Return the kept output without secrets, with a line in place of the omitted part."""
-        left = self._size - len(self._head) - len(self._tail)
-        if not left:
+        omitted_bytes = self._size - len(self._head) - len(self._tail)
+        if not omitted_bytes:
             return redaction.hide((self._head + self._tail).decode("utf-8", "replace"))
         # A secret may have been cut in two.
         head = redaction.hide_cut(self._head.decode("utf-8", "replace"), end=True)
         tail = redaction.hide_cut(self._tail.decode("utf-8", "replace"), start=True)
-        return f"{head}\n[{left} bytes left out]\n{tail}"
+        return f"{head}\n[{omitted_bytes} bytes left out]\n{tail}"
 
 
 class ScriptRunner:
@@ -135,10 +135,10 @@ class ScriptRunner:
 
     def _environment(self, folder: str) -> dict[str, str]:
         names = (*INHERITED, *self._spec.inherit)
-        made = {name: os.environ[name] for name in names if name in os.environ}
+        environment = {name: os.environ[name] for name in names if name in os.environ}
         for name, value in self._spec.environment.items():
-            made[name] = self._secrets.text(value, name)
-        return {**made, "HOME": folder, "TMPDIR": folder}
+            environment[name] = self._secrets.text(value, name)
+        return {**environment, "HOME": folder, "TMPDIR": folder}
 
 
 def _unpack(skill: Skill, folder: str) -> None:
@@ -250,9 +250,9 @@ def close_worker() -> None:
 def _entries() -> dict[bytes, int]:
     """Return the address of each variable in the C library."""
     entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
-    found: dict[bytes, int] = {}
+    addresses: dict[bytes, int] = {}
     position = 0
     while entries and (address := entries[position]) is not None:
-        found[ctypes.string_at(address).partition(b"=")[0]] = address
+        addresses[ctypes.string_at(address).partition(b"=")[0]] = address
         position += 1
-    return found
+    return addresses

@@ -92,15 +92,15 @@ def read_source(spec: SkillsSpec) -> Tree:
 
 def _place_of(package: str) -> Path:
     try:
-        found = find_spec(package)
+        package_spec = find_spec(package)
     except ModuleNotFoundError:
-        found = None
-    places = list(found.submodule_search_locations or ()) if found is not None else []
+        package_spec = None
+    places = list(package_spec.submodule_search_locations or ()) if package_spec is not None else []
     if not places:
         raise SkillError(
             f"no package {package!r} with skills was found",
             expected="a package that is installed on the workers, or came with the job by -pyfs",
-            found="a module without a folder" if found is not None else "no package of that name",
+            found="a module without a folder" if package_spec is not None else "no package of that name",
             fix="install it on the workers, or correct its name",
         )
     return Path(places[0])
@@ -141,8 +141,8 @@ def is_hidden(name: str) -> bool:
 
 def _read_folder(tree: Tree, folder: Path, inside: str) -> None:
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         path = f"{inside}{entry.name}"
         if is_hidden(entry.name):
             continue
@@ -168,7 +168,8 @@ def _content(tree: Tree, path: str) -> bytes:
 def _read_zip(tree: Tree, place: Path) -> None:
     with zipfile.ZipFile(place) as archive:
         for entry in _members(archive, place):
-            path, mode = entry.filename, entry.external_attr >> 16
+            path = entry.filename
+            mode = entry.external_attr >> 16
             if any(map(is_hidden, path.split("/"))):
                 continue
             if stat.S_ISLNK(mode):

@@ -46,14 +46,14 @@ class Telemetry:
         agent_name: str,
         metrics: LocalMetricGroup,
         run_metrics: RunMetrics,
-        others: Sequence[RunObserver],
+        other_observers: Sequence[RunObserver],
     ) -> Telemetry:
-        """Build it with ``others``, third-party observers whose errors are logged and counted."""
+        """Build it with ``other_observers``, third-party observers whose errors are logged and counted."""
 
         def count() -> None:
             run_metrics.count(OBSERVER_ERRORS)
 
-        return cls(metrics, run_metrics, Observers(run_metrics, others, count, agent_name))
+        return cls(metrics, run_metrics, Observers(run_metrics, other_observers, count, agent_name))
 
 
 class RunEnvironment:
@@ -69,6 +69,7 @@ class RunEnvironment:
         journals: The journals of durable calls; None if no store is configured.
         clock: Returns the wall-clock time in milliseconds, on any thread.
         pause: Waits before the next attempt of a call or an action.
+        submission: Identifies the submission of the job: another one may have other code.
 
     Attributes:
         reads: Finds mutable values of memory that were changed but not written.
@@ -86,6 +87,7 @@ class RunEnvironment:
         journals: Journals | None = None,
         clock: Callable[[], int] = _wall_clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        submission: str = "",
     ) -> None:
         self.code = code
         self.settings = settings
@@ -96,10 +98,13 @@ class RunEnvironment:
         self.journals = journals
         self.clock = clock
         self.pause = pause
+        self.submission = submission
         if journals is not None:
             mark_durable_actions(code.agent)
             telemetry.run_metrics.add_gauges("store", journals.store.metrics)
-        self.may_record = journals is not None and any(one.may_be_recorded for one in code.agent.actions)
+        self.may_record = journals is not None and any(
+            action.may_be_recorded for action in code.agent.actions
+        )
         self.reads = ReadWatch()
 
     def for_sub_agent(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
@@ -109,22 +114,26 @@ class RunEnvironment:
             agent: The sub-agent.
             durable: Makes the durable calls of its actions.
         """
-        name, config, own = agent.plan.name, self.config, self.telemetry
-        others, services = own.observers.others, LoopServices(agent)
-        services.durable, services.sub_agents = durable, self.services.sub_agents
+        name = agent.plan.name
+        config = self.config
+        telemetry = self.telemetry
+        observers = telemetry.observers.others
+        services = LoopServices(agent)
+        services.durable = durable
+        services.sub_agents = self.services.sub_agents
         services.limits.open_as(self.services.limits)
-        made = type(self)(
+        environment = type(self)(
             LoadedAgent(agent, config, self.codec),
-            RunSettings.of(agent, config, False, bool(others)),
+            RunSettings.of(agent, config, False, bool(observers)),
             config,
             self.codec,
-            Telemetry.of(name, own.metrics.get_sub_group(name), own.run_metrics, others),
+            Telemetry.of(name, telemetry.metrics.get_sub_group(name), telemetry.run_metrics, observers),
             services,
             clock=self.clock,
             pause=self.pause,
         )
-        made.reads.strict = self.reads.strict
-        return made
+        environment.reads.strict = self.reads.strict
+        return environment
 
     def leaves_thread(self, action: BoundAction) -> None:
         """Note that an action must not start on Flink's task thread from now on."""

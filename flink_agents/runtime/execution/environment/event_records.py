@@ -13,8 +13,10 @@ from typing import Any
 from flink_agents.api.durable.upgrades import place_of_upgrade, upgrade_of
 from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedError
 from flink_agents.api.events import Event, NamedEvent, OutputEvent, lineage_of_sent, stamp
+from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.journal.plans import give_back
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
+from flink_agents.runtime.serde.classes.own_forms import own_fields
 from flink_agents.runtime.serde.classes.values import shape_of
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, are_unchanging
 from flink_agents.runtime.serde.typenames import Kind, shorten
@@ -31,13 +33,15 @@ class EventRecords:
     def __init__(self, codec: ValueCodec, types: Mapping[str, type[Event]]) -> None:
         self._codec = codec
         self._types = types
+        # The model as a whole knows the forms of such fields.
+        self._whole = frozenset(kind for kind in types.values() if own_fields(kind))
 
     def packed(self, event: Event) -> list[Any]:
-        """Return type, content and class shape of an event; the whole event if its type names no class."""
+        """Return type, content and class shape of an event; the whole event if it cannot be split so."""
         if type(event) is OutputEvent:
             return [OutputEvent.EVENT_TYPE, event.output]
         kind = type(event)
-        if self._types.get(event.event_type) is kind:
+        if self._types.get(event.event_type) is kind and kind not in self._whole:
             content = {name: getattr(event, name) for name in kind.model_fields}
             return [event.event_type, content, shape_of(kind)]
         return [None, event]
@@ -59,19 +63,19 @@ class EventRecords:
             return content
         if kind == OutputEvent.EVENT_TYPE:
             return OutputEvent(output=content)
-        known = self._types.get(kind)
-        if known is None:
+        event_class = self._types.get(kind)
+        if event_class is None:
             return NamedEvent(type=kind, attributes=content)
-        if shape is not None and shape != shape_of(known):
-            return _changed(known, kind, content)
-        return self._constructed(known, kind, content)
+        if shape is not None and shape != shape_of(event_class):
+            return _changed(event_class, kind, content)
+        return self._constructed(event_class, kind, content)
 
     @staticmethod
-    def _constructed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
-        for name, field in known.model_fields.items():
+    def _constructed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
+        for name, field in event_class.model_fields.items():
             if field.is_required() and name not in content:
                 raise _event_changed(kind, name)
-        return known.model_construct(**content)
+        return event_class.model_construct(**content)
 
     def copy(self, event: Event) -> Event:
         """Return the event as a replay would read it from its record, with its place in the run.
@@ -87,9 +91,9 @@ class EventRecords:
         if are_unchanging(event.__dict__.values()):
             return event, [kind, content, *shape]
         content = self._codec.copy(content)
-        made = self.unpacked(kind, content)
-        stamp(made, lineage_of_sent(event))
-        return made, [kind, content, *shape]
+        copied_event = self.unpacked(kind, content)
+        stamp(copied_event, lineage_of_sent(event))
+        return copied_event, [kind, content, *shape]
 
     def own(self, event: Event) -> Event:
         """Return a copy for one attempt of an action; the event itself if all of its values are immutable."""
@@ -117,8 +121,8 @@ class EventRecords:
         sent: list[Event] = []
         records: list[list[Any]] = []
         for event in step.sent:
-            made, packed = self._copied(event)
-            sent.append(made)
+            copied_event, packed = self._copied(event)
+            sent.append(copied_event)
             records.append(packed)
         step.sent = sent
         if step.side is not None:
@@ -127,23 +131,23 @@ class EventRecords:
         return records
 
 
-def _changed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:
-    name = f"{known.__module__}:{known.__qualname__}"
+def _changed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
+    name = str(FunctionRef.of(event_class))
     upgrade = upgrade_of(name)
     if upgrade is None:
-        for new, field in known.model_fields.items():
+        for new, field in event_class.model_fields.items():
             if field.is_required() and new not in content:
                 raise _event_changed(kind, new, name)
-    made = read_changed(Stored(name, Kind.MODEL, content), known)
-    if not isinstance(made, Event):
+    result = read_changed(Stored(name, Kind.MODEL, content), event_class)
+    if not isinstance(result, Event):
         raise UpgradeFailedError(
             f"the upgrade of a recorded event {kind!r} returned no event",
-            expected=f"{known.__qualname__}, or another event",
-            found=shorten(made),
+            expected=f"{event_class.__qualname__}, or another event",
+            found=shorten(result),
             fix="return the event",
             where=None if upgrade is None else place_of_upgrade(upgrade),
         )
-    return made
+    return result
 
 
 def _event_changed(kind: str, field: str, name: str = "") -> PlanChangedError:

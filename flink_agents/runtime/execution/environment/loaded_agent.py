@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from sys import modules
 from typing import Any
 
@@ -55,7 +56,7 @@ class LoadedAgent:
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
         # Only chat models and agents of the model library need the origin of a message. An action may import
         # the library when it runs, after its input has come, so `as_received` checks if it is loaded.
-        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
+        chats = any(resource.type is ResourceType.CHAT_MODEL for resource in agent.plan.resources)
         self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
@@ -81,7 +82,8 @@ class LoadedAgent:
         """Return a resource. It is created at its first use."""
         key = (name, check_resource_type(resource_type))
         if key not in self._resources:
-            self._resources[key] = self.agent.resource(*key)
+            # Without the context of the first caller: the resource outlives it.
+            self._resources[key] = Context().run(self.agent.resource, *key)
         return self._resources[key]
 
     async def close_resources(self) -> None:

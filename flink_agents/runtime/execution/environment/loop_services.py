@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -20,7 +20,7 @@ class Durable(Protocol):
 
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         """Make a call for an action that runs on the event loop."""
         ...
 
@@ -34,7 +34,7 @@ class Durable(Protocol):
 class SubAgentCaller(Protocol):
     """Lets actions call other agents. A ``caller`` is an ``action_run.ActionRun``."""
 
-    def ask(self, caller: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
+    def ask(self, caller: Any, agent: Any, event: Any, traced: bool) -> Coroutine[Any, Any, Answer]:
         """Have ``agent`` handle ``event``; the result is to be awaited."""
         ...
 
@@ -49,7 +49,7 @@ class NoStore(Durable):
     @override
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         raise StoreNotConfiguredError(
             "a durable call has no store that it could be recorded in",
             expected="the option action-state.store",

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, close_unawaited, is_awaitable
-from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
+from flink_agents.runtime.serde.declared_types import Carry, NotCarriedError, carry_of, check_of, type_text
 from flink_agents.runtime.serde.typenames import shorten
 
 if TYPE_CHECKING:
@@ -74,9 +74,11 @@ class Routes:
             return None
         if isinstance(event, NamedEvent):
             # The type string of such an event is data, not a property of the class.
-            table, key = self._by_name, (type(event), event.event_type)
+            table = self._by_name
+            key = (type(event), event.event_type)
         else:
-            table, key = self.by_class, type(event)
+            table = self.by_class
+            key = type(event)
         if key not in table:
             leaves = isinstance(event, OutputEvent)
             actions = () if leaves else tuple(self._matching(event))
@@ -100,16 +102,16 @@ class OutputChecks:
         any: True if any type is declared. If not, only values that should have been awaited are rejected.
     """
 
-    __slots__ = ("_checks", "_types", "any")
+    __slots__ = ("_carries", "_types", "any")
 
     def __init__(self, output_type: Any, side_outputs: Mapping[str, Any]) -> None:
         self._types: dict[str | None, Any] = {None: output_type, **side_outputs}
-        checks = {tag: check_of(kind) for tag, kind in self._types.items()}
-        self._checks: dict[str | None, Check] = {tag: one for tag, one in checks.items() if one is not None}
-        self.any = bool(self._checks)
+        carries = {tag: carry_of(kind) or _checked(kind) for tag, kind in self._types.items()}
+        self._carries: dict[str | None, Carry] = {tag: carry for tag, carry in carries.items() if carry}
+        self.any = bool(self._carries)
 
-    def check(self, action: str, value: Any, tag: str | None = None) -> None:
-        """Check a value of the main output, or of the side output ``tag``.
+    def check(self, action: str, value: Any, tag: str | None = None) -> Any:
+        """Return a value of the main output, or of the side output ``tag``, as Flink carries it.
 
         Raises:
             MissingAwaitError: It is a coroutine.
@@ -126,17 +128,34 @@ class OutputChecks:
                 found="None",
                 fix="emit a value that says that there is none, such as False or {}",
             )
-        compare = self._checks.get(tag) if self._checks else None
-        problem = compare(value) if compare is not None else None
-        if problem is None:
-            return
-        declared = "output_type" if tag is None else f"side_outputs[{tag!r}]"
-        raise OutputTypeError(
-            f"action {action!r} emits a value that is not of the agent's {declared}",
-            expected=f"a value of the type {type_text(self._types[tag])}, as declared",
-            found=problem,
-            fix=f"make the value of that type, or correct {declared}",
-        )
+        carry = self._carries.get(tag) if self._carries else None
+        if carry is None:
+            return value
+        try:
+            return carry(value)
+        except NotCarriedError as error:
+            declared = "output_type" if tag is None else f"side_outputs[{tag!r}]"
+            raise OutputTypeError(
+                f"action {action!r} emits a value that is not of the agent's {declared}",
+                expected=f"a value of the type {type_text(self._types[tag])}, as declared",
+                found=str(error),
+                fix=f"make the value of that type, or correct {declared}",
+            ) from None
+
+
+def _checked(kind: Any) -> Carry | None:
+    """Return a function that compares values with a type and returns them as they are."""
+    compare = check_of(kind)
+    if compare is None:
+        return None
+
+    def carry(value: Any) -> Any:
+        problem = compare(value)
+        if problem is not None:
+            raise NotCarriedError(problem)
+        return value
+
+    return carry
 
 
 def too_many_events(limit: int) -> EventLimitError:
@@ -208,7 +227,8 @@ def not_accepted(agent: str, event: Event, actions: Iterable[BoundAction], place
     """
     return UnhandledEventError(
         f"no action of {agent} accepts this {event.event_type!r}: {place}",
-        expected=f"the condition of one of these actions to hold: {', '.join(one.name for one in actions)}",
+        expected="the condition of one of these actions to hold: "
+        + ", ".join(action.name for action in actions),
         found=shorten(event),
         fix="add an action for it, or set on_unhandled = 'ignore' or 'dead-letter' on the agent",
     )

@@ -8,6 +8,7 @@ from datetime import timedelta
 from flink_agents.api.common.policies import OnError, OnSuspend
 from flink_agents.api.durable import OnMismatch, OnPlanChange
 from flink_agents.api.events.signals import TimersAtEnd
+from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import may_wait
@@ -118,6 +119,15 @@ class RunSettings:
 
 
 def may_suspend(agent: BoundAgent, config: Configuration) -> bool:
-    """Return True if actions may use durable waits: the option says so, or else the agent's code."""
+    """Return True if actions may use durable waits: the option says so, or else code or other options."""
     waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
-    return may_wait(agent) if waits is None else waits
+    return (_options_ask(config) or may_wait(agent)) if waits is None else waits
+
+
+def _options_ask(config: Configuration) -> bool:
+    """Return True if options of resources let their calls wait for a person."""
+    sources = (*config.below(AgentOptions.MCP_SERVERS.key), *config.below(AgentOptions.SKILLS.key))
+    return any(key.endswith(".needs_approval") for key in sources) or any(
+        key.endswith(".on_unknown_outcome") and value == OnUnknownOutcome.ASK
+        for key, value in config.below(AgentOptions.CHAT_MODELS.key).items()
+    )

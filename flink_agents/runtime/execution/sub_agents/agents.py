@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,8 @@ class SubAgents:
                 found="a def action",
                 fix="write async def, and answer = await ctx.call_agent(...)",
             )
-        called = self._of(agent)
+        # Without the context of the first caller, which the agent outlives.
+        called = Context().run(self._of, agent)
         self._check(caller, called, event)
         delivery = current_delivery.get()
         task = delivery.task_path() if delivery is not None else ""
@@ -99,12 +101,12 @@ class SubAgents:
             await called.shared.code.close_resources()
 
     def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
-        known = self._known.get(id(agent))
-        if known is not None:
-            return known[1]
+        cache_entry = self._known.get(id(agent))
+        if cache_entry is not None:
+            return cache_entry[1]
         instance = instance_of(agent)
         plan, code = compile_with_code(instance)
-        functions = tuple(one.function for one in code.actions)
+        functions = tuple(action.function for action in code.actions)
         for called in self._made:
             if called.plan == plan and called.functions == functions:
                 # If the user creates a new object for each call, the compiled agent is still reused.
@@ -123,7 +125,8 @@ class SubAgents:
 
     def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
         """Reject a cycle, an event that no action of ``called`` takes, and undeclared side outputs."""
-        waiting, name = agents_of(caller), called.plan.name
+        waiting = agents_of(caller)
+        name = called.plan.name
         if name in waiting:
             raise AgentCycleError(
                 f"agent {name!r} is called while it waits for this answer: "
@@ -161,7 +164,8 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
     else:
         what = root.run.state, root.action.name, called.plan.name
         observers.agent_called(*what)
-        started, error = time.monotonic(), None
+        started = time.monotonic()
+        error = None
         try:
             outputs = await called.executor.answer(run, event)
         except BaseException as raised:
@@ -170,7 +174,7 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
         finally:
             observers.agent_answered(*what, time.monotonic() - started, error)
     run.hand_over()
-    outputs = [run.caller.shared.code.as_received(one) for one in outputs]
+    outputs = [run.caller.shared.code.as_received(output) for output in outputs]
     return Answer(called.plan.name, outputs, run.transcript or [])
 
 
@@ -180,7 +184,7 @@ class _OfRoot(Durable):
     @override
     def call(
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+    ) -> Coroutine[Any, Any, Any]:
         root = root_of(step)
         root.guard()
         if not root.action.journalled:

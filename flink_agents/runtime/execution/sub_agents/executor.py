@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 from typing_extensions import override
 
-from flink_agents.api.common.current import current_action_run
+from flink_agents.api.common.current import current_action_run, in_context, isolated
 from flink_agents.api.common.policies import FailedAttempt, OnError
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.events import Event
@@ -85,12 +85,12 @@ class SubAgentExecutor(StepExecutor):
 
     @override
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
-        before = run.state.action_run
+        previous_action_run = run.state.action_run
         try:
             return super()._accepts(run, action, event)
         finally:
             # The watchdog names the calling action.
-            run.state.action_run = before
+            run.state.action_run = previous_action_run
 
 
 class _WithinAction(StepStrategy):
@@ -133,22 +133,22 @@ class _WithinAction(StepStrategy):
         assert step.retry_state is not None
         limiter = self._limits.of_action(step.action)
         async with entered(limiter, step.retry_state.slot) if limiter is not None else nullcontext():
+            step.variables = variables = isolated()
             # Tasks that the user's code or its libraries start belong to this step.
-            token = current_action_run.set(cast("Any", step))
-            try:
-                self._steps.call(step)
-                await self._in_time(step)
-            finally:
-                current_action_run.reset(token)
+            variables.run(current_action_run.set, step)
+            variables.run(self._steps.call, step)
+            await self._in_time(step)
 
     async def _in_time(self, step: ActionRun) -> None:
         seconds = step.action.settings.timeout
+        assert step.variables is not None
+        ended = in_context(step.variables, self._steps.wait(step))
         if seconds is None or step.awaited is None:
-            return await self._steps.wait(step)
+            return await ended
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                await self._steps.wait(step)
+                await ended
         except TimeoutError as error:
             # If the limit has not expired, the action raised this error itself.
             if not limit.expired():
@@ -167,7 +167,8 @@ class _WithinAction(StepStrategy):
 
     @override
     async def end_tasks(self, step: ActionRun) -> None:
-        tasks, step.tasks = [task for task in step.tasks or () if not task.done()], None
+        tasks = [task for task in step.tasks or () if not task.done()]
+        step.tasks = None
         for task in tasks:
             task.cancel()
         if tasks:

@@ -65,10 +65,10 @@ class SubAgentRun(Run):
             number: The number of earlier calls from that task.
         """
         received = self._shared.code.as_received(event)
-        made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
+        input_event = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.caller.event)
-        stamp(made, AskLineage(parent, self.caller.action.name, self._shared.code.name, task, number))
-        return made
+        stamp(input_event, AskLineage(parent, self.caller.action.name, self._shared.code.name, task, number))
+        return input_event
 
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
         """Add an entry to the transcript, if there is one.
@@ -81,7 +81,8 @@ class SubAgentRun(Run):
         """
         if self.transcript is not None:
             plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
-            agent, action = self._shared.code.name, step.action.name
+            agent = self._shared.code.name
+            action = step.action.name
             self.transcript.append(
                 TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
             )

@@ -63,8 +63,8 @@ class ActionTimer(PendingOutcome):
     def begin(self) -> None:
         """Start the timer of the loop, unless a record ends the wait."""
         if self._timer is None:
-            rest = self._when - self._delivery.time()
-            self._timer = outside().run(self._loop.call_later, rest, self._fire)
+            remaining_seconds = self._when - self._delivery.time()
+            self._timer = outside().run(self._loop.call_later, remaining_seconds, self._fire)
 
     def when(self) -> float:
         """Return the time of the loop at which it fires."""

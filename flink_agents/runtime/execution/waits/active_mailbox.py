@@ -103,10 +103,10 @@ class ActiveMailbox:
             # Recorded runs are still to be replayed, and may have taken expired signals.
             if self._recorded:
                 return []
-            expired = [one for one in self._free(self._signals) if one.until <= now]
+            expired = [signal for signal in self._free(self._signals) if signal.until <= now]
             if expired:
-                gone = set(map(id, expired))
-                self._signals[:] = [one for one in self._signals if id(one) not in gone]
+                expired_ids = set(map(id, expired))
+                self._signals[:] = [signal for signal in self._signals if id(signal) not in expired_ids]
         return expired
 
     def free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:
@@ -129,7 +129,7 @@ class ActiveMailbox:
     def waiting(self) -> int:
         """The number of signals that name no wait and were not taken, with those on their way to the loop."""
         with self._lock:
-            here = sum(one.wait is None for one in self._free(self._signals))
+            here = sum(signal.wait is None for signal in self._free(self._signals))
         return here + self._sent - self._offered
 
     def unanswered_for(self, name: str, named: Container[str]) -> int:
@@ -140,16 +140,18 @@ class ActiveMailbox:
             named: The ids of waits that a signal names, taken or not.
         """
         with self._lock:
-            meant = Counter(one.run for one in self._signals if one.wait is None and one.name == name)
-        found = 0
+            meant = Counter(
+                signal.run for signal in self._signals if signal.wait is None and signal.name == name
+            )
+        wait_count = 0
         for wait in self.open.copy():
             if not wait.is_for(name) or wait.wait_id in named:
                 continue
             if meant[wait.run]:
                 meant[wait.run] -= 1
             else:
-                found += 1
-        return found
+                wait_count += 1
+        return wait_count
 
     # -- for the agent loop -----------------------------------------------------------
 
@@ -169,7 +171,9 @@ class ActiveMailbox:
         """Let other runs take the signals that were meant for a run which has ended."""
         with self._lock:
             self._ended_runs.add(run)
-            self._signals[:] = [one._replace(run=None) if one.run == run else one for one in self._signals]
+            self._signals[:] = [
+                signal._replace(run=None) if signal.run == run else signal for signal in self._signals
+            ]
 
     def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
         """Reserve the first signal for a wait of that name and id, and return it; None if there is none.
@@ -191,7 +195,7 @@ class ActiveMailbox:
         """Remove a signal that was picked."""
         with self._lock:
             self._unpick(signal)
-            place = next(at for at, one in enumerate(self._signals) if one is signal)
+            place = next(at for at, queued_signal in enumerate(self._signals) if queued_signal is signal)
             del self._signals[place]
 
     def not_taken(self, signal: StoredSignal) -> None:
@@ -201,11 +205,12 @@ class ActiveMailbox:
         self._let_take()
 
     def _unpick(self, signal: StoredSignal) -> None:
-        self._picked = [one for one in self._picked if one is not signal]
+        self._picked = [picked_signal for picked_signal in self._picked if picked_signal is not signal]
 
     def end_input(self, skips: bool) -> None:
         """End waits for signals, and pauses if they are skipped at the end of the input."""
-        self.ended, self.skips = True, skips
+        self.ended = True
+        self.skips = skips
         for wait in list(self.open):
             wait.look()
 
@@ -225,20 +230,20 @@ class ActiveMailbox:
             self._forgotten.append(identity)
             if reserved and identity in self._reserved:
                 self._reserved.remove(identity)
-            place = next((at for at, one in enumerate(self._signals) if one.identity == identity), None)
+            place = next((at for at, signal in enumerate(self._signals) if signal.identity == identity), None)
             if place is not None:
                 del self._signals[place]
             else:
                 # The signal has not come again yet. When it does, it must be dropped.
                 self._owed.append(identity)
 
-    def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[StoredSignal]:
+    def put_back(self, wait_records: Iterable[WaitRecord]) -> Sequence[StoredSignal]:
         """Let waits take signals again because the records of their taking are void. Returns these signals.
 
         They come before all others.
         """
         until = self.clock() + self._ttl
-        back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
+        back = [_mail_of(record, until) for record in sorted(wait_records, key=lambda record: record.order)]
         with self._lock:
             # Before all others, as when they were taken first.
             self._signals[:0] = back
@@ -262,15 +267,16 @@ class ActiveMailbox:
     def _free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:
         if not (self._reserved or self._picked):
             return list(signals)
-        reserved, free = list(self._reserved), list[StoredSignal]()
-        for one in signals:
-            if any(one is picked for picked in self._picked):
+        reserved = list(self._reserved)
+        free = list[StoredSignal]()
+        for signal in signals:
+            if any(signal is picked for picked in self._picked):
                 continue
-            if one.identity in reserved:
+            if signal.identity in reserved:
                 # Equal signals count one by one.
-                reserved.remove(one.identity)
+                reserved.remove(signal.identity)
             else:
-                free.append(one)
+                free.append(signal)
         return free
 
 
@@ -281,20 +287,22 @@ def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitReco
         codec: Reads the records.
         records: Records of the run, in order.
     """
-    found: dict[tuple[str, int], WaitRecord] = {}
+    wait_records: dict[tuple[str, int], WaitRecord] = {}
     for record in records:
         if record.kind is RecordKind.WAIT:
-            taken = WaitRecord.unpack(codec, record.data)
-            if taken.identity is not None:
-                found[record.step, record.index] = taken
+            wait_record = WaitRecord.unpack(codec, record.data)
+            if wait_record.identity is not None:
+                wait_records[record.step, record.index] = wait_record
         elif record.kind is RecordKind.RERUN:
-            for place in [one for one in found if task_of(one[0])[0] == record.step]:
-                del found[place]
-    return list(found.values())
+            for place in [
+                wait_place for wait_place in wait_records if task_of(wait_place[0])[0] == record.step
+            ]:
+                del wait_records[place]
+    return list(wait_records.values())
 
 
-def _mail_of(taken: WaitRecord, until: int) -> StoredSignal:
+def _mail_of(record: WaitRecord, until: int) -> StoredSignal:
     """Return the signal that a wait took, from its record."""
-    assert taken.identity is not None and taken.value is not None
-    id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
-    return StoredSignal(taken.identity, taken.name or "", taken.value, id, taken.wait, until)
+    assert record.identity is not None and record.value is not None
+    id = record.identity.removeprefix(OF_ID) if record.identity.startswith(OF_ID) else None
+    return StoredSignal(record.identity, record.name or "", record.value, id, record.wait, until)

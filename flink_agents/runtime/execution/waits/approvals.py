@@ -29,6 +29,7 @@ from flink_agents.api.events.approvals import (
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.kinds import signal_wait_of
+from flink_agents.runtime.execution.waits.requests import pack_request
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ class _Answers:
 
     def _check_names(self, changed: Mapping[str, Any]) -> None:
         """Reject a misspelled argument: the approval would execute the call with the unchanged one."""
-        known = self.request.arguments
-        unknown = sorted(changed.keys() - known.keys())
+        arguments = self.request.arguments
+        unknown = sorted(changed.keys() - arguments.keys())
         if unknown:
-            raise ValueError(f"{self.request.what} has no {', '.join(unknown)}, but {', '.join(known)}")
+            raise ValueError(f"{self.request.what} has no {', '.join(unknown)}, but {', '.join(arguments)}")
 
 
 async def approval_of(
@@ -96,14 +97,16 @@ async def approval_of(
     answers = _Answers(wanted.check)
     wait = signal_wait_of(step, delivery, APPROVAL_SIGNAL, answers, wanted.seconds)
     answers.request = request = _request(step, wait.id, wait.deadline, wanted)
+    wait.request = pack_request(request, step.shared.codec)
     _put_aside(step, request)
     # A replay that finds the answer in a record no longer knows when the request would have expired.
     request = replace(request, expires_at=None)
     try:
         outcome = outcome_of(request, await wait)
     except SignalTimeoutError:
-        assert wanted.seconds is not None
-        reason = f"no answer came within {duration_text(wanted.seconds)}"
+        # It may have expired before its timeout was removed from the code.
+        limit = "its timeout" if wanted.seconds is None else duration_text(wanted.seconds)
+        reason = f"no answer came within {limit}"
         outcome = ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason)
     except NoMoreSignalsError:
         reason = "the input has ended, so that no answer will come"
@@ -115,13 +118,15 @@ async def approval_of(
         if step.suspended is None and not step.has_ended:
             _end(step, request, Decision.ENDED, "the action waits for it no more")
         raise
-    _put_aside(step, outcome, ends=True)
+    _put_aside(step, outcome)
+    if (tell := step.shared.telemetry.observers.approval_ended) is not None:
+        tell(step.run.state, step.action.name, wait.id, outcome)
     return outcome
 
 
 def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: str) -> None:
     """Emit the outcome of a request whose end the action learns of by an error."""
-    _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason), ends=True)
+    _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason))
 
 
 def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalArguments) -> ApprovalRequest:
@@ -144,10 +149,11 @@ def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalA
     )
 
 
-def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome, ends: bool = False) -> None:
+def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome) -> None:
     """Emit a request, or its outcome. An outcome leaves even if the action fails later."""
     if step.side is None:
         step.side = []
     step.side.append((APPROVALS_TAG, value))
-    if ends and step.run.waits is not None:
+    if isinstance(value, ApprovalOutcome) and step.run.waits is not None:
+        step.run.waits.outcomes[value.request.id] = value
         step.run.waits.waited(step)

@@ -66,7 +66,7 @@ def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment
     Raises:
         PlanChangedError: It lacks some.
     """
-    recorded = {task_of(one.step)[0] for one in suspension.records if one.kind is not RecordKind.RUN}
+    recorded = {task_of(record.step)[0] for record in suspension.records if record.kind is not RecordKind.RUN}
     _check_steps(recorded | {wait.step for wait in suspension.waits}, event, shared)
 
 

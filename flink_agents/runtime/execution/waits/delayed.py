@@ -39,8 +39,9 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
     """
     step.guard()
     milliseconds = _milliseconds(step.action.name, delay)
-    _check(step, event)
-    shared, side = step.shared, step.side if step.side is not None else []
+    event = _checked(step, event)
+    shared = step.shared
+    side = step.side if step.side is not None else []
     number = sum(tag == DELAYED_TAG for tag, _ in side)
     if step.run.emitted + len(step.sent) + number >= shared.settings.max_events:
         raise too_many_events(shared.settings.max_events)
@@ -50,8 +51,8 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
     step.side = side
 
 
-def _check(step: ActionRun, event: Event) -> None:
-    """Reject an event that could not be delivered when its time comes."""
+def _checked(step: ActionRun, event: Event) -> Event:
+    """Return an event that can be delivered when its time comes; reject others."""
     if root_of(step) is not step:
         raise ContextMisuseError(
             f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} sends an event "
@@ -64,9 +65,12 @@ def _check(step: ActionRun, event: Event) -> None:
     if route is None:
         raise no_event(step.action.name, event)
     if route.leaves:
-        step.shared.code.output_checks.check(step.action.name, cast("OutputEvent", event).output)
-    elif not route.actions:
+        value = cast("OutputEvent", event).output
+        carried = step.shared.code.output_checks.check(step.action.name, value)
+        return event if carried is value else event.model_copy(update={"output": carried})
+    if not route.actions:
         raise unknown_event(step.action.name, event, step.shared.code.routes)
+    return event
 
 
 def _milliseconds(action: str, delay: object) -> int:

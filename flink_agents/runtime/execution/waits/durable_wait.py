@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Coroutine
 from typing import Any, ClassVar
+
+from typing_extensions import override
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDeadlineError
@@ -48,14 +50,14 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     called: ClassVar[str]
     outlasts = True
 
-    __slots__ = ("_deadline", "_delivery", "_seconds", "_step", "_timer", "future")
+    __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer", "future")
 
     def __init__(self, step: ActionRun, delivery: Delivery, seconds: float | None) -> None:
         super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
         self._step = step
         self._delivery = delivery
         self._seconds = seconds
-        self._deadline: int | None = None
+        self._timed: StoredWait | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
@@ -72,11 +74,8 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """The user's call, for the error about a forgotten ``await``."""
 
     @abstractmethod
-    def open_wait(self, deadline: int | None) -> StoredWait:
-        """Return the form in which state stores the wait, with ``deadline``.
-
-        Without one, it identifies the wait.
-        """
+    def open_wait(self) -> StoredWait:
+        """Return the form in which state stores the wait, without times: it identifies the wait."""
 
     @abstractmethod
     def at_end_of_input(self, skips: bool) -> str | None:
@@ -125,12 +124,13 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     def deadline(self) -> int | None:
         """The time at which the wait ends by itself, in milliseconds since the epoch; None for never."""
         waits = self._step.run.waits
-        ends = [self.plan(), None if waits is None else waits.last_deadline]
+        ends = [self.timed().deadline, None if waits is None else waits.last_deadline]
         return min((at for at in ends if at is not None), default=None)
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    @override
+    def _result(self) -> Coroutine[Any, Any, Any]:
         self._used()
-        return self._value().__await__()
+        return self._value()
 
     def _used(self) -> None:
         """Remove the wait from the unawaited ones: it is awaited, or its id was read."""
@@ -181,7 +181,8 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     @property
     def wait_id(self) -> str:
         """The text that names the wait. Reading it here has no effect."""
-        run, number = self._step.run, self.number
+        run = self._step.run
+        number = self.number
         return wait_id(run.key_text, run.sequence_number, self._step.path, number.task, number.nth)
 
     @property
@@ -192,7 +193,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     @property
     def stored(self) -> StoredWait:
         """The form in which state stores the wait."""
-        return self.open_wait(self._deadline)
+        return self.timed()
 
     def leave_open(self) -> StoredWait:
         """Close the wait in memory because its run is suspended. Return the form in which state stores it.
@@ -203,15 +204,15 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self.gone = True
         return self.stored
 
-    def plan(self) -> int | None:
-        """Return the time at which the wait ends by itself, in milliseconds. It is computed once."""
-        if self._deadline is None:
-            self._deadline = self._waits.deadline(self.open_wait(None), self._seconds)
-        return self._deadline
+    def timed(self) -> StoredWait:
+        """Return the form in which state stores the wait, with its times. They are computed once."""
+        if self._timed is None:
+            self._timed = self._waits.timed(self.open_wait(), self._seconds)
+        return self._timed
 
     def begin(self) -> None:
         """Open the wait, or end it at once if its signal is there or its time has passed."""
-        self.plan()
+        self.timed()
         mailbox = self._waits.mailbox
         # Before `take`: a signal that comes now must find the wait.
         mailbox.open[self] = None
@@ -234,7 +235,9 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         # No signal follows, so the wait would never end.
         if mailbox.ended and (end := self.at_end_of_input(mailbox.skips)) is not None:
             return self._end_by(end)
-        now, deadline, last = mailbox.clock(), self._deadline, self._waits.last_deadline
+        now = mailbox.clock()
+        deadline = self.timed().deadline
+        last = self._waits.last_deadline
         if deadline is not None and now >= deadline:
             return self._end_by(TIMEOUT)
         if last is not None and now >= last:
@@ -243,9 +246,9 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         if ends:
             self._stop()
             least, most = LOOK_SECONDS
-            rest = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
+            delay_seconds = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
             loop = asyncio.get_running_loop()
-            self._timer = outside().run(loop.call_later, max(rest, 0.001), self.look, number + 1)
+            self._timer = outside().run(loop.call_later, max(delay_seconds, 0.001), self.look, number + 1)
 
     # -- its end ----------------------------------------------------------------------
 
@@ -278,13 +281,15 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._close()
         self.ended = True
         delivery = self._delivery
-        now, order = self._waits.mailbox.clock(), delivery.calls.end()
+        now = self._waits.mailbox.clock()
+        order = delivery.calls.end()
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
         delivery.resolve(delivery.end(self), record)
 
     def _keep(self, outcome: Outcome) -> None:
         """Record the end of the wait, with failures of calls that the action saw before it."""
-        calls, journal = self._delivery.calls, self._step.run.journal
+        calls = self._delivery.calls
+        journal = self._step.run.journal
         assert isinstance(journal, BufferedJournal)
         outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
@@ -306,6 +311,25 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return waits
 
 
+def check_may_wait(step: ActionRun, does: str) -> None:
+    """Check that the runs of an agent can be suspended.
+
+    Args:
+        step: The execution of an action.
+        does: What it does, for the error.
+
+    Raises:
+        ContextMisuseError: They cannot.
+    """
+    if step.run.waits is None and not step.shared.settings.may_wait:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} {does}, but its code was not expected to wait",
+            expected=f"an action that {does} itself, or in code of its own modules",
+            found="code that no action of the agent was seen to lead to",
+            fix="set the option run.may-suspend to true",
+        )
+
+
 def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Delivery:
     """Return the delivery of code that is about to wait, or raise if the code cannot wait.
 
@@ -317,13 +341,7 @@ def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Del
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    if step.run.waits is None and not step.shared.settings.may_wait:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, but its code was not expected to wait",
-            expected=f"an action that calls {called} itself, or in code of its own modules",
-            found="code that no action of the agent was seen to lead to",
-            fix="set the option run.may-suspend to true",
-        )
+    check_may_wait(step, f"calls {called}")
     if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
         raise ContextMisuseError(
             f"action {step.action.name!r} calls {called}, but is no async def",

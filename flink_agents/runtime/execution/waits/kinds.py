@@ -7,8 +7,10 @@ of it. If the action cancels the wait before that, other waits can take the sign
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from flink_agents.api.common.current import isolated
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -47,9 +49,9 @@ class Pause(DurableWait):
         """The user's call."""
         return f"ctx.sleep({self._seconds:g})"
 
-    def open_wait(self, deadline: int | None) -> StoredWait:
+    def open_wait(self) -> StoredWait:
         """Return the form in which state stores the pause."""
-        return StoredPause(self._step.path, self.number.task, self.number.nth, deadline)
+        return StoredPause(self._step.path, self.number.task, self.number.nth)
 
     def at_end_of_input(self, skips: bool) -> str | None:
         """Return the way in which the pause ends with the input."""
@@ -68,11 +70,14 @@ class WaitForSignal(DurableWait):
         seconds: The timeout; None for no limit.
         name: Name of the signal.
         fit: Checks and converts its value; None if any value will do.
+
+    Attributes:
+        request: The approval request that the signal answers, as state stores it; or None.
     """
 
     called = "ctx.wait_for_signal"
 
-    __slots__ = ("_fit", "_picked", "name")
+    __slots__ = ("_fit", "_picked", "name", "request")
 
     def __init__(
         self, step: ActionRun, delivery: Delivery, seconds: float | None, name: str, fit: Fit | None
@@ -81,6 +86,12 @@ class WaitForSignal(DurableWait):
         self.name = name
         self._fit = fit
         self._picked: StoredSignal | None = None
+        self.request: bytes | None = None
+
+    @property
+    def stored(self) -> StoredWait:
+        """The form in which state stores the wait."""
+        return replace(self.timed(), request=self.request)
 
     @property
     def what(self) -> str:
@@ -92,9 +103,9 @@ class WaitForSignal(DurableWait):
         """The user's call."""
         return f"ctx.wait_for_signal({self.name!r})"
 
-    def open_wait(self, deadline: int | None) -> StoredWait:
+    def open_wait(self) -> StoredWait:
         """Return the form in which state stores the wait."""
-        return StoredSignalWait(self._step.path, self.number.task, self.number.nth, deadline, self.name)
+        return StoredSignalWait(self._step.path, self.number.task, self.number.nth, name=self.name)
 
     def at_end_of_input(self, skips: bool) -> str | None:
         """Return the way in which the wait ends with the input. No signal follows that."""
@@ -108,8 +119,10 @@ class WaitForSignal(DurableWait):
         """End by a signal, if there is one for this wait. A signal that does not fit is rejected."""
         if self._is_closed:
             return False
-        waits, own, run = self._waits, self.wait_id, self.run
-        while (signal := waits.mailbox.pick(self.name, own, run)) is not None:
+        waits = self._waits
+        wait_id = self.wait_id
+        run = self.run
+        while (signal := waits.mailbox.pick(self.name, wait_id, run)) is not None:
             if (wrong := self._wrong(signal)) is not None:
                 waits.rejected.append((signal, wrong))
                 waits.mailbox.taken(signal)
@@ -139,28 +152,32 @@ class WaitForSignal(DurableWait):
                 fix="catch NoMoreSignalsError (flink_agents.api.errors) and continue without an answer; "
                 "or let the stream of signals have no end",
             )
+        # The wait may have ended before its timeout was removed from the code.
+        limit = "its timeout" if self._seconds is None else f"{self._seconds:g} s"
         raise SignalTimeoutError(
             f"action {self._step.action.name!r} has waited for {self.what} for long enough",
-            expected=f"a signal within {self._seconds:g} s",
+            expected=f"a signal within {limit}",
             found="none",
             fix="catch this and continue without it, or raise timeout=",
         )
 
     def _mismatch(self, recorded: Outcome) -> str | None:
-        other = super()._mismatch(recorded)
-        if other is None and isinstance(recorded, WaitRecord) and recorded.value is not None:
+        mismatch = super()._mismatch(recorded)
+        if mismatch is None and isinstance(recorded, WaitRecord) and recorded.value is not None:
             wrong = self._misfit(recorded.value)
             return None if wrong is None else f"{self.what} of another type: {wrong}"
-        return other
+        return mismatch
 
     def _learned(self) -> None:
-        signal, self._picked = self._picked, None
+        signal = self._picked
+        self._picked = None
         if signal is not None:
             self._waits.taken.append(signal.identity)
             self._waits.mailbox.taken(signal)
 
     def _give_back(self) -> None:
-        signal, self._picked = self._picked, None
+        signal = self._picked
+        self._picked = None
         if signal is not None:
             self._waits.mailbox.not_taken(signal)
 
@@ -181,7 +198,7 @@ class WaitForSignal(DurableWait):
     def _typed(self, value: bytes) -> Any:
         """Return a value as the type that the action waits for; raises if it does not fit."""
         decoded = self._step.shared.codec.decode(value)
-        return as_data(decoded if self._fit is None else self._fit(decoded))
+        return as_data(decoded if self._fit is None else isolated().run(self._fit, decoded))
 
 
 def pause_of(step: ActionRun, delivery: Delivery | None, seconds: float) -> Pause:
@@ -213,8 +230,8 @@ def signal_wait_of(
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    own = delivery_for(step, delivery, WaitForSignal.called)
-    return _noted(WaitForSignal(step, own, seconds, name, fit), step)
+    wait_delivery = delivery_for(step, delivery, WaitForSignal.called)
+    return _noted(WaitForSignal(step, wait_delivery, seconds, name, fit), step)
 
 
 def _noted(wait: W, step: ActionRun) -> W:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
+from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
@@ -61,11 +62,12 @@ class RunWaits:
     Args:
         mailbox: The signals of its key.
         open: The waits that were open when it was suspended.
-        left: The number of outputs and side outputs of each execution that have left already, by its path.
+        sent_counts: The number of outputs and side outputs that have left, by the path of their execution.
         failed: Failed attempts of the execution that waited, by its path.
         last_deadline: The deadline of all its waits, in milliseconds since the epoch; None for never.
         parts: The parts of the run if it is committed part by part; else None.
         ends_part: True if records say that a part of the run ended after them, so it must end again.
+        has_new_code: True if another submission of the job has suspended it, whose code may differ.
 
     Attributes:
         mailbox: The signals of its key.
@@ -78,6 +80,7 @@ class RunWaits:
         returned: Signals that it took before it was suspended, and that are free again. State lacks them.
         recorded: Identities and names of the signals among those that only the store knows of.
         rejected: Signals whose values do not fit, each with the reason.
+        outcomes: The outcomes of approval requests that its code has learned of, by the ids of requests.
         unawaited: Waits that were neither awaited nor read for their id, with their executions.
     """
 
@@ -85,18 +88,20 @@ class RunWaits:
         self,
         mailbox: ActiveMailbox,
         open: Iterable[StoredWait],
-        left: Mapping[str, tuple[int, int]],
+        sent_counts: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
         last_deadline: int | None = None,
         parts: RunParts | None = None,
         ends_part: bool = False,
+        has_new_code: bool = False,
     ) -> None:
         self.mailbox = mailbox
         self.last_deadline = last_deadline
         self.parts = parts
         self.ends_part = ends_part
-        self._deadlines = {replace(one, deadline=None): one.deadline for one in open}
-        self._left = left
+        self._open = {wait.identity: wait for wait in open}
+        self._has_new_code = has_new_code
+        self._left = sent_counts
         self.failed = failed
         self.put: dict[str, tuple[int, int]] = {}
         self._final: dict[str, tuple[int, int]] = {}
@@ -104,6 +109,7 @@ class RunWaits:
         self.returned: list[StoredSignal] = []
         self.recorded: list[tuple[str, str | None]] = []
         self.rejected: list[tuple[StoredSignal, str]] = []
+        self.outcomes: dict[str, ApprovalOutcome] = {}
         self.unawaited: dict[object, Delivery] = {}
 
     @property
@@ -111,21 +117,39 @@ class RunWaits:
         """True if the run may be suspended. At the end of the input, it waits in memory."""
         return self.ends_part or not self.mailbox.ended
 
-    def deadline(self, wait: StoredWait, seconds: float | None) -> int | None:
-        """Return the time at which a wait ends by itself, in milliseconds. A resumed wait keeps its deadline.
+    def timed(self, wait: StoredWait, seconds: float | None) -> StoredWait:
+        """Return a wait with its start and its deadline.
+
+        A resumed wait keeps both. If the code may have changed, its timeout decides, from the start of the
+        wait: people add one to end runs that wait for too long.
 
         Args:
-            wait: The wait, without a deadline.
+            wait: The wait, without times.
             seconds: The timeout; None for no limit.
         """
-        if wait in self._deadlines:
-            return self._deadlines[wait]
-        return None if seconds is None else self.mailbox.clock() + max(0, -int(-seconds * 1000 // 1))
+        now = self.mailbox.clock()
+        stored = self._open.get(wait)
+        if stored is None:
+            return replace(wait, began=now, deadline=_after(now, seconds))
+        if not self._has_new_code:
+            return replace(wait, began=stored.began, deadline=stored.deadline)
+        if stored.began is not None:
+            return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
+        # An earlier version of this package has not stored the start.
+        is_unchanged = seconds is not None and stored.deadline is not None
+        return replace(wait, began=now, deadline=stored.deadline if is_unchanged else _after(now, seconds))
+
+    def add_counted(self, path: str, count: int) -> None:
+        """Count further side outputs that leave under a path, none of which leaves again."""
+        _, side_before = self.put.get(path, self._left.get(path, (0, 0)))
+        self.put[path] = 0, side_before + count
 
     def give_back(self, outcomes: Iterable[Outcome]) -> None:
         """Release the signals that ended waits of an execution, because its outcomes are void."""
-        taken = [one for one in outcomes if isinstance(one, WaitRecord) and one.end == SIGNAL]
-        for signal in self.mailbox.put_back(taken):
+        wait_records = [
+            outcome for outcome in outcomes if isinstance(outcome, WaitRecord) and outcome.end == SIGNAL
+        ]
+        for signal in self.mailbox.put_back(wait_records):
             if signal.identity in self.taken:
                 self.taken.remove(signal.identity)
             else:
@@ -138,10 +162,12 @@ class RunWaits:
 
         A dead letter replaces all outputs of its execution, so it has a separate counter.
         """
-        letters = [one for one in side if one[0] == DEAD_LETTER_TAG]
+        letters = [side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG]
         if letters and path[-1:] != _LETTER:
-            own = self.put_out(path, outputs, [one for one in side if one[0] != DEAD_LETTER_TAG])
-            return own[0], own[1] + self.put_out(path + _LETTER, [], letters)[1]
+            new_outputs = self.put_out(
+                path, outputs, [side_output for side_output in side if side_output[0] != DEAD_LETTER_TAG]
+            )
+            return new_outputs[0], new_outputs[1] + self.put_out(path + _LETTER, [], letters)[1]
         outputs_before, side_before = self.put.get(path, (0, 0))
         self.put[path] = outputs_before + len(outputs), side_before + len(side)
         outputs_left, side_left = self._left.get(path, (0, 0))
@@ -174,13 +200,20 @@ class RunWaits:
         """Return the number of outputs of each execution that have left if the run is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
-            before = counts.get(path, (0, 0))
-            counts[path] = max(outputs, before[0]), max(side, before[1])
+            previous_counts = counts.get(path, (0, 0))
+            counts[path] = max(outputs, previous_counts[0]), max(side, previous_counts[1])
         return {path: both for path, both in counts.items() if both != (0, 0)}
+
+
+def _after(began: int, seconds: float | None) -> int | None:
+    """Return the end of a timeout in milliseconds, rounded up; None for no limit."""
+    return None if seconds is None else began + max(0, -int(-seconds * 1000 // 1))
 
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
     """Return the events of an execution that leave the agent."""
     routes = step.shared.code.routes
-    found = [(routes.of(event), event) for event in step.sent]
-    return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]
+    routed_events = [(routes.of(event), event) for event in step.sent]
+    return [
+        cast("OutputEvent", event) for route, event in routed_events if route is not None and route.leaves
+    ]

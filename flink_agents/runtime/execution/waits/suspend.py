@@ -28,10 +28,11 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
     delivery = step.delivery
     if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
         return
-    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
+    step.suspended = [wait.leave_open() for wait in delivery.waits if isinstance(wait, DurableWait)]
     # Outputs from here on come from code that handles the cancellation, and are dropped.
     step.put = len(step.sent), len(step.side or ())
-    journal, calls = step.run.journal, delivery.calls
+    journal = step.run.journal
+    calls = delivery.calls
     assert isinstance(journal, BufferedJournal)
     if calls.unrecorded:
         # The action has seen these outcomes. A replay needs them to come to the same place.

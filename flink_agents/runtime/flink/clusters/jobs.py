@@ -47,17 +47,17 @@ class ClusterJob:
         return self.state in ENDED
 
 
-def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
+def jobs_of(rest_client: ClusterRest) -> list[ClusterJob]:
     """Return the jobs that a cluster knows, the newest first.
 
     Raises:
         ClusterError: The cluster does not answer, or rejects the request.
     """
-    found = sorted(jobs_in(rest.get), key=lambda job: -job["start-time"])
-    return [ClusterJob(job["jid"], job["name"], job["state"]) for job in found]
+    jobs = sorted(jobs_in(rest_client.get), key=lambda job: -job["start-time"])
+    return [ClusterJob(job["jid"], job["name"], job["state"]) for job in jobs]
 
 
-def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
+def last_failure(rest_client: ClusterRest, job: ClusterJob) -> str | None:
     """Return the failure that a job last restarted from, or that ended it, in one line, or None.
 
     A job that has finished, or that a user cancelled, has none, because it needs no action. A job that
@@ -66,7 +66,7 @@ def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
     if job.state == "FINISHED":
         return None
     try:
-        news = JobFollower(rest, job.id, job.name).look()
+        news = JobFollower(rest_client, job.id, job.name).look()
     except ClusterError:
         return None
     if news.failure is not None:
@@ -84,37 +84,46 @@ def shown_state(job: ClusterJob, failure: str | None) -> str:
     return FAILED if job.state == "CANCELED" and failure is not None else job.state
 
 
-def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:
+def find_job(rest_client: ClusterRest, job: str | None) -> ClusterJob:
     """Return the job with a name or an id; if none is given, the only running job.
 
     Raises:
         UnknownJobError: There is no such job, or more than one.
         ClusterError: The cluster does not answer, or rejects the request.
     """
-    running = [one for one in jobs_of(rest) if not one.ended]
-    found = [one for one in running if job is None or job == one.name or one.id.startswith(job.lower())]
-    if len(found) == 1:
-        return found[0]
+    running = [cluster_job for cluster_job in jobs_of(rest_client) if not cluster_job.ended]
+    # Each id starts with the empty text, as of a variable that is not set.
+    start = job.lower() if job else None
+    matches = [
+        cluster_job
+        for cluster_job in running
+        if job is None or job == cluster_job.name or (start and cluster_job.id.startswith(start))
+    ]
+    if len(matches) == 1:
+        return matches[0]
     if job is None:
         message = (
             "no job is running" if not running else f"{len(running)} jobs are running, and none was named"
         )
     else:
-        message = f"{'no' if not found else 'more than one'} running job matches {job!r}"
+        message = f"{'no' if not matches else 'more than one'} running job matches {job!r}"
     raise UnknownJobError(
-        f"{message} on the cluster at {rest.address}",
+        f"{message} on the cluster at {rest_client.address}",
         expected="the id or the name of one of them" if running else "a running job",
-        found="; ".join(f"{one.id} {one.name!r} {one.state}" for one in running) or None,
+        found="; ".join(
+            f"{cluster_job.id} {cluster_job.name!r} {cluster_job.state}" for cluster_job in running
+        )
+        or None,
     )
 
 
 def stop_with_savepoint(
-    rest: ClusterRest, job: ClusterJob, directory: str | None = None, drain: bool = False
+    rest_client: ClusterRest, job: ClusterJob, directory: str | None = None, drain: bool = False
 ) -> str:
     """Stop a job with a savepoint, wait for its end, and return the path of the savepoint.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         job: The job.
         directory: Directory or URL of the savepoint. Default: the cluster's setting.
         drain: True to fire windows and timers of event time first, for a job that is
@@ -127,10 +136,10 @@ def stop_with_savepoint(
     body: dict[str, Any] = {"drain": drain}
     if directory is not None:
         body["targetDirectory"] = directory
-    trigger = rest.post(f"/jobs/{job.id}/stop", body)["request-id"]
+    trigger = rest_client.post(f"/jobs/{job.id}/stop", body)["request-id"]
 
     def completed() -> dict[str, Any] | None:
-        answer = rest.get(f"/jobs/{job.id}/savepoints/{trigger}")
+        answer = rest_client.get(f"/jobs/{job.id}/savepoints/{trigger}")
         return answer["operation"] if answer["status"]["id"] == "COMPLETED" else None
 
     operation = _wait(completed, SAVEPOINT_SECONDS)
@@ -142,7 +151,7 @@ def stop_with_savepoint(
             fix="pass a directory that JobManager and TaskManagers share as --savepoint-dir. The job keeps "
             "running; 'flink-agents cancel' ends it without its state",
         )
-    wait_for_end(rest, job)
+    wait_for_end(rest_client, job)
     return operation["location"]
 
 
@@ -159,15 +168,15 @@ class RetainedCheckpoint:
     time: str
 
 
-def retained_checkpoint(rest: ClusterRest, job: ClusterJob) -> RetainedCheckpoint | None:
+def retained_checkpoint(rest_client: ClusterRest, job: ClusterJob) -> RetainedCheckpoint | None:
     """Return the last checkpoint of a job, if Flink retains it on cancellation; None if not.
 
     Raises:
         ClusterError: The cluster does not answer, or rejects the request.
     """
     try:
-        external = rest.get(f"/jobs/{job.id}/checkpoints/config").get("externalization", {})
-        last = (rest.get(f"/jobs/{job.id}/checkpoints").get("latest") or {}).get("completed")
+        external = rest_client.get(f"/jobs/{job.id}/checkpoints/config").get("externalization", {})
+        last = (rest_client.get(f"/jobs/{job.id}/checkpoints").get("latest") or {}).get("completed")
     except ClusterError as error:
         if (error.found or "").startswith("404"):
             # A job without checkpoints has neither.
@@ -182,31 +191,31 @@ def retained_checkpoint(rest: ClusterRest, job: ClusterJob) -> RetainedCheckpoin
     return RetainedCheckpoint(last["external_path"], at.isoformat(" ", "seconds"))
 
 
-def last_checkpoint(rest: ClusterRest, job_id: str) -> str | None:
+def last_checkpoint(rest_client: ClusterRest, job_id: str) -> str | None:
     """Return the path of the last checkpoint of a job; None if it has none.
 
     Raises:
         ClusterError: The cluster does not answer, or rejects the request.
     """
-    last = (rest.get(f"/jobs/{job_id}/checkpoints").get("latest") or {}).get("completed") or {}
+    last = (rest_client.get(f"/jobs/{job_id}/checkpoints").get("latest") or {}).get("completed") or {}
     place = last.get("external_path") or ""
     # For a checkpoint without a path, Flink returns words in angle brackets.
     return place if ":/" in place else None
 
 
-def cancel(rest: ClusterRest, job: ClusterJob) -> None:
+def cancel(rest_client: ClusterRest, job: ClusterJob) -> None:
     """Cancel a job without a savepoint, and wait for its end.
 
     Raises:
         ClusterError: The cluster does not answer, or rejects the request.
     """
-    rest.patch(f"/jobs/{job.id}?mode=cancel")
-    wait_for_end(rest, job)
+    rest_client.patch(f"/jobs/{job.id}?mode=cancel")
+    wait_for_end(rest_client, job)
 
 
-def wait_for_end(rest: ClusterRest, job: ClusterJob) -> None:
+def wait_for_end(rest_client: ClusterRest, job: ClusterJob) -> None:
     """Wait until a job has ended in any way."""
-    _wait(lambda: rest.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS)
+    _wait(lambda: rest_client.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS)
 
 
 def innermost(java_text: str) -> str:
@@ -217,9 +226,9 @@ def innermost(java_text: str) -> str:
 
 def _wait(condition: Callable[[], Any], seconds: float) -> Any:
     deadline = time.monotonic() + seconds
-    while (found := condition()) is None and time.monotonic() < deadline:
+    while (result := condition()) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    return found
+    return result
 
 
 MOST_SHOWN = 3
@@ -228,27 +237,31 @@ MOST_SHOWN = 3
 _METRIC = re.compile(r"\.flink_agents\.(?P<agent>.+)\.runtime\.dead_letters\.(?P<reason>\w+@.*)$")
 
 
-def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
+def dead_letters(rest_client: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
     """Return the number of dead letters for each reason, by agent. Numbers that Flink lacks are left out.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         job_id: The job.
     """
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     with suppress(ClusterError, KeyError, TypeError):
-        for vertex in rest.get(f"/jobs/{job_id}")["vertices"]:
+        for vertex in rest_client.get(f"/jobs/{job_id}")["vertices"]:
             path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-            wanted = [one["id"] for one in rest.get(path) if _METRIC.search(one["id"])]
+            wanted = [
+                listed_metric["id"]
+                for listed_metric in rest_client.get(path)
+                if _METRIC.search(listed_metric["id"])
+            ]
             if not wanted:
                 continue
             # Flink would take a name with a comma for two names, so that number is left out.
             names = ",".join(quote(name, safe="") for name in wanted if "," not in name)
-            for total in rest.get(f"{path}?get={names}&agg=sum"):
+            for total in rest_client.get(f"{path}?get={names}&agg=sum"):
                 metric = _METRIC.search(total["id"])
                 if metric is not None and total["sum"]:
-                    found.setdefault(metric["agent"], Counter())[metric["reason"]] += int(total["sum"])
-    return found
+                    counts.setdefault(metric["agent"], Counter())[metric["reason"]] += int(total["sum"])
+    return counts
 
 
 def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
@@ -259,8 +272,8 @@ def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
 def reasons_text(reasons: Counter[str]) -> str:
     """Return a number of dead letters with the most frequent reasons, in one line."""
     shown = [f"{count} by {_described(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
-    others = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
-    shown += [f"{others} by others"] if others else []
+    other_count = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
+    shown += [f"{other_count} by others"] if other_count else []
     return f"{reasons.total()} dead letters: {', '.join(shown)}"
 
 

@@ -46,12 +46,12 @@ Say = Callable[[str], None]
 
 
 def run_on_cluster(
-    rest: ClusterRest, request: JobRequest, say: Say, show: Say, outputs: bool = True
+    rest_client: ClusterRest, request: JobRequest, say: Say, show: Say, outputs: bool = True
 ) -> str | None:
     """Submit a job, and report its progress until it has ended.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         request: The job to submit.
         say: Gets the reports.
         show: Gets the output of the script and, with ``outputs``, of the TaskManagers.
@@ -66,16 +66,16 @@ def run_on_cluster(
         SubmissionError: The script ended before it submitted a job, or failed after its last one.
         JobFailedError: The job failed.
     """
-    rest.get("/overview")
+    rest_client.get("/overview")
     log = new_log(f"run {request.script.stem}")
-    printed = _TaskOutput(rest, show) if outputs and not request.detached else None
-    submission = Submission(request, rest.host_and_port, log, show)
+    printed = _TaskOutput(rest_client, show) if outputs and not request.detached else None
+    submission = Submission(request, rest_client.host_and_port, log, show)
     state: str | None = None
     try:
         while (job_id := submission.jobs.get()) is not None:
-            say(f"job {job_id}: submitted to {rest.address}")
+            say(f"job {job_id}: submitted to {rest_client.address}")
             if not request.detached:
-                state = _Following(rest, job_id, say, printed).to_the_end()
+                state = _Following(rest_client, job_id, say, printed).to_the_end()
     except BaseException:
         submission.kill()
         raise
@@ -198,12 +198,12 @@ class _TaskOutput:
     """The standard output of TaskManagers, from now on.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         show: Gets the lines.
     """
 
-    def __init__(self, rest: ClusterRest, show: Say) -> None:
-        self._rest = rest
+    def __init__(self, rest_client: ClusterRest, show: Say) -> None:
+        self._rest = rest_client
         self._show = show
         self._shown: dict[str, int] = {}
         self._due = 0.0
@@ -217,7 +217,9 @@ class _TaskOutput:
 
     def _read(self, show: bool) -> None:
         with suppress(ClusterError, KeyError, TypeError):
-            for manager in [one["id"] for one in self._rest.get("/taskmanagers")["taskmanagers"]]:
+            for manager in [
+                taskmanager["id"] for taskmanager in self._rest.get("/taskmanagers")["taskmanagers"]
+            ]:
                 with suppress(ClusterError):
                     text = self._rest.text(f"/taskmanagers/{manager}/stdout")
                     if len(text) <= MAX_OUTPUT_BYTES:

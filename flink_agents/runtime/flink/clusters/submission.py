@@ -151,9 +151,9 @@ class Submission:
     def _take(self, line: str) -> None:
         if (caused := _CAUSED_BY.match(line)) is not None:
             self.cause = caused[1]
-        found = _SUBMITTED.search(line)
-        if found is not None:
-            self.jobs.put(found[1])
+        match = _SUBMITTED.search(line)
+        if match is not None:
+            self.jobs.put(match[1])
         elif line.startswith(_TRACEBACK):
             self.traceback = [line]
         elif self.traceback:
@@ -183,8 +183,8 @@ def check_savepoint(place: str, cluster: str) -> None:
     path = Path(unquote(url.path))
     if path.is_file() or (path / METADATA).is_file():
         return
-    parent = next((one for one in (path, *path.parents) if one.is_dir()), path)
-    names = sorted(one.name for one in parent.iterdir()) if parent.is_dir() else []
+    parent = next((candidate for candidate in (path, *path.parents) if candidate.is_dir()), path)
+    names = sorted(child.name for child in parent.iterdir()) if parent.is_dir() else []
     savepoints = [name for name in names if (parent / name / METADATA).is_file()]
     shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
     missing = path.relative_to(parent).parts

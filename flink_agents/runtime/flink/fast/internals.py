@@ -9,16 +9,33 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Generator, Iterable
-from types import FrameType
 from typing import Any
 
 from pyflink.datastream import RuntimeContext
 from pyflink.version import __version__ as pyflink_version
 
+from flink_agents.runtime.flink.fast.reflection import (
+    Unfit,
+    class_name,
+    field_of,
+    field_value,
+    find_caller,
+    method_of,
+    read_attribute,
+    task_environment,
+    task_of,
+)
 from flink_agents.runtime.flink.values.placeholders import not_none
-from flink_agents.runtime.state.keyed_state import DELAYED_STATE, PENDING_STATE, UNPRUNED_STATE, Timers
+from flink_agents.runtime.state.keyed_state import (
+    DELAYED_STATE,
+    JOURNALS_STATE,
+    PENDING_STATE,
+    POSITION,
+    POSITIONS_STATE,
+    UNPRUNED_STATE,
+    Timers,
+)
 
 VERSIONS = ("2.3.",)
 """Supported versions of PyFlink, by prefix."""
@@ -33,10 +50,6 @@ SOURCE_OPERATOR = "org.apache.flink.streaming.api.operators.SourceOperator"
 COORDINATOR = "subtaskCheckpointCoordinator"
 NO_CHECKPOINT = -1
 COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
-
-
-class Unfit(Exception):
-    """A part differs from its known shape; the message names it."""
 
 
 def check_version() -> None:
@@ -67,30 +80,30 @@ class FlinkKeys:
 
     def __init__(self, context: RuntimeContext) -> None:
         check_version()
-        python: Any = _attribute(context, "_keyed_state_backend")
-        self._context: Any = _attribute(python, "_function_context")
-        backend: Any = _attribute(python, "_keyed_state_backend")
-        kind = _class_name(backend).rpartition(".")[2]
+        python: Any = read_attribute(context, "_keyed_state_backend")
+        self._context: Any = read_attribute(python, "_function_context")
+        backend: Any = read_attribute(python, "_keyed_state_backend")
+        kind = class_name(backend).rpartition(".")[2]
         if kind not in BACKENDS:
             raise Unfit(f"the keyed state backend is {kind}, and only {', '.join(BACKENDS)} are known")
         self._backend = backend
-        self.text: Callable[[], str] = _attribute(self._context, "get_current_key")
-        self.current_key: Callable[[], Any] = _method(backend, "getCurrentKey")
-        self.switch: Callable[[Any], None] = _method(backend, "setCurrentKey")
-        self._get_keys = _method(backend, "getKeys")
+        self.text: Callable[[], str] = read_attribute(self._context, "get_current_key")
+        self.current_key: Callable[[], Any] = method_of(backend, "getCurrentKey")
+        self.switch: Callable[[Any], None] = method_of(backend, "setCurrentKey")
+        self._get_keys = method_of(backend, "getKeys")
 
     @property
     def timers(self) -> Timers:
         """Timers of the current key."""
-        return JavaTimers(_attribute(self._context.timer_service(), "_j_timer_service"))
+        return JavaTimers(read_attribute(self._context.timer_service(), "_j_timer_service"))
 
     def waiting(self) -> list[tuple[str, Any]]:
         """Return canonical string and key of all keys that have inputs in state."""
-        found: list[tuple[str, Any]] = []
+        keys: list[tuple[str, Any]] = []
         for key in self._keys_of(PENDING_STATE):
             self.switch(key)
-            found.append((self.text(), key))
-        return found
+            keys.append((self.text(), key))
+        return keys
 
     def unpruned(self) -> list[Any]:
         """Return all keys whose records have to be pruned."""
@@ -123,12 +136,60 @@ class JavaTimers:
     """
 
     def __init__(self, service: Any) -> None:
-        self.current_watermark: Callable[[], int] = _method(service, "currentWatermark")
-        self.register_processing_time_timer: Callable[[int], None] = _method(
+        self.current_watermark: Callable[[], int] = method_of(service, "currentWatermark")
+        self.register_processing_time_timer: Callable[[int], None] = method_of(
             service, "registerProcessingTimeTimer"
         )
-        self.register_event_time_timer: Callable[[int], None] = _method(service, "registerEventTimeTimer")
-        self.delete_event_time_timer: Callable[[int], None] = _method(service, "deleteEventTimeTimer")
+        self.register_event_time_timer: Callable[[int], None] = method_of(service, "registerEventTimeTimer")
+        self.delete_event_time_timer: Callable[[int], None] = method_of(service, "deleteEventTimeTimer")
+
+
+# -- state of the operator ------------------------------------------------------------------
+
+
+class FlinkOperatorState:
+    """The state ``journals`` of the operator (``slots.OperatorSlot``).
+
+    It is a broadcast state: after a change of the parallelism, each subtask gets one of the copies. Subtasks
+    that have finished do not prevent checkpoints, as they would with a union state. The copies differ in
+    their positions, so that a list has these as well: Flink hands out all of its items.
+
+    Args:
+        context: The runtime context of the operator.
+
+    Raises:
+        Unfit: A part is missing or unknown.
+    """
+
+    def __init__(self, context: RuntimeContext) -> None:
+        check_version()
+        find: Any = importlib.import_module("pemja").findClass
+        text = find("org.apache.flink.api.common.typeutils.base.StringSerializer").INSTANCE
+        copies = find("org.apache.flink.api.common.state.MapStateDescriptor")(JOURNALS_STATE, text, text)
+        positions = find("org.apache.flink.api.common.state.ListStateDescriptor")(POSITIONS_STATE, text)
+        backend = method_of(_keyed_operator(context), "getOperatorStateBackend")()
+        self._copies = method_of(backend, "getBroadcastState")(copies)
+        self._positions = method_of(backend, "getListState")(positions)
+        self._put: Callable[[str, str], None] = method_of(self._copies, "put")
+        self._update: Callable[[list[str]], None] = method_of(self._positions, "update")
+
+    def put(self, name: str, value: bytes) -> None:
+        """Set the bytes under a name."""
+        text = value.decode("latin-1")
+        self._put(name, text)
+        if name == POSITION:
+            self._update([text])
+
+    def items(self) -> list[tuple[str, bytes]]:
+        """Return all entries, with the positions of all subtasks that this one continues."""
+        iterator = self._copies.entries().iterator()
+        entries = []
+        while iterator.hasNext():
+            entry = iterator.next()
+            entries.append((entry.getKey(), entry.getValue()))
+        # Pemja makes a list of Python out of one of Java.
+        entries += [(POSITION, position) for position in self._positions.get()]
+        return [(str(name), str(text).encode("latin-1")) for name, text in entries]
 
 
 # -- outputs --------------------------------------------------------------------------------
@@ -146,18 +207,12 @@ class TimestampCollector:
 
     def __init__(self, context: RuntimeContext) -> None:
         check_version()
-        inner: Any = _attribute(
-            _attribute(_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
-        )
-        if _class_name(inner) != f"{OPERATOR}$ContextImpl":
-            raise Unfit(f"the context is a {_class_name(inner)}")
-        self._operator = _field(inner, "this$0").get(inner)
-        if _class_name(self._operator) != OPERATOR:
-            raise Unfit(f"the operator is a {_class_name(self._operator)}")
-        self._field = _field(self._operator, "collector")
+        inner = _keyed_context(context)
+        self._operator = _keyed_operator(context)
+        self._field = field_of(self._operator, "collector")
         if str(self._field.getType().getName()) != COLLECTOR:
             raise Unfit(f"the collector is a {self._field.getType().getName()}")
-        self.timestamp: Callable[[], int] = _method(inner, "timestamp")
+        self.timestamp: Callable[[], int] = method_of(inner, "timestamp")
 
     def collect(self, output: Any) -> None:
         """Emit an output, in the bytes that Flink uses for it."""
@@ -169,10 +224,15 @@ class TimestampCollector:
         self._made()
         self.erase_timestamp()
 
+    def flush_of_task(self) -> Callable[[], None]:
+        """Return a function that sends all buffered outputs of the operator's task to their readers."""
+        task = method_of(self._operator, "getContainingTask")()
+        return method_of(field_value(task, "operatorChain"), "flushOutputs")
+
     def _made(self) -> None:
         # The operator creates it after its function was opened.
         java = self._field.get(self._operator)
-        self.collect, self.erase_timestamp = _method(java, "collect"), _method(java, "eraseTimestamp")  # type: ignore[method-assign]
+        self.collect, self.erase_timestamp = method_of(java, "collect"), method_of(java, "eraseTimestamp")  # type: ignore[method-assign]
 
 
 # -- calls ----------------------------------------------------------------------------------
@@ -196,27 +256,27 @@ class KeyedOperation:
         from pyflink.fn_execution.datastream.embedded import operations as functions
         from pyflink.fn_execution.embedded import converters, operations
 
-        self._operation: Any = _caller(operations.OneInputFunctionOperation)
-        main: Any = _attribute(self._operation, "_main_operation")
+        self._operation: Any = find_caller(operations.OneInputFunctionOperation)
+        main: Any = read_attribute(self._operation, "_main_operation")
         if (
-            _attribute(self._operation, "_chained_operations")
+            read_attribute(self._operation, "_chained_operations")
             or type(main) is not functions.OneInputOperation
         ):
             raise Unfit("the function is chained to others")
         if {"process_element", "on_timer"} & {*vars(self._operation), *vars(main)}:
             raise Unfit("the operation has been changed already")
-        closed = inspect.getclosurevars(_attribute(main, "_process_element_func")).nonlocals
+        closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
         if getattr(closed.get("process_element"), "__self__", None) is not function:
             raise Unfit("the operation calls another function")
         self._side = inspect.getclosurevars(closed["process_func"]).nonlocals.get("side_output_context")
-        of: Any = _attribute(self._operation, "_input_data_converter")
+        of: Any = read_attribute(self._operation, "_input_data_converter")
         if type(of) is not converters.RowDataConverter or len(of._field_data_converters) != 2:
             raise Unfit(f"the input comes from a {type(of).__name__}")
         key, record = of._field_data_converters
         if type(key) is not converters.IdentityDataConverter:
             raise Unfit(f"the key comes from a {type(key).__name__}")
         self._record_of: Callable[[Any], Any] = record.to_internal
-        to: Any = _attribute(self._operation, "_output_data_converter")
+        to: Any = read_attribute(self._operation, "_output_data_converter")
         self._to_external: Callable[[Any], Any] = to.to_external
         self._pickles = type(to) is converters.PickleDataConverter
         pemja: Any = importlib.import_module("pemja")
@@ -231,7 +291,7 @@ class KeyedOperation:
             collector: Flink's collector.
             tags: Ids of the side outputs by tag.
         """
-        to_side = None if self._side is None else _attribute(self._side, "collect")
+        to_side = None if self._side is None else read_attribute(self._side, "collect")
         # Flink converts a result that is not pickled once more, as it iterates over it.
         return Outlet(collector if self._pickles else None, self._to_external, to_side, tags)
 
@@ -245,18 +305,20 @@ class KeyedOperation:
             on_timer: Gets the time of the timer.
             outlet: Takes outputs.
         """
-        record_of, nothing, rest = self._record_of, self._nothing, outlet.rest
+        record_of = self._record_of
+        nothing = self._nothing
+        emit_waiting = outlet.rest
 
         def process_element(row: Any) -> Any:
             key, record = row[1]
             more = process(key, record_of(record))
             if more is not None:
                 return more
-            return rest() if outlet.waiting else nothing
+            return emit_waiting() if outlet.waiting else nothing
 
         def fire(timestamp: int) -> Any:
             on_timer(timestamp)
-            return rest() if outlet.waiting else nothing
+            return emit_waiting() if outlet.waiting else nothing
 
         self._operation.process_element = process_element
         self._operation.on_timer = fire
@@ -301,7 +363,8 @@ class Outlet:
 
     def rest(self) -> Generator[Any, None, None]:
         """Return the iterator for Flink."""
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting
+        self.waiting = []
         yield from waiting
 
 
@@ -323,7 +386,35 @@ def emit_watermark(timestamp: int) -> None:
     operator = _plain_operator()
     pemja: Any = importlib.import_module("pemja")
     watermark = pemja.findClass("org.apache.flink.streaming.api.watermark.Watermark")(timestamp)
-    _method(_field(operator, "output").get(operator), "emitWatermark")(watermark)
+    method_of(field_of(operator, "output").get(operator), "emitWatermark")(watermark)
+
+
+def replace_valve(context: RuntimeContext, name: str, java: str, *arguments: Any) -> None:
+    """Replace the valve that combines the watermarks of the inputs of a function's task.
+
+    Call it when the function is opened: no input has been read by then.
+
+    Args:
+        context: The runtime context of the function.
+        name: The valve's class.
+        java: The text of the class, whose constructor takes the number of input channels and ``arguments``.
+        *arguments: The further arguments of the constructor.
+
+    Raises:
+        Unfit: A part is missing or unknown.
+    """
+    check_version()
+    pemja: Any = importlib.import_module("pemja")
+    task = task_of(context)
+    stream = field_value(field_value(task, "inputProcessor"), "input")
+    field = field_of(stream, "statusWatermarkValve")
+    loader = method_of(task, "getUserCodeClassLoader")()
+    kind = pemja.findClass("org.apache.flink.table.runtime.generated.CompileUtils").compile(
+        loader, name, java
+    )
+    channels = method_of(field_value(stream, "checkpointedInputGate"), "getNumberOfInputChannels")()
+    # Pemja passes a tuple as Java's array.
+    field.set(stream, kind.getConstructors()[0].newInstance((channels, *arguments)))
 
 
 class OwnSource:
@@ -334,11 +425,11 @@ class OwnSource:
     """
 
     def __init__(self) -> None:
-        task = _method(_plain_operator(), "getContainingTask")()
-        source = _field(task, "mainOperator").get(task)
-        if _class_name(source) != SOURCE_OPERATOR:
-            raise Unfit(f"the task starts with a {_class_name(source)}")
-        self._stop = _method(source, "stop")
+        task = method_of(_plain_operator(), "getContainingTask")()
+        source = field_of(task, "mainOperator").get(task)
+        if class_name(source) != SOURCE_OPERATOR:
+            raise Unfit(f"the task starts with a {class_name(source)}")
+        self._stop = method_of(source, "stop")
 
     def finish(self) -> None:
         """End the source like a bounded one; only for the thread of its task."""
@@ -351,12 +442,12 @@ def _plain_operator() -> Any:
     check_version()
     from pyflink.fn_execution.embedded import operations
 
-    main: Any = _attribute(_caller(operations.OneInputFunctionOperation), "_main_operation")
-    closed = inspect.getclosurevars(_attribute(main, "_process_element_func")).nonlocals
-    inner: Any = _attribute(closed.get("function_context"), "_j_context")
-    if _class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
-        raise Unfit(f"the context is a {_class_name(inner)}")
-    return _field(inner, "this$0").get(inner)
+    main: Any = read_attribute(find_caller(operations.OneInputFunctionOperation), "_main_operation")
+    closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
+    inner: Any = read_attribute(closed.get("function_context"), "_j_context")
+    if class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
+        raise Unfit(f"the context is a {class_name(inner)}")
+    return field_of(inner, "this$0").get(inner)
 
 
 # -- checkpoints ----------------------------------------------------------------------------
@@ -377,11 +468,11 @@ class Barriers:
 
     def __init__(self, context: RuntimeContext) -> None:
         check_version()
-        environment = _value(_attribute(context, "_runtime_context"), "taskEnvironment")
-        restored = _method(_method(environment, "getTaskStateManager")(), "getRestoreCheckpointId")()
+        environment = task_environment(context)
+        restored = method_of(method_of(environment, "getTaskStateManager")(), "getRestoreCheckpointId")()
         self._restored = int(restored.get()) if restored.isPresent() else NO_CHECKPOINT
-        coordinator = _value(_value(_value(environment, "containingTask"), "invokable"), COORDINATOR)
-        self._coordinator, self._last = coordinator, _field(coordinator, "lastCheckpointId")
+        coordinator = field_value(task_of(context), COORDINATOR)
+        self._coordinator, self._last = coordinator, field_of(coordinator, "lastCheckpointId")
         self.passed()
 
     def passed(self) -> int:
@@ -389,50 +480,23 @@ class Barriers:
         return max(int(self._last.get(self._coordinator)), self._restored)
 
 
-# -- reflection ------------------------------------------------------------------------------
+# -- the task and its operator ------------------------------------------------------------------------------
 
 
-def _caller(kind: type) -> Any:
-    """Return the object of a class whose method has called the present one."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        found = frame.f_locals.get("self")
-        if type(found) is kind:
-            return found
-        frame = frame.f_back
-    raise Unfit(f"no {kind.__name__} has opened the function")
+def _keyed_context(context: RuntimeContext) -> Any:
+    """Return Flink's context of the calls of a keyed function."""
+    inner: Any = read_attribute(
+        read_attribute(read_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
+    )
+    if class_name(inner) != f"{OPERATOR}$ContextImpl":
+        raise Unfit(f"the context is a {class_name(inner)}")
+    return inner
 
 
-def _attribute(owner: Any, name: str) -> Any:
-    found = getattr(owner, name, None)
-    if found is None:
-        raise Unfit(f"{type(owner).__name__} has no {name}")
-    return found
-
-
-def _class_name(java: Any) -> str:
-    return str(java.getClass().getName())
-
-
-def _method(java: Any, name: str) -> Any:
-    try:
-        return getattr(java, name)
-    except (AttributeError, SystemError):  # Pemja sets no error for a missing member.
-        raise Unfit(f"{_class_name(java)} has no method {name}") from None
-
-
-def _field(java: Any, name: str) -> Any:
-    """Return a field of a Java object, of its class or a base class."""
-    kind = java.getClass()
-    while kind is not None:
-        for field in kind.getDeclaredFields():
-            if str(field.getName()) == name:
-                field.setAccessible(True)
-                return field
-        kind = kind.getSuperclass()
-    raise Unfit(f"{_class_name(java)} has no field {name}")
-
-
-def _value(java: Any, name: str) -> Any:
-    """Return the value of a field of a Java object."""
-    return _field(java, name).get(java)
+def _keyed_operator(context: RuntimeContext) -> Any:
+    """Return the operator of a keyed function."""
+    inner = _keyed_context(context)
+    operator = field_of(inner, "this$0").get(inner)
+    if class_name(operator) != OPERATOR:
+        raise Unfit(f"the operator is a {class_name(operator)}")
+    return operator

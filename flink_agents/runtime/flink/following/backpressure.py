@@ -24,14 +24,16 @@ UNKNOWN = (ClusterError, OSError, ValueError, KeyError, TypeError, AttributeErro
 SETTLE_SECONDS = 1.0
 """Time in which Flink fetches metrics from its TaskManagers."""
 
-BUSY, IDLE = 0.5, 0.9
+BUSY = 0.5
+IDLE = 0.9
 """Shares from which a task counts as busy, and as idle."""
 
 MOST_NAME = 100
 MOST_NAMES = 8
 """Maximum number of slow vertices that are found for one vertex, and of names that a message has."""
 
-_AGENT, _END = "agent ", "end of input of "
+_AGENT = "agent "
+_END = "end of input of "
 
 
 @dataclass(frozen=True)
@@ -90,25 +92,27 @@ class Bottleneck:
     @property
     def agents(self) -> list[str]:
         """The agents that wait."""
-        return [name for one in self.blocked for name in one.agents]
+        return [name for vertex in self.blocked for name in vertex.agents]
 
     @property
     def slow_agents(self) -> list[str]:
         """The agents that do not keep up."""
-        return [name for one in self.slow for name in one.agents]
+        return [name for vertex in self.slow for name in vertex.agents]
 
     @property
     def meaning(self) -> str:
         """The consequence for keys of agents."""
-        found: list[str] = []
+        sentences: list[str] = []
         if self.agents:
-            found.append(f"Outputs and next inputs of the agent {_all(self.agents)} wait for {self._cause}.")
+            sentences.append(
+                f"Outputs and next inputs of the agent {_all(self.agents)} wait for {self._cause}."
+            )
         if self.slow_agents:
             room = "its tasks are busy, or have no room for more runs"
-            found.append(f"Inputs wait upstream of the agent {_all(self.slow_agents)}: {room}.")
+            sentences.append(f"Inputs wait upstream of the agent {_all(self.slow_agents)}: {room}.")
         if self.late:
-            found.append(f"Inputs of the agent {_all(self.late)} come late.")
-        return " ".join(found)
+            sentences.append(f"Inputs of the agent {_all(self.late)} come late.")
+        return " ".join(sentences)
 
     @property
     def advice(self) -> str:
@@ -119,13 +123,13 @@ class Bottleneck:
 
     @property
     def _cause(self) -> str:
-        return _all((one.shown for one in self.slow), "or") or "downstream operators"
+        return _all((vertex.shown for vertex in self.slow), "or") or "downstream operators"
 
     def __str__(self) -> str:
-        waiting = _all(one.shown for one in self.blocked)
+        waiting = _all(vertex.shown for vertex in self.blocked)
         verb = "are" if len(self.blocked) > 1 else "is"
-        level = "high" if any(one.level == "high" for one in self.blocked) else "low"
-        counts = [one.subtasks for one in self.blocked if 0 < one.subtasks[1] < one.subtasks[0]]
+        level = "high" if any(vertex.level == "high" for vertex in self.blocked) else "low"
+        counts = [vertex.subtasks for vertex in self.blocked if 0 < vertex.subtasks[1] < vertex.subtasks[0]]
         part = f" in {counts[0][1]} of {counts[0][0]} subtasks" if counts else ""
         if not self.slow:
             return f"{waiting} {verb} under {level} backpressure{part}: downstream operators do not keep up."
@@ -155,7 +159,7 @@ class JobFlow:
 
         Meanwhile, it answers with those of the last request, which can be hours old.
         """
-        times = [one.time for one in self.vertices.values() if one.time is not None]
+        times = [vertex.time for vertex in self.vertices.values() if vertex.time is not None]
         if self.asked is None or not times:
             return False
         return max(times) >= self.asked - 1000 * SETTLE_SECONDS
@@ -166,21 +170,25 @@ class JobFlow:
         Args:
             agents: If it is not empty, only those that matter to one of these agents.
         """
-        found: dict[tuple[str, ...], list[tuple[int, Vertex]]] = {}
+        blocked_by_cause: dict[tuple[str, ...], list[tuple[int, Vertex]]] = {}
         causes = self._causes()
         for name, vertex in self.vertices.items():
             if vertex.is_blocked and _END not in vertex.name:
                 distance, slow = causes.get(name, (0, ()))
-                found.setdefault(slow, []).append((distance, vertex))
+                blocked_by_cause.setdefault(slow, []).append((distance, vertex))
         every = [
             Bottleneck(
-                tuple(self.vertices[one] for one in slow),
-                tuple(vertex for _, vertex in sorted(blocked, key=lambda one: one[0])),
+                tuple(self.vertices[vertex_id] for vertex_id in slow),
+                tuple(vertex for _, vertex in sorted(blocked, key=lambda pair: pair[0])),
                 tuple(self._agents_downstream(slow)),
             )
-            for slow, blocked in found.items()
+            for slow, blocked in blocked_by_cause.items()
         ]
-        return [one for one in every if not agents or {*one.agents, *one.slow_agents, *one.late} & {*agents}]
+        return [
+            bottleneck
+            for bottleneck in every
+            if not agents or {*bottleneck.agents, *bottleneck.slow_agents, *bottleneck.late} & {*agents}
+        ]
 
     def idle_agents(self) -> list[str]:
         """Return the agents whose tasks have nothing to do: no input arrives."""
@@ -193,16 +201,19 @@ class JobFlow:
 
     def blocked_share(self, agent: str) -> float | None:
         """Return the share of time that an agent waits for downstream vertices; None if it is not known."""
-        shares = [one.blocked for one in self.vertices.values() if agent in one.agents]
-        return max((one for one in shares if one is not None), default=None)
+        shares = [vertex.blocked for vertex in self.vertices.values() if agent in vertex.agents]
+        return max((share for share in shares if share is not None), default=None)
 
     def _agents_downstream(self, slow: tuple[str, ...]) -> Iterator[str]:
-        reached, edge = {*slow}, [*slow]
+        reached = {*slow}
+        edge = [*slow]
         while edge:
-            edge = [one for name in edge for one in self.downstream.get(name, ()) if one not in reached]
+            edge = [
+                reader for name in edge for reader in self.downstream.get(name, ()) if reader not in reached
+            ]
             reached.update(edge)
-            for one in dict.fromkeys(edge):
-                yield from self.vertices[one].agents
+            for vertex_id in dict.fromkeys(edge):
+                yield from self.vertices[vertex_id].agents
 
     def _causes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return for each vertex under backpressure the distance to its slow vertices, and their ids.
@@ -215,22 +226,30 @@ class JobFlow:
             if self.vertices[name].is_blocked:
                 for reader in readers:
                     upstream.setdefault(reader, []).append(name)
-        found: dict[str, list[tuple[int, str]]] = {}
-        ends = [name for name, one in self.vertices.items() if one.level and not one.is_blocked]
-        for end in sorted(ends, key=lambda one: -(self.vertices[one].busy or 0.0)):
+        causes: dict[str, list[tuple[int, str]]] = {}
+        ends = [name for name, vertex in self.vertices.items() if vertex.level and not vertex.is_blocked]
+        for end in sorted(ends, key=lambda end_id: -(self.vertices[end_id].busy or 0.0)):
             # One output can keep up although another does not.
             most = MOST_NAMES if (self.vertices[end].busy or 0.0) >= BUSY else 1
-            reached, edge, distance = {end}, [end], 0
+            reached = {end}
+            edge = [end]
+            distance = 0
             while edge:
                 distance += 1
-                above = dict.fromkeys(each for one in edge for each in upstream.get(one, ()))
-                edge = [one for one in above if one not in reached and len(found.get(one, ())) < most]
+                above = dict.fromkeys(
+                    source_id for edge_id in edge for source_id in upstream.get(edge_id, ())
+                )
+                edge = [
+                    source_id
+                    for source_id in above
+                    if source_id not in reached and len(causes.get(source_id, ())) < most
+                ]
                 reached.update(edge)
-                for one in edge:
-                    found.setdefault(one, []).append((distance, end))
+                for vertex_id in edge:
+                    causes.setdefault(vertex_id, []).append((distance, end))
         return {
             name: (min(distance for distance, _ in slow), tuple(end for _, end in slow))
-            for name, slow in found.items()
+            for name, slow in causes.items()
         }
 
 
@@ -254,23 +273,23 @@ def read_flow(ask: Ask, job: str) -> JobFlow:
     """
     place = f"/jobs/{job}"
     details = ask(place)
-    known = {str(one["id"]): str(one["name"]) for one in details.get("vertices", ())}
-    vertices = {name: _vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in known.items()}
+    vertex_names = {str(vertex["id"]): str(vertex["name"]) for vertex in details.get("vertices", ())}
+    vertices = {name: _vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in vertex_names.items()}
     readers: dict[str, list[str]] = {}
     for reader, read in _edges(details.get("plan")):
         if reader in vertices and read in vertices:
             readers.setdefault(read, []).append(reader)
-    downstream = {read: tuple(dict.fromkeys(found)) for read, found in readers.items()}
+    downstream = {read: tuple(dict.fromkeys(reader_ids)) for read, reader_ids in readers.items()}
     return JobFlow(vertices, downstream, _number(details.get("now")), job)
 
 
 def settled_flow(ask: Ask, job: str) -> JobFlow:
     """Read it, and once more if Flink answered with old metrics while it fetched new ones."""
-    found = read_flow(ask, job)
-    if found.is_old:
+    flow = read_flow(ask, job)
+    if flow.is_old:
         time.sleep(SETTLE_SECONDS)
-        found = read_flow(ask, job)
-    return found
+        flow = read_flow(ask, job)
+    return flow
 
 
 def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
@@ -278,10 +297,10 @@ def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
     for job in ask("/jobs/overview").get("jobs", ()):
         if job["state"] == "RUNNING":
             try:
-                found = read_flow(ask, str(job["jid"]))
+                flow = read_flow(ask, str(job["jid"]))
             except UNKNOWN:
                 continue  # The job ended meanwhile; others did not.
-            yield str(job["name"]), found
+            yield str(job["name"]), flow
 
 
 def _edges(plan: Any) -> Iterator[tuple[str, str]]:
@@ -299,7 +318,7 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
         reply = ask(f"{place}/backpressure")
         level = reply.get("backpressureLevel") or reply.get("backpressure-level") or ""
         subtasks: list[dict[str, Any]] = reply.get("subtasks") or []
-        levels = [str(one.get("backpressureLevel", "ok")) for one in subtasks]
+        levels = [str(subtask.get("backpressureLevel", "ok")) for subtask in subtasks]
         return Vertex(
             name,
             str(level),
@@ -307,7 +326,7 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
             # Flink says of "end of input", which does nothing, that it is busy.
             None if _END in name else max(_shares(subtasks, "busyRatio"), default=None),
             min(_shares(subtasks, "idleRatio"), default=None),
-            (len(levels), sum(one != "ok" for one in levels)),
+            (len(levels), sum(subtask_level != "ok" for subtask_level in levels)),
             _number(reply.get("end-timestamp")),
         )
     except UNKNOWN:
@@ -316,10 +335,10 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
 
 def _shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
     """Return the values of a share; Flink has none of a source of its old interface, which is NaN."""
-    found = [_number(one.get(name)) for one in subtasks]
-    return [one for one in found if one is not None]
+    shares = [_number(subtask.get(name)) for subtask in subtasks]
+    return [share for share in shares if share is not None]
 
 
 def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None

@@ -114,5 +114,31 @@ def shown(path: Path) -> str:
 
 def _remove_oldest(directory: Path) -> None:
     files = sorted(directory.glob("*.log"), key=lambda path: path.stat().st_mtime)
+    if len(files) > KEPT:
+        # RocksDB's logs are there, too, under names of their own.
+        oldest_mtime = files[-KEPT].stat().st_mtime
+        for path in directory.glob("*_LOG*"):
+            if path.stat().st_mtime < oldest_mtime:
+                path.unlink(missing_ok=True)
     for path in files[:-KEPT]:
-        path.unlink(missing_ok=True)
+        for part in (path, *directory.glob(f"{path.name}.*")):
+            part.unlink(missing_ok=True)
+
+
+_LOG_END_BYTES = 1 << 18
+
+
+def last_error(log: Path) -> str | None:
+    """Return the last ERROR or FATAL line near the end of a log, which may just have rolled."""
+    return _last_error(log) or _last_error(log.with_name(f"{log.name}.1"))
+
+
+def _last_error(log: Path) -> str | None:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - _LOG_END_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    errors = re.findall(r"^.*? (?:ERROR|FATAL) +(.*)$", text, re.MULTILINE)
+    return errors[-1] if errors else None

@@ -22,8 +22,8 @@ from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.datastream.data_stream import CloseableIterator
 
 from flink_agents.api.errors import AgentsError
+from flink_agents.foreign_imports import when_imported
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.launch.imports import when_imported
 
 T = TypeVar("T")
 

@@ -16,7 +16,9 @@ from flink_agents.api.errors import ClusterError, ClusterUnavailableError, JobFa
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import in_one_line, job_failed, lost_task_manager
 
-FAILING, FAILED = "FAILING", "FAILED"
+RUNNING = "RUNNING"
+FAILING = "FAILING"
+FAILED = "FAILED"
 ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
 """Final states."""
 
@@ -71,7 +73,7 @@ class JobFollower:
     """Looks at one job repeatedly.
 
     Args:
-        rest: The cluster.
+        rest_client: The cluster.
         job_id: The job.
         job_name: Its name, for messages.
         untimed: Agents of the job whose outputs may have no timestamp; by default, all agents that
@@ -82,13 +84,13 @@ class JobFollower:
 
     def __init__(
         self,
-        rest: ClusterRest,
+        rest_client: ClusterRest,
         job_id: str,
         job_name: str,
         untimed: list[str] | None = None,
         answers_age: float = 0.0,
     ) -> None:
-        self._rest = rest
+        self._rest = rest_client
         self._job_id = job_id
         self._job_name = job_name
         self._untimed = untimed
@@ -109,7 +111,8 @@ class JobFollower:
             ClusterError: Flink does not know the job.
         """
         if not self._asked_most:
-            self._most, self._asked_most = self._restart_limit(), True
+            self._most = self._restart_limit()
+            self._asked_most = True
         # The state is requested second: a failure that is already there is then known to have led
         # to a restart, or to the end of the job.
         self._untold += self._unseen()
@@ -124,7 +127,8 @@ class JobFollower:
         # Flink has answered everything, so the next look starts after this one.
         if state != FAILING:
             self._untold = []
-        changed, self._state = state != self._state, state
+        changed = state != self._state
+        self._state = state
         return JobUpdate(state, changed, [self._restart(failure) for failure in failures], last)
 
     def state(self) -> str:
@@ -141,12 +145,12 @@ class JobFollower:
 
         Flink asks the TaskManagers, and answers with numbers from some seconds ago.
         """
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for vertex in self._get("")["vertices"]:
             name = _AGENT.search(vertex["name"])
             if name is not None:
-                found[name["name"]] = int(vertex["metrics"]["read-records"])
-        return found
+                counts[name["name"]] = int(vertex["metrics"]["read-records"])
+        return counts
 
     def _restart(self, failure: JobFailedError) -> Restart:
         self._restarts += 1
@@ -171,21 +175,21 @@ class JobFollower:
     def _unseen(self) -> list[Mapping[str, Any]]:
         """Return the new failures, the oldest first."""
         history = self._get(f"/exceptions?maxExceptions={REMEMBERED_FAILURES}")["exceptionHistory"]
-        found: list[Mapping[str, Any]] = []
+        new_failures: list[Mapping[str, Any]] = []
         for entry in reversed(history["entries"]):
             identity = (entry["timestamp"], entry["exceptionName"], entry.get("taskName"))
             if identity not in self._seen:
                 self._seen.add(identity)
-                found.append(entry)
-        return found
+                new_failures.append(entry)
+        return new_failures
 
     def _restart_limit(self) -> int | None:
         try:
             strategy = self._get("/config")["execution-config"]["restart-strategy"]
         except (ClusterError, KeyError, TypeError):
             return None
-        found = _ATTEMPTS.search(str(strategy))
-        return None if found is None else int(found[1])
+        match = _ATTEMPTS.search(str(strategy))
+        return None if match is None else int(match[1])
 
     def _get(self, path: str) -> Any:
         return self._rest.get(f"/jobs/{self._job_id}{path}")

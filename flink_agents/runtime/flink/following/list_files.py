@@ -30,6 +30,7 @@ from typing_extensions import override
 
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.internals import Barriers
+from flink_agents.runtime.flink.resume.state_fit import OUTPUTS
 
 LINK = "link"
 """Key of the link's path in the record of the job run."""
@@ -72,14 +73,14 @@ class ListFile:
 
     Args:
         outputs: The directory of all outputs of the job run.
-        index: Index of the list in the job.
+        name: Its name, which it keeps when the job gets further lists.
         lineage: The starts that its outputs come from, and the last checkpoint of each that counts; None
             means to the end.
     """
 
-    def __init__(self, outputs: Path, index: int, lineage: Mapping[int, int | None]) -> None:
-        self._directory = outputs / str(index)
-        self._index = index
+    def __init__(self, outputs: Path, name: str, lineage: Mapping[int, int | None]) -> None:
+        self._directory = outputs / name
+        self._name = name
         self._lineage = lineage
 
     def write(self, stream: DataStream, link: str, start: int) -> None:
@@ -90,10 +91,11 @@ class ListFile:
             link: The path of the link to the directory of all outputs.
             start: The number of the start.
         """
-        name, uid = f"list {self._index}", f"flink-agents-list-{self._index}"
+        name = f"list {self._name}"
+        uid = OUTPUTS + self._name
         lines = stream.map(_Numbered(start), output_type=Types.STRING()).set_parallelism(1)
         sink = (
-            FileSink.for_row_format(f"file://{link}/{self._index}", Encoder.simple_string_encoder())
+            FileSink.for_row_format(f"file://{link}/{self._name}", Encoder.simple_string_encoder())
             .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
             .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
             .build()

@@ -8,7 +8,6 @@ ended.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +21,18 @@ from flink_agents import redaction
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
-from flink_agents.runtime.flink.following.console import shown
-from flink_agents.runtime.flink.following.follower import JobFollower
+from flink_agents.runtime.flink.following.console import last_error, shown
+from flink_agents.runtime.flink.following.follower import RUNNING, JobFollower
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.launch import gateway
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+"""The interval of looks at a job that runs. Each look costs three requests."""
+
+TROUBLE_LOOK_SECONDS = 0.25
+"""The same while the job does not run, or has lost its TaskManager."""
+
 PROGRESS_SECONDS = 1.0
 
 END_SECONDS = 5.0
@@ -44,7 +48,6 @@ REFRESH = {"web.refresh-interval": "200 ms"}
 """Flink's options for a local job: by default, answers are up to three seconds old."""
 
 _CANCELLED = ("JobCancellationException", "JobStopException")
-_LOG_END_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,8 @@ class LocalJob:
     def _end(self, result: Any, error: Exception | None) -> None:
         if self._ended.is_set():
             return
-        self._result, self._error = result, error
+        self._result = result
+        self._error = error
         self._ended.set()
         if isinstance(error, Py4JError | JobFailedError) and not self._reported:
             explained = self.explained(error)
@@ -174,22 +178,25 @@ class LocalJob:
         with contextlib.ExitStack() as stack:
             stack.callback(self._last_reported.set)
             stack.enter_context(contextlib.suppress(Exception))
-            rest = ClusterRest(flink_compat.rest_address(self._client))
+            rest_client = ClusterRest(flink_compat.rest_address(self._client))
             story = self._story
-            follower = JobFollower(rest, self.id, story.name, list(story.untimed))
+            follower = JobFollower(rest_client, self.id, story.name, list(story.untimed))
             progress: console.ProgressBars | None = None
             if console.is_terminal() and story.bounded:
                 progress = stack.enter_context(console.ProgressBars(story.totals))
-            self._look_again_and_again(rest, follower, progress)
+            self._look_again_and_again(rest_client, follower, progress)
 
     def _look_again_and_again(
-        self, rest: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
+        self, rest_client: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
     ) -> None:
-        had, without, due = False, 0, time.monotonic() + PROGRESS_SECONDS
+        had = False
+        without = 0
+        due = time.monotonic() + PROGRESS_SECONDS
         ended = False
+        interval = TROUBLE_LOOK_SECONDS
         while not ended:
             # A last look finds restarts of the last moment, if Flink still answers.
-            ended = self._ended.wait(LOOK_SECONDS)
+            ended = self._ended.wait(interval)
             # The minicluster stops with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
                 news = follower.look()
@@ -199,8 +206,11 @@ class LocalJob:
                     console.say(str(restart))
                 if ended:
                     return
-                there = news.ended or bool(rest.get("/taskmanagers")["taskmanagers"])
-                had, without = had or there, 0 if there else without + 1
+                there = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
+                had = had or there
+                without = 0 if there else without + 1
+                is_calm = news.state == RUNNING and not news.restarts and not without
+                interval = LOOK_SECONDS if is_calm else TROUBLE_LOOK_SECONDS
                 if had and without >= LOST_AFTER:
                     return self._lose()
                 if progress is not None and time.monotonic() >= due:
@@ -216,15 +226,3 @@ class LocalJob:
         """End the job because its TaskManager is gone."""
         self._end(None, self._story.lost("the TaskManager"))
         flink_compat.close_minicluster(self._client)
-
-
-def last_error(log: Path) -> str | None:
-    """Return the last ERROR or FATAL line near the end of a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - _LOG_END_BYTES, 0))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    found = re.findall(r"^.*? (?:ERROR|FATAL) +(.*)$", text, re.MULTILINE)
-    return found[-1] if found else None

@@ -94,12 +94,12 @@ class _FileReader:
 
     Args:
         file: The file with the outputs.
-        found: The list.
+        outputs: The list.
     """
 
-    def __init__(self, file: ListFile, found: list[Any]) -> None:
+    def __init__(self, file: ListFile, outputs: list[Any]) -> None:
         self._file = file
-        self.found = found
+        self.found = outputs
 
     def finish(self) -> None:
         """Fill the list."""
@@ -109,10 +109,10 @@ class _FileReader:
 class _StreamReader(threading.Thread):
     """Fills a list while the job runs, so that the job never waits for its reader."""
 
-    def __init__(self, collector: flink_compat.Collector, found: list[Any]) -> None:
+    def __init__(self, collector: flink_compat.Collector, outputs: list[Any]) -> None:
         super().__init__(name="agents-collect", daemon=True)
         self._collector = collector
-        self.found = found
+        self.found = outputs
         self._error: Exception | None = None
         self.start()
 

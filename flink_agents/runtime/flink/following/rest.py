@@ -45,10 +45,10 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: Flink rejected the request.
         """
-        found = self._request("GET", path)
-        if not isinstance(found, list if path.partition("?")[0].endswith("/metrics") else dict):
+        answer = self._request("GET", path)
+        if not isinstance(answer, list if path.partition("?")[0].endswith("/metrics") else dict):
             raise self._unavailable(ValueError(_FOREIGN.format(path)))
-        return found
+        return answer
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send a POST request, and return the answer.
@@ -83,14 +83,14 @@ class ClusterRest:
         Raises:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
         """
-        known = self.get("/taskmanagers").get("taskmanagers", [])
-        for manager in _rows("/taskmanagers", known, "id"):
+        managers = self.get("/taskmanagers").get("taskmanagers", [])
+        for manager in _rows("/taskmanagers", managers, "id"):
             place = f"/taskmanagers/{quote(manager['id'], safe='')}/logs"
             try:
                 files = _rows(place, self.get(place).get("logs", []), "name")
-                for one in sorted(files, key=lambda one: one.get("mtime") or 0):
-                    if one.get("size"):
-                        yield self.text(f"{place}/{quote(one['name'], safe='')}")
+                for file in sorted(files, key=lambda log: log.get("mtime") or 0):
+                    if file.get("size"):
+                        yield self.text(f"{place}/{quote(file['name'], safe='')}")
             except ClusterError:
                 # The TaskManager or the file is gone.
                 continue
@@ -151,8 +151,8 @@ def jobs_in(get: Get) -> list[dict[str, Any]]:
         ClusterError: Flink rejected the request.
     """
     path = "/jobs/overview"
-    found = _rows(path, get(path).get("jobs"), "jid", "name", "state")
-    return [one | {"start-time": _number(one.get("start-time"))} for one in found]
+    jobs = _rows(path, get(path).get("jobs"), "jid", "name", "state")
+    return [job | {"start-time": _number(job.get("start-time"))} for job in jobs]
 
 
 def vertices_of(get: Get, job_id: str) -> list[dict[str, Any]]:
@@ -185,16 +185,18 @@ def last_failure(get: Get, job_id: str) -> LastFailure | None:
 
 def _cause(stack: str) -> str:
     """Return the most useful line of a Java stack trace: the Python error, otherwise the first line."""
-    lines = [one.strip() for one in stack.splitlines() if one.strip()]
-    own = [one for one in lines if one.startswith("flink_agents.") or one.split(":")[0].endswith("Error")]
-    return (own or lines or [""])[0][:300]
+    lines = [line.strip() for line in stack.splitlines() if line.strip()]
+    error_lines = [
+        line for line in lines if line.startswith("flink_agents.") or line.split(":")[0].endswith("Error")
+    ]
+    return (error_lines or lines or [""])[0][:300]
 
 
-def _rows(path: str, found: Any, *texts: str) -> list[dict[str, Any]]:
+def _rows(path: str, answer: Any, *texts: str) -> list[dict[str, Any]]:
     """Return a list of objects that have some texts."""
-    rows: list[Any] = cast("list[Any]", found) if isinstance(found, list) else [None]
+    rows: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [None]
     for row in rows:
-        if not (isinstance(row, dict) and all(isinstance(row.get(one), str) for one in texts)):
+        if not (isinstance(row, dict) and all(isinstance(row.get(field), str) for field in texts)):
             raise ClusterUnavailableError(_FOREIGN.format(path), found=repr(row)[:200], fix=_START)
     return rows
 

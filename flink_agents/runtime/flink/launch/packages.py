@@ -7,10 +7,8 @@ import re
 from importlib import metadata
 from types import ModuleType
 
+from flink_agents.api.common.installation import DISTRIBUTION, install_command
 from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
-
-DISTRIBUTION = "flink-agents-python"
-"""Name of this package on the package index."""
 
 PEERS: frozenset[str] = frozenset({"flink-agents"})
 """Distributions that install the same import name, ``flink_agents``."""
@@ -23,13 +21,13 @@ def normalize(name: str) -> str:
 
 def conflicting_packages() -> list[str]:
     """Return ``name version`` of each installed distribution that shares our import name."""
-    found = {
+    packages = {
         f"{name} {distribution.version}"
         for distribution in metadata.distributions()
         # A half-removed distribution has no name.
         if (name := normalize(str(distribution.metadata["Name"]))) in PEERS
     }
-    return sorted(found)
+    return sorted(packages)
 
 
 def check_conflicting_packages() -> None:
@@ -38,12 +36,12 @@ def check_conflicting_packages() -> None:
     Raises:
         ConflictingPackageError: One is installed; each overwrites modules of the other.
     """
-    if not (found := conflicting_packages()):
+    if not (packages := conflicting_packages()):
         return
     raise ConflictingPackageError(
         "Another installed package has the import name flink_agents as well.",
         expected=f"{DISTRIBUTION} alone",
-        found=", ".join(found),
+        found=", ".join(packages),
         fix=conflict_fix(),
     )
 
@@ -53,7 +51,7 @@ def conflict_fix() -> str:
     peers = " ".join(sorted(PEERS))
     # Uninstalling the peer deletes files at paths that both own, so ours are installed again.
     return (
-        f"pip uninstall -y {peers} {DISTRIBUTION} && pip install {DISTRIBUTION} "
+        f"pip uninstall -y {peers} {DISTRIBUTION} && {install_command()} "
         "(or keep the two in separate virtual environments)"
     )
 
@@ -82,5 +80,5 @@ def require_extra(module: str, extra: str) -> ModuleType:
         raise MissingExtraError(
             f"The module {module} is not installed.",
             expected=f"the extra {extra!r} of {DISTRIBUTION}",
-            fix=f'pip install "{DISTRIBUTION}[{extra}]"',
+            fix=install_command(extra),
         ) from error

@@ -136,22 +136,24 @@ class StandaloneCluster:
     def _start_missing(
         self, taskmanagers: int, slots: int | None, port: int | None, options: Mapping[str, Any] | None
     ) -> bool:
-        before = self.status()
-        left = before.taskmanagers
-        taskmanagers = max(taskmanagers, len(left))
-        if left and (not before.jobmanagers or not self._are_registered(len(left))):
+        self._forget_dead()
+        status = self.status()
+        running_managers = status.taskmanagers
+        taskmanagers = max(taskmanagers, len(running_managers))
+        if running_managers and (not status.jobmanagers or not self._are_registered(len(running_managers))):
             # They belong to a JobManager that is gone. Their jobs went with it.
-            _end(left)
-            left = []
-        missing = taskmanagers - len(left)
-        if before.jobmanagers and not missing and before.answers:
+            _end(running_managers)
+            self._forget_dead()
+            running_managers = []
+        missing = taskmanagers - len(running_managers)
+        if status.jobmanagers and not missing and status.answers:
             return False
-        if not before.jobmanagers:
+        if not status.jobmanagers:
             port = port or self._port() or DEFAULT_PORT
             _check_free(port)
-            given = self._given(slots, options)
-            home = self._make_home(port, given["slots"], given["options"])
-            self._given_file.write_text(json.dumps(given), "utf-8")
+            arguments = self._given(slots, options)
+            home = self._make_home(port, arguments["slots"], arguments["options"])
+            self._given_file.write_text(json.dumps(arguments), "utf-8")
             self._launch(home, "standalonesession")
         else:
             home = FlinkHome.make(self.directory)
@@ -172,12 +174,12 @@ class StandaloneCluster:
 
     def _given(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the arguments of a start; by default, those of a last start without a stop."""
-        before: dict[str, Any] = {}
+        previous_arguments: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            before = json.loads(self._given_file.read_text("utf-8"))
+            previous_arguments = json.loads(self._given_file.read_text("utf-8"))
         return {
-            "slots": slots or before.get("slots") or DEFAULT_SLOTS,
-            "options": dict(options or before.get("options") or {}),
+            "slots": slots or previous_arguments.get("slots") or DEFAULT_SLOTS,
+            "options": dict(options or previous_arguments.get("options") or {}),
         }
 
     @property
@@ -210,7 +212,8 @@ class StandaloneCluster:
         """Return the status of the cluster."""
         port = self._port()
         address = None if port is None else f"http://localhost:{port}"
-        jobmanagers, taskmanagers = self._alive("standalonesession"), self._alive("taskexecutor")
+        jobmanagers = self._alive("standalonesession")
+        taskmanagers = self._alive("taskexecutor")
         overview: dict[str, Any] = {}
         if address is not None and jobmanagers:
             try:
@@ -231,7 +234,7 @@ class StandaloneCluster:
     # -- processes --------------------------------------------------------------------
 
     def _make_home(self, port: int, slots: int, options: Mapping[str, Any]) -> FlinkHome:
-        own = {
+        cluster_options = {
             "rest.address": "localhost",
             "rest.bind-address": "localhost",
             "rest.port": port,
@@ -244,13 +247,13 @@ class StandaloneCluster:
             "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
             "execution.checkpointing.savepoint-dir": (self.directory / "savepoints").as_uri(),
         }
-        return FlinkHome.make(self.directory, {**_DEFAULTS, **own, **options})
+        return FlinkHome.make(self.directory, {**_DEFAULTS, **cluster_options, **options})
 
     def _rpc_port(self) -> int:
         """Return the port for RPC: as before, if it is free, so that TaskManagers can find it again."""
-        before = self._configured("jobmanager.rpc.port")
-        if before is not None and _is_free(int(before)):
-            return int(before)
+        previous_port = self._configured("jobmanager.rpc.port")
+        if previous_port is not None and _is_free(int(previous_port)):
+            return int(previous_port)
         return _free_port()
 
     def _rocksdb_directory(self) -> Path:
@@ -323,6 +326,13 @@ class StandaloneCluster:
             return []
         return [int(line) for line in lines if line.isdigit() and self._is_ours(int(line))]
 
+    def _forget_dead(self) -> None:
+        """Remove processes that have ended from the files of ids: scripts of Flink only add to them."""
+        for daemon in _SCRIPTS:
+            path = self._pid_file(daemon)
+            if path.exists():
+                path.write_text("".join(f"{pid}\n" for pid in self._alive(daemon)), "ascii")
+
     def _is_ours(self, pid: int) -> bool:
         """Return True if a process has this cluster's configuration in its command line."""
         return f"--configDir {self.directory / 'conf'}" in command_line(pid)
@@ -332,8 +342,8 @@ class StandaloneCluster:
 
     def _port(self) -> int | None:
         """Return the REST port from the configuration."""
-        found = self._configured("rest.port")
-        return None if found is None else int(found)
+        port = self._configured("rest.port")
+        return None if port is None else int(port)
 
     def _configured(self, key: str) -> Any:
         """Return the value of an option of Flink in the configuration of the cluster, or None."""
@@ -377,23 +387,25 @@ def _check_free(port: int) -> None:
             probe.bind(("localhost", port))
         except OSError as error:
             try:
-                other = ClusterRest(f"localhost:{port}").get("/overview")["flink-version"]
-                found = f"another cluster, Flink {other}"
+                flink_version = ClusterRest(f"localhost:{port}").get("/overview")["flink-version"]
+                occupant = f"another cluster, Flink {flink_version}"
             except (ClusterError, KeyError, TypeError):
-                found = str(error)
+                occupant = str(error)
             raise ClusterStartError(
-                f"port {port} is in use", found=found, fix="stop what listens there, or pass another --port"
+                f"port {port} is in use",
+                found=occupant,
+                fix="stop what listens there, or pass another --port",
             ) from None
 
 
 def _unwritable(directory: Path, error: OSError) -> ClusterStartError:
     # Copying a tree gives a list of (source, target, reason).
     several = error.args[0] if isinstance(error, shutil.Error) else None
-    found = several[0][2] if several and isinstance(several[0], tuple) else str(error)
+    reason = several[0][2] if several and isinstance(several[0], tuple) else str(error)
     return ClusterStartError(
         f"the cluster cannot use its directory {directory}",
         expected="a directory that you can write to, with some space",
-        found=found,
+        found=reason,
         fix="make room or correct its permissions, or pass another --data",
     )
 

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -18,20 +19,26 @@ from typing import Any
 
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
-from flink_agents.api.errors import JobFolderError
+from flink_agents import redaction
+from flink_agents.api.errors import AgentsError, JobFailedError, JobFolderError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, list_files
+from flink_agents.runtime.flink.job_errors import in_one_line
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.records import java
 from flink_agents.runtime.flink.resume.records.checkpoints import Candidate, Chosen, candidates, directory_of
 from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.local_jobs import MOST_ERROR, point_to
 from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress, remove
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
+from flink_agents.runtime.flink.resume.transactions import TOLERABLE, guarded_sinks, is_set
+from flink_agents.trace.recording.assembly import writes_files
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
+TERMINATED = 143
 """Exit codes of a script whose job was stopped: those of shells for the two signals."""
 
 _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
@@ -54,25 +61,26 @@ class StopSignals:
     def install(self) -> None:
         """Start to handle the signals, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for one in _CODES:
+            for stop_signal in _CODES:
                 # A signal that the parent process ignores stays ignored.
-                if signal.getsignal(one) is not signal.SIG_IGN:
-                    self._before[one] = signal.signal(one, self._handle)
+                if signal.getsignal(stop_signal) is not signal.SIG_IGN:
+                    self._before[stop_signal] = signal.signal(stop_signal, self._handle)
 
     def restore(self) -> None:
         """Restore the previous handlers."""
-        before, self._before = self._before, {}
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        previous_handlers = self._before
+        self._before = {}
+        for stop_signal, handler in previous_handlers.items():
+            signal.signal(stop_signal, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        one = signal.Signals(number)
+        stop_signal = signal.Signals(number)
         if self.code is not None:
             console.say("ended at once; the next start resumes from the last checkpoint")
             self._kill()
-            os._exit(_CODES[one])
-        self.code = _CODES[one]
-        again = " (Ctrl-C again: end at once)" if one is signal.SIGINT else ""
+            os._exit(_CODES[stop_signal])
+        self.code = _CODES[stop_signal]
+        again = " (Ctrl-C again: end at once)" if stop_signal is signal.SIGINT else ""
         console.say(f"stopping with a savepoint{again} ...")
         threading.Thread(target=self._stop, name="local-job-stop", daemon=True).start()
 
@@ -90,7 +98,7 @@ DEFAULTS = {
     # Shared files of incremental checkpoints have absolute paths: the folder could not be moved.
     "execution.checkpointing.incremental": "false",
     # A checkpoint that fails, for example on a full disk, must not end the job.
-    "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
+    TOLERABLE: "1000000",
 }
 """Default Flink options of a resuming job; the user's settings override them."""
 
@@ -130,17 +138,21 @@ class LocalStart:
 
     def configure(self, env: StreamExecutionEnvironment) -> None:
         """Record the start, and set the options of Flink that it needs."""
-        folder, run = self.beginning.folder, self.beginning.run
+        folder = self.beginning.folder
+        run = self.beginning.run
         flink = flink_compat.configuration_of(env)
-        settings = {key: value for key, value in DEFAULTS.items() if key not in flink}
+        settings = {key: value for key, value in DEFAULTS.items() if not is_set(flink, key)}
+        if guarded_sinks(env):
+            # Outputs get lost if checkpoints fail for too long: `bound_transactions` decides.
+            settings.pop(TOLERABLE, None)
         self._enabled = env.get_checkpoint_config().is_checkpointing_enabled()
         if not self._enabled:
             interval = self.config.get(AgentOptions.CHECKPOINT_INTERVAL)
             settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
-        given = flink.get(CHECKPOINT_DIR)
-        if given is None:
+        checkpoint_directory = flink.get(CHECKPOINT_DIR)
+        if checkpoint_directory is None:
             settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
-        place = None if given is None else given.removeprefix("file://")
+        place = None if checkpoint_directory is None else checkpoint_directory.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
         chosen = self.beginning.chosen
         start = self._record_start(number, env.get_parallelism(), place)
@@ -155,12 +167,18 @@ class LocalStart:
             once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: mode}
         self._set = once
         flink_compat.configure(env, settings | once)
-        before = read_progress(folder)
-        self._watcher = Watcher(folder, number, checkpoints, self.journal, self._first_checkpoint, before)
+        if writes_files(self.config):
+            traces = Path(self.config.get(AgentOptions.TRACE_DIRECTORY)).expanduser()
+            point_to(folder, run.name, traces)
+        previous_progress = read_progress(folder)
+        self._watcher = Watcher(
+            folder, number, checkpoints, self.journal, self._first_checkpoint, previous_progress
+        )
 
     def _record_start(self, number: int, parallelism: int, place: str | None) -> Start:
         """Add this start to the record of the job run."""
-        run, chosen = self.beginning.run, self.beginning.chosen
+        run = self.beginning.run
+        chosen = self.beginning.chosen
         start = self._start = Start(
             number,
             uuid.uuid4().hex,
@@ -183,17 +201,18 @@ class LocalStart:
         )
         return start
 
-    def list_file(self, index: int, stream: DataStream) -> list_files.ListFile:
+    def list_file(self, name: str, stream: DataStream) -> list_files.ListFile:
         """Write a stream to the files of a list, and return the list's reader.
 
         Args:
-            index: Index of the list in the job.
+            name: Its name, which it keeps when the job gets further lists.
             stream: The stream.
 
         Raises:
             JobFolderError: The files cannot be written.
         """
-        outputs, link = self.beginning.folder.outputs, str(self._run.outputs[list_files.LINK])
+        outputs = self.beginning.folder.outputs
+        link = str(self._run.outputs[list_files.LINK])
         assert self._start is not None
         try:
             list_files.link_to(outputs, link)
@@ -203,7 +222,7 @@ class LocalStart:
                 found=str(error),
                 fix=f"make both directories writable, there and {Path(link).parent}, and free some space",
             ) from error
-        file = list_files.ListFile(outputs, index, self._run.lineage())
+        file = list_files.ListFile(outputs, name, self._run.lineage())
         file.write(stream, link, self._start.number)
         return file
 
@@ -222,10 +241,13 @@ class LocalStart:
 
     # -- while it runs ----------------------------------------------------------------
 
-    def submitted(self, client: Any) -> None:
-        """Start to follow the job."""
+    def submitted(self, client: Any, log: Path | None = None) -> None:
+        """Start to follow the job, whose log is in a file."""
         self._client = client
         assert self._watcher is not None
+        with suppress(OSError):
+            address = flink_compat.rest_address(client)
+            self._run = self._record.set_start(rest=address, log=None if log is None else str(log))
         self._watcher.start()
 
     def may_restart(self) -> bool:
@@ -244,6 +266,8 @@ class LocalStart:
         self._signals.restore()
         if self._watcher is not None:
             self._watcher.end()
+        if isinstance(error, Exception):
+            self._record_end(error)
         self.beginning.lock.release()
         if isinstance(error, Exception):
             self._failed()
@@ -253,11 +277,17 @@ class LocalStart:
         self._run = self._record.set(checkpointed=True)
         assert self._start is not None
         resumed = self.beginning.chosen
-        kept = None if resumed is None else resumed.candidate.path
-        found = candidates(self.beginning.folder, self._run)
-        remove([one.path for one in found if 0 < one.start < self._start.number and one.path != kept])
+        resumed_path = None if resumed is None else resumed.candidate.path
+        all_candidates = candidates(self.beginning.folder, self._run)
+        remove(
+            [
+                candidate.path
+                for candidate in all_candidates
+                if 0 < candidate.start < self._start.number and candidate.path != resumed_path
+            ]
+        )
         homes = [directory_of(self.beginning.folder, start) for start in self._run.starts[:-1]]
-        remove([home for home in homes if not any(one.is_file() for one in home.rglob("*"))])
+        remove([home for home in homes if not any(path.is_file() for path in home.rglob("*"))])
 
     # -- its end ----------------------------------------------------------------------
 
@@ -271,8 +301,10 @@ class LocalStart:
         if self._signals.code is not None:
             self._ended.wait(self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds() + 60)
             # A savepoint that completed after the timeout has also stopped the job.
-            found = [one.path.name for one in self._savepoints() if self._stopped is None]
-            self._stopped = self._stopped or next((f"savepoint {name}" for name in found), None)
+            savepoint_names = [
+                savepoint.path.name for savepoint in self._savepoints() if self._stopped is None
+            ]
+            self._stopped = self._stopped or next((f"savepoint {name}" for name in savepoint_names), None)
         if self._stopped is not None:
             self._record.stopped()
             self._say_stopped(f"with {self._stopped}")
@@ -282,6 +314,13 @@ class LocalStart:
         self._record.set(finished=now())
         if self.beginning.script is not None:
             self.beginning.script.finished(self._run.name)
+
+    def _record_end(self, error: Exception) -> None:
+        """Record the end of this start by an error, or by a signal without a savepoint."""
+        text = None if self._signals.code is not None else _as_text(error)
+        # The next start does not depend on it.
+        with suppress(OSError, ValueError):
+            self._run = self._record.set_start(ended=now(), error=text)
 
     def _failed(self) -> None:
         """Exit if the job was ended by a signal, without a savepoint.
@@ -314,14 +353,14 @@ class LocalStart:
         directory = self.beginning.folder.savepoints / str(self._start.number)
         # Flink removes the checkpoints of a job that stops with a savepoint, so the intent comes first.
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))
-        until, problem = time.monotonic() + seconds, ""
-        while (left := until - time.monotonic()) > 0 and not self._over.is_set():
+        until = time.monotonic() + seconds
+        problem = ""
+        while (remaining_seconds := until - time.monotonic()) > 0 and not self._over.is_set():
             # If the job continued after such an attempt, it would resume from the data of that attempt.
-            remove([one.path for one in self._savepoints()])
+            remove([savepoint.path for savepoint in self._savepoints()])
             try:
-                self._stopped = (
-                    f"savepoint {Path(java.stop_with_savepoint(self._client, directory, left)).name}"
-                )
+                savepoint = java.stop_with_savepoint(self._client, directory, remaining_seconds)
+                self._stopped = f"savepoint {Path(savepoint).name}"
                 return
             except java.SavepointFailed as failed:
                 # While tasks start, no savepoint can be taken.
@@ -335,13 +374,25 @@ class LocalStart:
     def _savepoints(self) -> list[Candidate]:
         """Return the complete savepoints of this start."""
         number = None if self._start is None else self._start.number
-        found = candidates(self.beginning.folder, self._run)
-        return [one for one in found if one.savepoint and one.start == number]
+        all_candidates = candidates(self.beginning.folder, self._run)
+        return [
+            candidate for candidate in all_candidates if candidate.savepoint and candidate.start == number
+        ]
+
+
+def _as_text(error: Exception) -> str:
+    """Return class and first line of an error, without secrets."""
+    if isinstance(error, JobFailedError):
+        return redaction.hide(in_one_line(error))[:MOST_ERROR]
+    message = error.message if isinstance(error, AgentsError) else str(error)
+    first = redaction.hide(message).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}"[:MOST_ERROR]
 
 
 def say_beginning(beginning: StartDecision, chosen: Chosen | None) -> None:
     """Print the folder of the job's data, and the point from which it resumes."""
-    name, run = beginning.run.name, beginning.run
+    name = beginning.run.name
+    run = beginning.run
     console.say(f"job {name!r}: data in {beginning.shown}")
     for problem in beginning.damaged:
         console.say(f"WARNING: a checkpoint is damaged, an older one is used: {problem}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyflink.datastream import StreamExecutionEnvironment
 
+from flink_agents.api.common.durations import duration_text
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import KafkaStreamError
@@ -22,6 +23,7 @@ from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, no_inp
 from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
 from flink_agents.runtime.flink.resume.script import Program, ScriptStart, script_start
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
+from flink_agents.runtime.flink.resume.transactions import bound_transactions
 from flink_agents.runtime.flink.stores import StoreChoice
 
 SHORTEST_TIMEOUT = "internal.flink-agents.transaction-timeout-ms"
@@ -143,17 +145,27 @@ def _say_what_is_lost(decision: policy.ResumeDecision, agents: list[ResumableAge
         )
 
 
+def say_longest_downtime(env: StreamExecutionEnvironment, name: str) -> None:
+    """Print how long a job with exactly-once outputs may be down."""
+    timeout = flink_compat.configuration_of(env).get(SHORTEST_TIMEOUT)
+    if timeout is not None:
+        console.say(
+            f"job {name!r}: after a crash, start it again within {duration_text(int(timeout) / 1000)}: "
+            "the brokers drop uncommitted outputs then"
+        )
+
+
 def may_enable(env: StreamExecutionEnvironment) -> bool:
     """Return True if the job of ``env`` is local and has agents, so that :func:`open_start` sees it."""
     target = flink_compat.configuration_of(env).get("execution.target", "local")
     return target == "local" and executions.knows(env)
 
 
-def check_checkpoints(env: StreamExecutionEnvironment) -> None:
-    """Check that a job whose sinks commit with checkpoints has checkpoints.
+def check_checkpoints(env: StreamExecutionEnvironment, config: Configuration | None = None) -> None:
+    """Check that a job whose sinks commit with checkpoints has checkpoints, and often enough.
 
     Raises:
-        KafkaStreamError: It has none.
+        KafkaStreamError: It has none, or too few.
     """
     noted = SHORTEST_TIMEOUT in flink_compat.configuration_of(env)
     if noted and not env.get_checkpoint_config().is_checkpointing_enabled():
@@ -165,3 +177,4 @@ def check_checkpoints(env: StreamExecutionEnvironment) -> None:
             "enable_checkpointing(...) of PyFlink's environment; or write at-least-once",
             where=authors_place(),
         )
+    bound_transactions(env, config)

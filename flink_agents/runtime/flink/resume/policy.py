@@ -71,20 +71,20 @@ def decide(
     """
     policy = Resume(config.get(AgentOptions.RESUME))
     script = main_script()
-    found = _decide(policy, name, keeps_something, flink, script)
-    if found is not None and policy is Resume.REQUIRE:
+    decision = _decide(policy, name, keeps_something, flink, script)
+    if decision is not None and policy is Resume.REQUIRE:
         raise CannotResumeError(
             f"local.resume is {policy.value!r}, but this job cannot resume",
             expected="a job that resumes",
-            found=found.reason,
-            fix=found.fix,
+            found=decision.reason,
+            fix=decision.fix,
             where=authors_place(),
         )
-    if found is not None:
-        return found
-    given = config.get(AgentOptions.STATE_DIR)
+    if decision is not None:
+        return decision
+    configured_dir = config.get(AgentOptions.STATE_DIR)
     home = Path.cwd() if script is None else script.parent
-    state_dir = home / STATE_DIR if given is None else Path(given).expanduser()
+    state_dir = home / STATE_DIR if configured_dir is None else Path(configured_dir).expanduser()
     name = "interactive" if script is None else script.name
     return ResumeDecision(state_dir.absolute(), name, program=Program.of(script, state_dir))
 
@@ -98,7 +98,7 @@ def _decide(
         )
     if name is None:
         return ResumeDecision(None, reason="it has no name", fix="name it: env.execute('orders')")
-    if any(flink.get(key) for key in (RECOVERY_PATH, _OLD_RECOVERY_PATH)):
+    if recovery_path(flink) is not None:
         reason = f"{RECOVERY_PATH} sets where it starts"
         return ResumeDecision(None, reason=reason, fix="remove that option")
     if policy is Resume.AUTO and script is None:
@@ -112,6 +112,11 @@ def _decide(
     return None
 
 
+def recovery_path(flink: Mapping[str, str]) -> str | None:
+    """Return the checkpoint or savepoint that Flink's options let a job start from."""
+    return flink.get(RECOVERY_PATH) or flink.get(_OLD_RECOVERY_PATH) or None
+
+
 def wants_fresh(config: Configuration) -> bool:
     """Return True if the start begins a new job run in any case."""
     return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]
@@ -119,4 +124,4 @@ def wants_fresh(config: Configuration) -> bool:
 
 def arguments() -> list[str]:
     """Return the command line arguments of the script, which may select its jobs."""
-    return [one for one in sys.argv[1:] if one != FRESH_ARGUMENT]
+    return [argument for argument in sys.argv[1:] if argument != FRESH_ARGUMENT]

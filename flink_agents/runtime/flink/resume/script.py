@@ -22,10 +22,8 @@ from typing import Any
 
 from flink_agents.api.errors import OtherScriptError
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.resume.records.folder import escaped, unusable
+from flink_agents.runtime.flink.resume.records.folder import SCRIPTS, escaped, unusable
 from flink_agents.runtime.flink.resume.records.job_run import JobRun
-
-SCRIPTS = "scripts"
 
 
 class ScriptEnd(Enum):
@@ -64,11 +62,11 @@ class Program:
         places = [Path(self.path), Path(os.path.normpath(state_dir.absolute() / self.beside))]
         return next((place for place in places if place.is_file()), None)
 
-    def is_same(self, other: Program, state_dir: Path) -> bool:
+    def is_same(self, other_program: Program, state_dir: Path) -> bool:
         """Return True if both are the same file."""
-        if self.path == other.path or self.beside == other.beside:
+        if self.path == other_program.path or self.beside == other_program.beside:
             return True
-        places = self.is_there(state_dir), other.is_there(state_dir)
+        places = self.is_there(state_dir), other_program.is_there(state_dir)
         return None not in places and os.path.samefile(*places)  # type: ignore[arg-type]
 
 
@@ -81,13 +79,13 @@ def check_program(run: JobRun, program: Program | None, accept: Accept, state_di
     Raises:
         OtherScriptError: The other script still exists.
     """
-    before = None if run.program is None else Program(**run.program)
-    if program is None or before is None or program.is_same(before, state_dir):
+    previous_program = None if run.program is None else Program(**run.program)
+    if program is None or previous_program is None or program.is_same(previous_program, state_dir):
         return None
-    there = before.is_there(state_dir)
+    there = previous_program.is_there(state_dir)
     if there is None:
-        return f"{before.path} started this job run, and is gone: {program.path} continues it"
-    if program.name == before.name or accept is Accept.OTHER_SCRIPT:
+        return f"{previous_program.path} started this job run, and is gone: {program.path} continues it"
+    if program.name == previous_program.name or accept is Accept.OTHER_SCRIPT:
         return (
             f"{there} started this job run, and {program.path} continues it. If they are different jobs, "
             "rename one and start it with --fresh"
@@ -167,8 +165,8 @@ class ScriptStart:
         return self._anew and not self._is_fresh(token)
 
     def _is_fresh(self, token: str) -> bool:
-        found = self._read(token)
-        return bool(found.get("fresh")) and found.get("arguments") == self._arguments
+        content = self._read(token)
+        return bool(content.get("fresh")) and content.get("arguments") == self._arguments
 
     def begun(self, job: str) -> None:
         """Record that a job of the script starts."""
@@ -189,8 +187,8 @@ class ScriptStart:
 
     def _read(self, token: str) -> dict[str, Any]:
         with suppress(OSError, ValueError):
-            found: Any = json.loads((self._home / token).read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else {}
+            content: Any = json.loads((self._home / token).read_text(encoding="utf-8"))
+            return content if isinstance(content, dict) else {}
         return {}
 
     def _write(self, fresh: bool) -> None:

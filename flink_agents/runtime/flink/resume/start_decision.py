@@ -197,8 +197,12 @@ def _begin(
             script="" if script is None else script.token,
             program=_as_dict(request.program),
             transaction_timeout=request.transaction_timeout,
+            # Those that are new are compared at the next start.
+            inputs={**request.inputs.lists, **run.inputs},
         )
-        _resume(beginning, request, read)
+        # The transactions to commit were opened by an earlier start, with its timeout.
+        opened = run.transaction_timeout or request.transaction_timeout
+        _resume(beginning, replace(request, transaction_timeout=opened), read)
     else:
         _begin_run(beginning, run, record, request, read)
     return beginning
@@ -208,7 +212,8 @@ def _begin_run(
     beginning: StartDecision, run: JobRun, record: RunRecord, request: Request, read: ReadCheckpoint
 ) -> None:
     """Start a job run, and remove the data of the previous one."""
-    folder, script = beginning.folder, beginning.script
+    folder = beginning.folder
+    script = beginning.script
     # Written first: after a crash, the next start removes the remaining data of the previous job run.
     new = replace(
         run,
@@ -227,7 +232,7 @@ def _begin_run(
         beginning.warnings.append(warning)
     if run.aside is not None:
         folder.set_aside(run.aside)
-    remove([one for one in folder.path.iterdir() if one not in (folder.lock, folder.record)])
+    remove([path for path in folder.path.iterdir() if path not in (folder.lock, folder.record)])
 
 
 def _as_dict(program: Program | None) -> dict[str, str] | None:
@@ -260,14 +265,14 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
         run = record.read()
     except JobFolderError:
         run = None
-    found = None
+    holder = None
     if run is not None and (last := run.last_start) is not None:
         program = "" if run.program is None else f" of {Program(**run.program).name}"
-        found = f"a start at {last.began}{program}, perhaps process {last.pid}"
+        holder = f"a start at {last.began}{program}, perhaps process {last.pid}"
     return JobFolderInUseError(
         f"another process runs the job in {folder.path}",
         expected="one process at a time",
-        found=found,
+        found=holder,
         fix="stop it first; two jobs that run concurrently need different names",
     )
 
@@ -284,9 +289,9 @@ def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
         )
     if run is not None:
         return run
-    left = leftovers(folder)
-    if left:
-        raise record_gone(folder, left)
+    remaining_names = leftovers(folder)
+    if remaining_names:
+        raise record_gone(folder, remaining_names)
     recorded = None if request.savepoint is not None else request.recorded(request.identifier or request.name)
     if recorded is not None:
         raise job_run_missing(folder, recorded)
@@ -308,17 +313,17 @@ def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
     # If the number of earlier job runs is unknown, this number is still unique.
     unknown = JobRun(request.name, generation=int(time.time()))
     try:
-        before = record.read()
+        previous_run = record.read()
     except JobFolderError:
-        before = unknown
-    if before is None and leftovers(folder):
-        before = unknown
-    if before is None and request.savepoint is None:
+        previous_run = unknown
+    if previous_run is None and leftovers(folder):
+        previous_run = unknown
+    if previous_run is None and request.savepoint is None:
         recorded = request.recorded(request.identifier or request.name)
-        before = None if recorded is None else unknown
-    if before is None:
+        previous_run = None if recorded is None else unknown
+    if previous_run is None:
         return JobRun(request.name, identifier=_identity(request, 1))
-    return replace(_successor(before, request), aside=folder.place_aside())
+    return replace(_successor(previous_run, request), aside=folder.place_aside())
 
 
 def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
@@ -341,18 +346,19 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
 
 def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else matches it."""
-    folder, run = beginning.folder, beginning.run
+    folder = beginning.folder
+    run = beginning.run
     check_lists(run, request.inputs)
     progress = read_progress(folder)
-    found = candidates(folder, run)
-    chosen, beginning.damaged = choose(found, read, {} if progress is None else progress.digests)
+    all_candidates = candidates(folder, run)
+    chosen, beginning.damaged = choose(all_candidates, read, {} if progress is None else progress.digests)
     if chosen is None:
-        if found:
+        if all_candidates:
             raise _damaged(folder, beginning.damaged)
         if run.checkpointed or _newest_known(run, progress) > _NONE:
             raise _gone(folder, run)
     else:
-        if (found[0].start, found[0].number) < _newest_known(run, progress):
+        if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):
             raise _gone(folder, run)
         _check_agents(run, request)
         _check_transactions(beginning, chosen, request, progress)
@@ -443,9 +449,10 @@ def _check_transactions(
     beginning: StartDecision, chosen: Chosen, request: Request, progress: JobProgress | None
 ) -> None:
     """Check that brokers still hold the transactions that the checkpoint commits."""
-    timeout, candidate = request.transaction_timeout, chosen.candidate
+    timeout = request.transaction_timeout
+    candidate = chosen.candidate
     # A stopped start has committed them; for a savepoint of another job, that job has.
-    committed = {0, *(one.number for one in beginning.run.starts if one.stopped)}
+    committed = {0, *(start.number for start in beginning.run.starts if start.stopped)}
     if timeout is None or (candidate.savepoint and candidate.start in committed):
         return
     noted = {} if progress is None else progress.open_since
@@ -459,14 +466,16 @@ def _check_transactions(
         return
     then = f"{datetime.fromtimestamp(since.wall):%Y-%m-%d %H:%M:%S}"
     if age is None:
-        found = f"the clock was set back: it is before {then}, when they were written"
+        age_text = f"the clock was set back: it is before {then}, when they were written"
         clock = "; if the clock is wrong, set it first"
     else:
-        found, clock = f"{age:.0f} s, since {then}", ""
+        age_text = f"{age:.0f} s, since {then}"
+        clock = ""
     raise OutputsExpiredError(
         f"the job {beginning.run.name!r} was down for longer than the transactions of its outputs are kept",
         expected=f"less than {timeout:.0f} s since the outputs were written",
-        found=found,
+        found=age_text,
         fix="set local.accept to lost-outputs to resume without uncommitted outputs, or start over with "
-        f"--fresh; for the future, set a longer transaction_timeout of the sink{clock}",
+        "--fresh; for the future, raise transaction.max.timeout.ms of the brokers, and transaction_timeout "
+        f"of the sink if you set it{clock}",
     )

@@ -74,16 +74,18 @@ class CodeCheck:
         self.modules = modules
 
     @classmethod
-    def of(cls, code: AgentCode | None, others: Iterable[Any] = ()) -> CodeCheck:
+    def of(cls, code: AgentCode | None, shipped_objects: Iterable[Any] = ()) -> CodeCheck:
         """Return the check for the modules of an agent and those that they use; for None, an empty check.
 
         Args:
             code: The agent's code.
-            others: Functions, classes and other objects of the user that are shipped with it.
+            shipped_objects: Functions, classes and other objects of the user that are shipped with it.
         """
         if code is None:
             return cls(interpreter_name(), ())
-        return cls(interpreter_name(), tuple(modules_used([*_modules_of(code), *_modules_with(others)])))
+        return cls(
+            interpreter_name(), tuple(modules_used([*_modules_of(code), *_modules_with(shipped_objects)]))
+        )
 
     @classmethod
     def of_values(cls, values: Iterable[Any]) -> CodeCheck:
@@ -100,12 +102,12 @@ class CodeCheck:
         Raises:
             StaleCodeError: One of them is another version.
         """
-        if self.interpreter != (own := interpreter_name()):
+        if self.interpreter != (current_interpreter := interpreter_name()):
             if remember:
                 _log.warning(
                     "stale modules are not looked for: the job is from %s, and this is %s",
                     self.interpreter,
-                    own,
+                    current_interpreter,
                 )
             return
         for module in self.modules:
@@ -204,14 +206,14 @@ def _stale(
         what = f"another {shown}{more}"
     else:
         what = "a version that differs outside of functions, from an earlier job"
-    found = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
+    description = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
     fix = (
         "restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this Python "
         "process), or rename the module; if that does not help, the workers have another version installed"
     )
     if users:
         jobs = ", ".join(sorted({use.job for use in users}))
-        found = f"{found}; in use by the job {jobs}"
+        description = f"{description}; in use by the job {jobs}"
         fix = (
             "stop that job first, or rename the module (or its package), or use separate TaskManagers for "
             "the two jobs: one Python process has one version of a module"
@@ -219,7 +221,7 @@ def _stale(
     return StaleCodeError(
         f"the worker has another version of the module {claimed.name} in memory",
         expected="the code that this job was built with",
-        found=found,
+        found=description,
         fix=fix,
         where=claimed.file,
     )
@@ -242,8 +244,10 @@ _loaded: dict[str, _Loaded] = {}
 
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
-    functions = [found for one in code.actions for found in (one.function, one.mark.settings.when)]
-    functions += [one.function for one in (*code.tools.values(), *code.clients.values())]
+    functions = [
+        function for action in code.actions for function in (action.function, action.mark.settings.when)
+    ]
+    functions += [declaration.function for declaration in (*code.tools.values(), *code.clients.values())]
     for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
         if target is not None:
             yield FunctionRef.of(target).module
@@ -257,7 +261,8 @@ def _modules_with(values: Iterable[Any]) -> list[str]:
 
 def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
     """Yield the user's modules among ``names``, and those that their code or their namespace mentions."""
-    waiting, seen = list(names), set[str]()
+    waiting = list(names)
+    seen = set[str]()
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
@@ -272,10 +277,10 @@ def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
 
 def _load(name: str, module: ModuleType) -> _Loaded:
     spec = getattr(module, "__spec__", None)
-    found = _loaded.get(name)
-    if found is None or found.spec is not spec:
-        found = _loaded[name] = _digested(name, module, spec)
-    return found
+    loaded_module = _loaded.get(name)
+    if loaded_module is None or loaded_module.spec is not spec:
+        loaded_module = _loaded[name] = _digested(name, module, spec)
+    return loaded_module
 
 
 def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
@@ -285,7 +290,8 @@ def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
     compiled = _compiled(name, module, spec)
     if compiled is None:
         return _Loaded(spec, None, frozenset())
-    functions, mentions = set[bytes](), set[str]()
+    functions = set[bytes]()
+    mentions = set[str]()
     whole = digest(compiled, functions, mentions)
     for _, function in functions_in(module):
         digest(function.__code__, functions)
@@ -295,7 +301,7 @@ def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
 
 def _travels(name: str) -> bool:
     by_value = cloudpickle.list_registry_pickle_by_value()
-    return any(one in by_value for one in (name, *packages_of(name)))
+    return any(module_name in by_value for module_name in (name, *packages_of(name)))
 
 
 def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:

@@ -15,23 +15,23 @@ from typing import Any
 _LONGEST_NAME = 200
 
 
-def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
+def digest(code: CodeType, digests: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
     """Return the digest of ``code``, which does not depend on its position.
 
     Args:
         code: The code.
-        found: Gets the digests of the code and of all code inside.
+        digests: Gets the digests of the code and of all code inside.
         mentions: Gets all names that it uses, and strings that could be names of modules.
     """
 
     def token(value: Any) -> Any:
         if isinstance(value, CodeType):
-            return digest(value, found, mentions)
+            return digest(value, digests, mentions)
         if isinstance(value, tuple):
-            return [token(one) for one in value]
+            return [token(part) for part in value]
         if isinstance(value, frozenset):
             # The order of a set differs between processes.
-            return {"set": sorted(repr(token(one)) for one in value)}
+            return {"set": sorted(repr(token(part)) for part in value)}
         if mentions is not None and isinstance(value, str) and _could_be_a_module(value):
             mentions.add(value)
         return repr(value)
@@ -47,8 +47,8 @@ def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] |
         token(code.co_consts),
     )
     result = blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=8).digest()
-    if found is not None:
-        found.add(result)
+    if digests is not None:
+        digests.add(result)
     return result
 
 
@@ -62,7 +62,8 @@ def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
     The search includes classes, wrappers and closures. Code that decorators generate is not code of the file.
     """
     names = vars(module)
-    waiting, seen = list(reversed(names.values())), set[int]()
+    waiting = list(reversed(names.values()))
+    seen = set[int]()
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
@@ -91,13 +92,13 @@ def _inside(value: Any, module: str) -> list[Any]:
             return [getattr(value, attribute) for attribute in attributes]
     try:
         # Not getattr: the value may be a proxy, or have any name.
-        own: dict[str, Any] = object.__getattribute__(value, "__dict__")
+        namespace: dict[str, Any] = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return []
-    found = [own["__wrapped__"]] if "__wrapped__" in own else []
+    inner_values = [namespace["__wrapped__"]] if "__wrapped__" in namespace else []
     if type(value) is FunctionType:
-        found += [cell for cell in map(_content, value.__closure__ or ()) if callable(cell)]
-    return found
+        inner_values += [cell for cell in map(_content, value.__closure__ or ()) if callable(cell)]
+    return inner_values
 
 
 def _content(cell: Any) -> Any:

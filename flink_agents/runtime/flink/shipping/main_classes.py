@@ -8,8 +8,6 @@ differ, the later job is rejected.
 
 from __future__ import annotations
 
-import copyreg
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -25,24 +23,18 @@ from cloudpickle import cloudpickle as by_value
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping import (
+    class_copies,  # noqa: F401  # pyright: ignore[reportUnusedImport]  corrects cloudpickle
+    module_renewal,
+    module_uses,
+    user_modules,
+)
 from flink_agents.runtime.flink.shipping.code_objects import digest
 from flink_agents.runtime.flink.shipping.module_uses import Use
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-
-
-# dataclasses identifies its markers by identity. Pickling a class by value would copy them, and the class
-# would have no fields: its values would be written to state without any.
-_marks: Any = dataclasses
-for _name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY"):
-    copyreg.pickle(type(getattr(_marks, _name)), lambda mark: (getattr, (dataclasses, _name_of(mark))))
-
-
-def _name_of(mark: Any) -> str:
-    return next(name for name, value in vars(dataclasses).items() if value is mark)
 
 
 @dataclass(frozen=True)
@@ -82,25 +74,25 @@ def _parts(value: type) -> Iterator[str]:
     for fields in ("__pydantic_fields__", "__dataclass_fields__", "_fields", "_field_defaults"):
         yield f"{fields} {vars(value).get(fields)!r}"
     if issubclass(value, Enum):
-        yield f"members {[(name, repr(one.value)) for name, one in value.__members__.items()]}"
-    for name, one in vars(value).items():
-        function = getattr(one, "__func__", getattr(one, "fget", one))
+        yield f"members {[(name, repr(member.value)) for name, member in value.__members__.items()]}"
+    for name, attribute in vars(value).items():
+        function = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
         if isinstance(function, FunctionType):
             yield f"{name} {digest(function.__code__).hex()} {function.__defaults__!r}"
-        elif isinstance(one, _PLAIN) and name != "__firstlineno__":
-            yield f"{name} {one!r}"
+        elif isinstance(attribute, _PLAIN) and not isinstance(attribute, Enum) and name != "__firstlineno__":
+            yield f"{name} {attribute!r}"
 
 
 def announcement(module: ModuleType) -> str | None:
     """Return the argument of :func:`expect` for the workers; None if a main script has no classes."""
-    found: dict[str, tuple[str, str]] = {}
+    announced_classes: dict[str, tuple[str, str]] = {}
     for name, value in classes_of(module).items():
         try:
-            found[name] = (by_value._get_or_create_tracker_id(value), class_digest(value).hex())
+            announced_classes[name] = (by_value._get_or_create_tracker_id(value), class_digest(value).hex())
         except Exception:
             # A part of the class has no representation; MainModule leaves it out as well.
             continue
-    return json.dumps(found) if found else None
+    return json.dumps(announced_classes) if announced_classes else None
 
 
 def classes_of(module: ModuleType) -> dict[str, type]:
@@ -126,10 +118,10 @@ def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
     """
     with module_renewal.lock:
         use = module_uses.current()
-        for name, one in classes.items():
-            _share(module, name, one.digest, one.tracker, use)
+        for name, main_class in classes.items():
+            _share(module, name, main_class.digest, main_class.tracker, use)
         use.add(f"{MAIN}:{name}" for name in classes)
-        replaced = [_put(module, name, one) for name, one in classes.items()]
+        replaced = [_put(module, name, shipped_class) for name, shipped_class in classes.items()]
         if any(replaced):
             user_modules.forget_classes()
 
@@ -164,50 +156,52 @@ def install_late(module: ModuleType, announced: str) -> None:
     with module_renewal.lock:
         use = module_uses.current()
         for name, (tracker, digest_of) in json.loads(announced).items():
-            found: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
-            before = getattr(module, name, None)
-            if found is None or (found is not before and _users_of(name, use)):
+            tracked_class: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+            previous_class = getattr(module, name, None)
+            if tracked_class is None or (tracked_class is not previous_class and _users_of(name, use)):
                 continue
             use.add([f"{MAIN}:{name}"])
-            setattr(module, name, found)
-            _installed[name] = (found, bytes.fromhex(digest_of))
-            if before is not None and before is not found:
+            setattr(module, name, tracked_class)
+            _installed[name] = (tracked_class, bytes.fromhex(digest_of))
+            if previous_class is not None and previous_class is not tracked_class:
                 user_modules.forget_classes()
 
 
 def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
     """Replace a class that the job has by value with the class that another job has in ``__main__``."""
-    known = _installed.get(name)
-    if known is None or getattr(module, name, None) is not known[0]:
+    installation = _installed.get(name)
+    if installation is None or getattr(module, name, None) is not installation[0]:
         return
     users = _users_of(name, use)
     if not users:
         return
-    if known[1] == wanted:
-        if by_value._lookup_class_or_track(tracker, known[0]) is not known[0]:
+    if installation[1] == wanted:
+        if by_value._lookup_class_or_track(tracker, installation[0]) is not installation[0]:
             # It arrived earlier. Everything loaded from now on, in this attempt or the next, gets the right
             # one.
-            by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = known[0]
-            if any(other is not use and other.job_id == use.job_id for other in module_uses.living()):
+            by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = installation[0]
+            if any(
+                other_use is not use and other_use.job_id == use.job_id for other_use in module_uses.living()
+            ):
                 raise _late(name, users)
-    elif not issubclass(known[0], Agent | RunnerContext):
+    elif not issubclass(installation[0], Agent | RunnerContext):
         raise _refused(name, users)
 
 
-def _put(module: ModuleType, name: str, one: MainClass) -> bool:
-    found = cloudpickle.loads(one.pickled)
-    known = getattr(module, name, None)
-    setattr(module, name, found)
-    _installed[name] = (found, one.digest)
-    return known is not None and known is not found
+def _put(module: ModuleType, name: str, shipped_class: MainClass) -> bool:
+    new_class = cloudpickle.loads(shipped_class.pickled)
+    previous_class = getattr(module, name, None)
+    setattr(module, name, new_class)
+    _installed[name] = (new_class, shipped_class.digest)
+    return previous_class is not None and previous_class is not new_class
 
 
 def _users_of(name: str, use: Use) -> list[Use]:
     mine = f"{MAIN}:{name}"
     return [
-        other
-        for other in module_uses.living()
-        if other is not use and other.job_id != use.job_id and mine in (other.modules or ())
+        other_use
+        for other_use in module_uses.living()
+        if other_use is not use and other_use.job_id != use.job_id and mine in (other_use.modules or ())
     ]
 
 

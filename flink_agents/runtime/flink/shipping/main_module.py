@@ -17,6 +17,7 @@ import cloudpickle
 
 from flink_agents.api.durable.upgrades import all_upgrades, replace_upgrade
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.launch.gateway import refuse_in_worker
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping import main_classes, module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
@@ -82,7 +83,8 @@ class ShippedFunction:
 
 
 def _prepare() -> None:
-    """Make each operator that is loaded from now on find the modules of its job."""
+    """Make each operator that is loaded from now on find the modules of its job, and start no JVM."""
+    refuse_in_worker()
     flink_compat.watch_operators(_arrives, _loaded)
 
 

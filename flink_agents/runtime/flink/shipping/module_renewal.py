@@ -56,10 +56,12 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
     """
     with lock:
         use = module_uses.current()
-        use.job_id, use.job_name = job_id, job_name
+        use.job_id = job_id
+        use.job_name = job_name
         # Modules that were imported after operators had been loaded may be of files that have changed since.
+        # Before the first job, nothing watched: operators of that job may be loading modules right now.
         if not _loading:
-            user_modules.note_loaded(just_now=False)
+            user_modules.note_loaded(just_now=not _known_jobs)
         _loading.add(threading.get_ident())
         if _remember(job_id):
             _renew_changed(use)
@@ -83,7 +85,8 @@ def operator_opens(job_id: str, job_name: str) -> None:
     """Record the job of an operator that was loaded before this module, and its modules."""
     with lock:
         use = module_uses.current()
-        use.job_id, use.job_name = job_id, job_name
+        use.job_id = job_id
+        use.job_name = job_name
         _remember(job_id)
         user_modules.note_loaded(just_now=True)
 
@@ -143,7 +146,7 @@ def renew(stale: Collection[str]) -> list[Use]:
 def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
     begin = time.monotonic()
     while users := user_modules.users(names, use):
-        patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(one.has_thread for one in users) else 1)
+        patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(user.has_thread for user in users) else 1)
         if time.monotonic() >= begin + patience:
             break
         time.sleep(_POLL_SECONDS)

@@ -35,10 +35,10 @@ class Use:
 
     def add(self, names: Iterable[str]) -> None:
         """Record that the operator uses these modules, and their packages."""
-        known = set(self.modules or ())
+        modules = set(self.modules or ())
         for name in names:
-            known |= {name, *packages_of(name)}
-        self.modules = known
+            modules |= {name, *packages_of(name)}
+        self.modules = modules
 
     @property
     def has_thread(self) -> bool:
@@ -84,10 +84,10 @@ def living() -> list[Use]:
 
 def packages_of(name: str) -> list[str]:
     """Return the packages of a module, from the innermost."""
-    found: list[str] = []
+    packages: list[str] = []
     while name := name.rpartition(".")[0]:
-        found.append(name)
-    return found
+        packages.append(name)
+    return packages
 
 
 def hold(holder: Any) -> Use:

@@ -51,10 +51,10 @@ def check_shippable(what: str, value: Any) -> None:
         named = next((part for part in path if part.label and not _is_code(part.value)), None)
         holder = next((part.holder for part in reversed(path) if part.holder is not None), None)
         kind = type(named.value if named is not None else path[-1].value if path else value)
-        found = f"{kind.__module__}.{kind.__qualname__}"
+        type_name = f"{kind.__module__}.{kind.__qualname__}"
         label = f"{named.label}, " if named is not None else ""
         raise UnshippableCodeError(
-            f"{what} uses an object that cannot be sent to the workers: {label}{found}",
+            f"{what} uses an object that cannot be sent to the workers: {label}{type_name}",
             expected="functions and values that can be pickled",
             found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             fix=_FIX,
@@ -63,8 +63,8 @@ def check_shippable(what: str, value: Any) -> None:
 
 
 def _is_code(value: Any) -> bool:
-    own = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return own or isinstance(
+    is_ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return is_ours or isinstance(
         value, FunctionType | MethodType | type | functools.partial | dict | list | tuple
     )
 
@@ -96,30 +96,30 @@ def _parts(value: Any) -> Iterator[_Part]:
     elif isinstance(value, FunctionType):
         yield from _parts_of_function(value)
     elif isinstance(value, type):
-        for name, one in vars(value).items():
-            inner = getattr(one, "__func__", getattr(one, "fget", one))
+        for name, attribute in vars(value).items():
+            inner = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
             yield _Part(inner, f"the class attribute {value.__qualname__}.{name}")
     elif isinstance(value, functools.partial):
         yield _Part(value.func, "")
-        yield from (_Part(one, f"an argument of partial({value.func!r})") for one in value.args)
-        yield from (_Part(one, f"the argument {name!r}") for name, one in value.keywords.items())
+        yield from (_Part(argument, f"an argument of partial({value.func!r})") for argument in value.args)
+        yield from (_Part(argument, f"the argument {name!r}") for name, argument in value.keywords.items())
     elif isinstance(value, dict):
-        yield from (_Part(one, f"the entry {name!r}"[:100]) for name, one in value.items())
+        yield from (_Part(entry, f"the entry {name!r}"[:100]) for name, entry in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from (_Part(one, "") for one in value)
+        yield from (_Part(member, "") for member in value)
     else:
         yield from _parts_of_object(value)
 
 
 def _parts_of_object(value: Any) -> Iterator[_Part]:
-    own = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    is_ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
     slots = {name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())}
     for name in (*getattr(value, "__dict__", {}), *slots):
         try:
             part = getattr(value, name)
         except Exception:
             continue
-        yield _Part(part, "" if own else f"the attribute {type(value).__qualname__}.{name}")
+        yield _Part(part, "" if is_ours else f"the attribute {type(value).__qualname__}.{name}")
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[_Part]:
@@ -133,15 +133,16 @@ def _parts_of_function(function: FunctionType) -> Iterator[_Part]:
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield _Part(function.__globals__[name], f"the global {name!r}", holder)
-    for one in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        yield _Part(one, f"a default of {function.__qualname__}", holder)
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield _Part(default, f"a default of {function.__qualname__}", holder)
     yield from (
-        _Part(one, f"the attribute {name!r} of a function", holder) for name, one in vars(function).items()
+        _Part(attribute, f"the attribute {name!r} of a function", holder)
+        for name, attribute in vars(function).items()
     )
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _global_names(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)

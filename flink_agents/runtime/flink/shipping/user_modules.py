@@ -55,9 +55,9 @@ def mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterato
     # Values imported from a module do not name it; the import statement does.
     names = list(mentions)
     packages = [name, *packages_of(name), *filter(_is_package_of_user, names)]
-    for one in names:
-        yield one
-        yield from (f"{package}.{one}" for package in packages)
+    for mention in names:
+        yield mention
+        yield from (f"{package}.{mention}" for package in packages)
 
 
 def _is_package_of_user(name: str) -> bool:
@@ -202,14 +202,19 @@ def _can_leave(name: str, module: ModuleType) -> bool:
 def used_by(names: Iterable[str]) -> set[str]:
     """Return the user's modules among ``names``, and the modules in memory that they use."""
     modules = in_memory()
-    waiting, seen = [name for name in names if name in modules], set[str]()
+    waiting = [name for name in names if name in modules]
+    seen = set[str]()
     while waiting:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
             note = note_of(name)
             mentions = note.mentions if note is not None and note.mentions is not None else ()
-            waiting += [one for one in mentioned(name, modules[name], mentions) if one in modules]
+            waiting += [
+                mentioned_name
+                for mentioned_name in mentioned(name, modules[name], mentions)
+                if mentioned_name in modules
+            ]
     return seen
 
 
@@ -221,8 +226,12 @@ def note_loaded(just_now: bool) -> None:
     """
     for name, module in in_memory().items():
         spec = module.__spec__
-        known = _notes.get(name)
-        if spec is None or getattr(spec, "_initializing", False) or (known and known.spec is spec):
+        previous_note = _notes.get(name)
+        if (
+            spec is None
+            or getattr(spec, "_initializing", False)
+            or (previous_note and previous_note.spec is spec)
+        ):
             continue
         note = _noted(module, spec, _jobs_beside(name))
         _notes[name] = note if just_now else replace(note, text=None, whole=None)
@@ -239,7 +248,8 @@ def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
     source = read_source(spec)
     if source is None or source.code is None:
         return Note(spec, jobs=jobs)
-    functions, mentions = set[bytes](), set[str]()
+    functions = set[bytes]()
+    mentions = set[str]()
     whole = digest(source.code, functions, mentions)
     if any(digest(function.__code__) not in functions for _, function in functions_in(module)):
         # The file has changed since.
@@ -260,7 +270,12 @@ def is_outdated(name: str) -> bool:
     The same code in another directory counts as another version: data files and modules that are imported
     later are next to it, and the directory of an ended job is removed.
     """
-    note, source = note_of(name), read_source(find_spec(name))
+    module = sys.modules.get(name)
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        # Another thread imports it now. If it left, that thread would have classes of its own.
+        return False
+    note = note_of(name)
+    source = read_source(find_spec(name))
     if note is None or note.text is None or source is None or has_moved(name):
         return True
     return note.text != source.text and note.whole != source.whole
@@ -268,17 +283,18 @@ def is_outdated(name: str) -> bool:
 
 def has_moved(name: str) -> bool:
     """Return True if an import of a module in memory would take another file."""
-    spec, module = find_spec(name), sys.modules.get(name)
+    spec = find_spec(name)
+    module = sys.modules.get(name)
     return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
 
 
 def users(names: Collection[str], me: Use) -> list[Use]:
     """Return the uses of other jobs than ``me`` that include one of these modules, or may include one."""
-    others = [use for use in living() if use is not me and use.job_id != me.job_id]
+    other_uses = [use for use in living() if use is not me and use.job_id != me.job_id]
     notes = [note_of(name) for name in names]
     return [
         use
-        for use in others
+        for use in other_uses
         if use.modules is None
         or not use.modules.isdisjoint(names)
         or any(note is None or use.job_id in note.jobs for note in notes)
@@ -289,16 +305,17 @@ def with_dependents(names: Iterable[str]) -> set[str]:
     """Return these modules, and the user's modules in memory that use their objects."""
     modules = in_memory()
     uses = {name: _uses(name, module) for name, module in modules.items()}
-    found = {name for name in names if name in modules}
+    affected_names = {name for name in names if name in modules}
     while True:
         more = {
             name
             for name, used in uses.items()
-            if name not in found and (used is None or not used.isdisjoint(found) or _is_inside(name, found))
+            if name not in affected_names
+            and (used is None or not used.isdisjoint(affected_names) or _is_inside(name, affected_names))
         }
         if not more:
-            return found
-        found |= more
+            return affected_names
+        affected_names |= more
 
 
 def _is_inside(name: str, packages: Collection[str]) -> bool:
@@ -312,17 +329,19 @@ def _uses(name: str, module: ModuleType) -> set[str] | None:
     if note is None or note.mentions is None:
         return None
     used = set(mentioned(name, module, note.mentions))
-    used |= {package for one in used for package in packages_of(one)}
+    used |= {package for module_name in used for package in packages_of(module_name)}
     # An import binds a module in its package, which need not use it.
-    bound = {f"{name}.{one}" for one in vars(module)} - {f"{name}.{one}" for one in note.mentions}
+    bound = {f"{name}.{variable}" for variable in vars(module)} - {
+        f"{name}.{mention}" for mention in note.mentions
+    }
     return used - bound
 
 
 def drop(names: Collection[str]) -> None:
     """Drop modules from memory, with everything cached about them: the next import loads their files."""
-    gone = {id(sys.modules[name]) for name in names if name in sys.modules}
-    others = {name for name, module in list(sys.modules.items()) if id(module) in gone}
-    for name in sorted({*names, *others}):
+    module_ids = {id(sys.modules[name]) for name in names if name in sys.modules}
+    aliases = {name for name, module in list(sys.modules.items()) if id(module) in module_ids}
+    for name in sorted({*names, *aliases}):
         module = sys.modules.pop(name, None)
         _notes.pop(name, None)
         parent, _, last = name.rpartition(".")

@@ -20,7 +20,8 @@ class _EmptyTuple:
         return tuple, ()
 
 
-_NOTHING, _EMPTY_TUPLE = _Nothing(), _EmptyTuple()
+_NOTHING = _Nothing()
+_EMPTY_TUPLE = _EmptyTuple()
 
 
 def not_none(value: Any) -> Any:

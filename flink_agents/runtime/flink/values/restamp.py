@@ -109,5 +109,5 @@ def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) ->
     rows = tables.to_changelog_stream(values, timed)
     parallelism = flink_compat.parallelism_of(stream)
     values = rows.map(ShippedFunction(_open_envelope), output_type=kind).set_parallelism(parallelism)
-    others = stream.get_side_output(OutputTag(untimed(tag), kind)).set_parallelism(parallelism)
-    return values.union(others)
+    untimed_values = stream.get_side_output(OutputTag(untimed(tag), kind)).set_parallelism(parallelism)
+    return values.union(untimed_values)

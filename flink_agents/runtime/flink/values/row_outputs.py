@@ -73,8 +73,10 @@ def described_row(kind: Any) -> DescribedType:
 def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
     # By alias: fields of rows may have the names of model methods.
     fields: dict[str, Any] = {
-        f"field{number}": (_python_type(each, name), Field(alias=name))
-        for number, (name, each) in enumerate(zip(names_of_row(kind), kind.get_field_types(), strict=True))
+        f"field{number}": (_python_type(field_type, name), Field(alias=name))
+        for number, (name, field_type) in enumerate(
+            zip(names_of_row(kind), kind.get_field_types(), strict=True)
+        )
     }
     return create_model(title, __base__=_RowModel, **fields)
 
@@ -88,7 +90,7 @@ def _python_type(kind: TypeInformation, name: str) -> Any:
             return python
     if isinstance(kind, RowTypeInfo) and names_of_row(kind):
         return _model_of(kind, name)
-    inner = [_python_type(each, name) for each in inner_types_of(kind)]
+    inner = [_python_type(inner_type, name) for inner_type in inner_types_of(kind)]
     if isinstance(kind, _LISTS):
         return list[inner[0]]
     if isinstance(kind, MapTypeInfo) and inner[0] is str:
@@ -108,8 +110,12 @@ def _to_row(value: Any) -> Any:
         row.set_field_names([field.alias for field in fields.values()])
         return row
     if isinstance(value, list):
-        return [_to_row(each) for each in value]
-    return {name: _to_row(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [_to_row(nested_value) for nested_value in value]
+    return (
+        {name: _to_row(nested_value) for name, nested_value in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _refused(what: str, expected: str, found: str) -> AgentConfigurationError:

@@ -1,82 +1,23 @@
-"""Rows of tables: field names and Java values of inputs, and cells of outputs."""
+"""Rows of tables: outputs as rows with the cells of Java, and rows as inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from pyflink.common import Row, RowKind, TypeInformation
-from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeInfo
+from pyflink.common import Row, RowKind
 
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedTableError
 from flink_agents.api.tables import ChangeKind, TableChange
+from flink_agents.runtime.flink.values.cells import MISSING, Cell, JavaValues, UnfitCellError, fit, read_field
+from flink_agents.runtime.flink.values.types import ColumnType, quoted
 from flink_agents.runtime.serde.typenames import shorten
-
-Namer = Callable[[Any], None]
 
 MAX_ERROR = 2000
 """The largest length of a message about an invalid row."""
-
-
-class NameFields:
-    """Gives rows the field names of their type, including nested rows.
-
-    A table passes its rows to Python with or without names, depending on the plan that its
-    optimizer chose.
-
-    Args:
-        kind: The type of the stream.
-    """
-
-    def __init__(self, kind: TypeInformation) -> None:
-        self._name = _namer(kind)
-
-    def __call__(self, row: Any) -> Any:
-        """Name the fields of ``row`` in place and return it."""
-        if self._name is not None:
-            self._name(row)
-        return row
-
-
-def _namer(kind: Any) -> Namer | None:
-    if isinstance(kind, RowTypeInfo):
-        return _RowNamer(kind.get_field_names(), [_namer(each) for each in kind.get_field_types()])
-    if isinstance(kind, ListTypeInfo):
-        return _EachNamer.of(_namer(kind.elem_type))
-    if isinstance(kind, ObjectArrayTypeInfo):
-        return _EachNamer.of(_namer(kind._element_type))
-    return None
-
-
-class _RowNamer:
-    def __init__(self, names: Sequence[str], namers: Sequence[Namer | None]) -> None:
-        self._names = list(names)
-        self._inner = [(index, namer) for index, namer in enumerate(namers) if namer is not None]
-
-    def __call__(self, row: Any) -> None:
-        if row is None:
-            return
-        row.set_field_names(self._names)
-        for index, namer in self._inner:
-            namer(row[index])
-
-
-class _EachNamer:
-    def __init__(self, namer: Namer) -> None:
-        self._namer = namer
-
-    @classmethod
-    def of(cls, namer: Namer | None) -> _EachNamer | None:
-        return None if namer is None else cls(namer)
-
-    def __call__(self, items: Any) -> None:
-        for item in items or ():
-            self._namer(item)
-
 
 CHANGES: dict[RowKind, ChangeKind] = {
     RowKind.INSERT: "insert",
@@ -84,58 +25,6 @@ CHANGES: dict[RowKind, ChangeKind] = {
     RowKind.UPDATE_AFTER: "update-after",
     RowKind.DELETE: "delete",
 }
-
-
-def is_latest(row: Any) -> bool:
-    """Return True if a row still exists after a change of a table."""
-    return row.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER)
-
-
-class ReadRows:
-    """Converts the rows of a table to inputs.
-
-    Args:
-        kind: The type of the stream of rows.
-        value: The type of the inputs: any type that Pydantic supports; None for rows with names.
-        changes: True if each input is a ``TableChange``.
-    """
-
-    def __init__(self, kind: TypeInformation, value: Any, changes: bool) -> None:
-        self._name = NameFields(kind)
-        self._value = value
-        self._changes = changes
-        self._adapter: TypeAdapter[Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_adapter": None}
-
-    def __call__(self, row: Any) -> Any:
-        """Return the input for ``row``.
-
-        Raises:
-            UnsupportedTableError: It does not have the declared type, or Python has no equivalent for a
-                value.
-        """
-        value = self._name(row)
-        read_row(value)
-        if self._value is not None:
-            value = self._validated(value)
-        return TableChange(CHANGES[row.get_row_kind()], value) if self._changes else value
-
-    def _validated(self, row: Any) -> Any:
-        if self._adapter is None:
-            self._adapter = TypeAdapter(self._value)
-        columns = row.as_dict(recursive=True)
-        try:
-            return self._adapter.validate_python(columns)
-        except ValidationError as error:
-            raise UnsupportedTableError(
-                "a row of a table does not have the declared type",
-                expected=getattr(self._value, "__qualname__", None) or str(self._value),
-                found=str(error)[:MAX_ERROR],
-                fix="declare another type for its columns: from_table(..., value=...)",
-                where=authors_place(),
-            ) from error
 
 
 def rowtime_schema(name: str) -> Any:
@@ -146,8 +35,24 @@ def rowtime_schema(name: str) -> Any:
     """
     from pyflink.table import DataTypes, Schema
 
-    made = Schema.new_builder().column_by_metadata(name, DataTypes.TIMESTAMP_LTZ(3), "rowtime")
-    return made.watermark(name, "SOURCE_WATERMARK()").build()
+    builder = Schema.new_builder().column_by_metadata(name, DataTypes.TIMESTAMP_LTZ(3), "rowtime")
+    return builder.watermark(name, "SOURCE_WATERMARK()").build()
+
+
+def with_types(table: Any, columns: Mapping[str, ColumnType], *unchanged_columns: str) -> Any:
+    """Return a table with the declared types, where Python sends wider ones.
+
+    Args:
+        table: The table.
+        columns: Its columns.
+        unchanged_columns: Columns that stay as they are.
+    """
+    if all(column.sql == column.sent for column in columns.values()):
+        return table
+    from pyflink.table.expressions import call_sql, col
+
+    cast = [call_sql(f"CAST({quoted(name)} AS {column.sql})").alias(name) for name, column in columns.items()]
+    return table.select(*cast, *map(col, unchanged_columns))
 
 
 class Column:
@@ -171,103 +76,281 @@ class ToRow:
     """Converts an output to a row: a model, a dict, an object with attributes, or a single cell.
 
     Args:
-        names: The columns.
+        columns: The columns.
+        place: The author's line that declares them, for errors.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)
+    def __init__(self, columns: Mapping[str, ColumnType], place: str | None = None) -> None:
+        self._cells: dict[str, Cell] = {name: column.cell for name, column in columns.items()}
+        self._place = place
+        self._java: JavaValues | None = None
+
+    def open(self, java: JavaValues) -> None:
+        """Get what makes values of Java, before the first output."""
+        self._java = java
 
     def __call__(self, value: Any) -> Row:
         """Return the row for ``value``.
 
         Raises:
-            UnsupportedTableError: It lacks a column.
+            UnsupportedTableError: It lacks a column, or a column cannot hold its value.
         """
-        return Row(*(_cell(self._read(value, name)) for name in self._names))
+        java: Any = self._java
+        row: list[Any] = []
+        for name, cell in self._cells.items():
+            item = self._read(value, name)
+            try:
+                row.append(None if item is None else fit(cell, item, java, name))
+            except UnfitCellError as error:
+                raise UnsupportedTableError(
+                    f"an output has a value that the column {error.path!r} cannot hold",
+                    expected=error.expected,
+                    found=error.found,
+                    fix=error.fix,
+                    where=self._place,
+                ) from None
+        return Row(*row)
 
     def _read(self, value: Any, name: str) -> Any:
-        if isinstance(value, dict):
-            if name in value:
-                return value[name]
-        elif hasattr(value, name):
-            return getattr(value, name)
-        elif len(self._names) == 1:
+        item = read_field(value, name)
+        if item is not MISSING:
+            return item
+        if len(self._cells) == 1 and not isinstance(value, dict):
             return value
         raise UnsupportedTableError(
             f"an output has no column {name!r}",
-            expected=", ".join(self._names),
+            expected=", ".join(self._cells),
             found=shorten(value),
             fix="emit a value that has it, if only None, or remove the column: to_table(schema={...})",
-            where=authors_place(),
+            where=self._place,
         )
 
 
-def _cell(value: Any) -> Any:
-    fields = getattr(type(value), "model_fields", None)
-    if fields is not None:
-        return Row(*(_cell(getattr(value, name)) for name in fields))
-    if isinstance(value, list):
-        return [_cell(item) for item in value]
-    return value
+class ColumnReader(NamedTuple):
+    """Describes a type to read.
+
+    Attributes:
+        root: The type's name in Java.
+        names: The fields of a row.
+        inner: The readers of its fields or items.
+    """
+
+    root: str
+    names: tuple[str, ...] = ()
+    inner: tuple[ColumnReader, ...] = ()
 
 
-_PLAIN = frozenset({int, str, float, bool, bytes, type(None), Decimal, datetime, date, time})
-
-
-def _duration(java: Any) -> timedelta:
-    return timedelta(seconds=java.getSeconds(), microseconds=java.getNano() // 1000)
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    # Python supports microseconds, and drops further digits.
-    "java.time.LocalDateTime": lambda java: datetime.fromisoformat(str(java.toString())),
-    "java.time.Instant": lambda java: datetime.fromisoformat(str(java.toString())),
-    "java.time.LocalDate": lambda java: date.fromisoformat(str(java.toString())),
-    "java.time.LocalTime": lambda java: time.fromisoformat(str(java.toString())),
-    "java.time.Duration": _duration,
+_TIMES: dict[str, Callable[[str], Any]] = {
+    "TIMESTAMP_WITHOUT_TIME_ZONE": datetime.fromisoformat,
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": datetime.fromisoformat,
+    "DATE": date.fromisoformat,
+    "TIME_WITHOUT_TIME_ZONE": time.fromisoformat,
 }
 
+_PLAIN = frozenset(
+    "CHAR VARCHAR BOOLEAN DECIMAL TINYINT SMALLINT INTEGER BIGINT FLOAT DOUBLE VARBINARY".split()
+)
+_CONTAINERS = ("ROW", "ARRAY", "MAP")
+_MICROSECONDS = 6
 
-def read_row(row: Row) -> None:
-    """Replace Java values in a row and its nested values with Python values.
+
+def readers_of(row_type: Any) -> dict[str, ColumnReader]:
+    """Return the readers of a table's columns.
+
+    Args:
+        row_type: Java's type of its rows.
 
     Raises:
-        UnsupportedTableError: Python has no value for one of them.
+        UnsupportedTableError: A column has a type without an equivalent in Python.
     """
-    for index, value in enumerate(row):
-        if type(value) not in _PLAIN:
-            row[index] = _read(value)
+    readers: dict[str, ColumnReader] = {}
+    for name, kind in zip(row_type.getFieldNames(), row_type.getChildren(), strict=True):
+        cast = _cast_of(kind)
+        if cast is not None:
+            raise UnsupportedTableError(
+                f"column {name!r} of a table has a type that Python does not have",
+                expected="strings, numbers, bools, BYTES, dates, times, timestamps in microseconds, "
+                "and rows, arrays and maps of these",
+                found=kind.asSummaryString(),
+                fix=f"cast it in the query: CAST({quoted(name)} AS {cast}) AS {quoted(name)}",
+                where=authors_place(),
+            )
+        readers[name] = _reader_of(kind)
+    return readers
 
 
-def _read(value: Any) -> Any:
-    """Return a value with Python values in place of Java values. A row is changed in place."""
-    if isinstance(value, Row):
-        read_row(value)
-    elif isinstance(value, list):
-        return [_read(each) for each in value]
-    elif isinstance(value, tuple):
-        return tuple(_read(each) for each in value)
-    elif isinstance(value, dict):
-        return {_read(key): _read(each) for key, each in value.items()}
-    elif type(value).__name__ == "PyJObject":
-        return _of_java(value)
-    return value
+def _reader_of(kind: Any) -> ColumnReader:
+    root = kind.getTypeRoot().name()
+    if root in _TIMES or root in _PLAIN:
+        return ColumnReader(root)
+    names = tuple(kind.getFieldNames()) if root == "ROW" else ()
+    return ColumnReader(root, names, tuple(_reader_of(child) for child in kind.getChildren()))
 
 
-def _of_java(java: Any) -> Any:
-    name = str(java.getClass().getName())
-    if name not in _READ:
-        raise _refused(name, str(java.toString()))
-    try:
-        return _READ[name](java)
-    except (ValueError, OverflowError) as error:
-        raise _refused(name, str(java.toString())) from error
+def _cast_of(kind: Any) -> str | None:
+    """Return the type that a column can be cast to; None if it needs no cast."""
+    root = kind.getTypeRoot().name()
+    text = kind.copy(True).asSummaryString()
+    if root == "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
+        return "TIMESTAMP_LTZ(6)" if kind.getPrecision() > _MICROSECONDS else None
+    if root == "BINARY" or (root == "VARBINARY" and text != "BYTES"):
+        return "BYTES"
+    if root in _PLAIN or root in _TIMES:
+        return None
+    return _replaced(kind, _cast_of) if root in _CONTAINERS else "STRING"
 
 
-def _refused(name: str, text: str) -> UnsupportedTableError:
-    return UnsupportedTableError(
-        "a row of a table has a value that Python does not support",
-        expected="dates and times of the years 1 to 9999, durations, and other types that Flink converts",
-        found=f"{text[:200]}, of the class {name}",
-        fix="cast the column in the query: CAST(... AS STRING)",
+def _wide_type_of(kind: Any) -> str | None:
+    """Return the type without ``SMALLINT``, if it has one: Pemja crashes on a ``Short``."""
+    if kind.getTypeRoot().name() == "SMALLINT":
+        return "INT"
+    return _replaced(kind, _wide_type_of)
+
+
+def _replaced(kind: Any, replace: Callable[[Any], str | None]) -> str | None:
+    """Return the text of a type with other types inside it; None if ``replace`` has no other type."""
+    children = list(kind.getChildren())
+    replacements = [replace(child) for child in children]
+    if not any(replacements):
+        return None
+    root = kind.getTypeRoot().name()
+    inner = [
+        replacement or child.asSummaryString()
+        for replacement, child in zip(replacements, children, strict=True)
+    ]
+    if root == "ROW":
+        fields = zip(map(quoted, kind.getFieldNames()), inner, strict=True)
+        return f"ROW<{', '.join(map(' '.join, fields))}>"
+    return f"{root}<{', '.join(inner)}>"
+
+
+def with_wide_types(table: Any, row_type: Any) -> Any:
+    """Return a table without columns of ``SMALLINT``.
+
+    Args:
+        table: The table.
+        row_type: Java's type of its rows.
+    """
+    kinds = zip(row_type.getFieldNames(), row_type.getChildren(), strict=True)
+    types = {name: _wide_type_of(kind) for name, kind in kinds}
+    if not any(types.values()):
+        return table
+    from pyflink.table.expressions import call_sql, col
+
+    return table.select(
+        *(
+            call_sql(f"CAST({quoted(name)} AS {kind})").alias(name) if kind else col(name)
+            for name, kind in types.items()
+        )
     )
+
+
+def read_value(value: Any, reader: ColumnReader) -> Any:
+    """Return a value of Java as one of Python.
+
+    Args:
+        value: The value, with Java's objects for times and for rows inside other values.
+        reader: Its type.
+
+    Raises:
+        UnsupportedTableError: Python has no value for it.
+    """
+    if value is None or reader.root in _PLAIN:
+        return value
+    parse = _TIMES.get(reader.root)
+    if parse is not None:
+        return _read_time(value, parse)
+    if reader.root == "ROW":
+        fields = (
+            read_value(value.getField(index), field_reader) for index, field_reader in enumerate(reader.inner)
+        )
+        row = Row(*fields)
+        row.set_field_names(list(reader.names))
+        return row
+    if reader.root == "ARRAY":
+        return [read_value(item, reader.inner[0]) for item in value]
+    keys, values = reader.inner
+    return {read_value(key, keys): read_value(item, values) for key, item in value.items()}
+
+
+def _read_time(value: Any, parse: Callable[[str], Any]) -> Any:
+    text = str(value.toString())
+    _, _, fraction = text.rstrip("Z").partition(".")
+    try:
+        if fraction[_MICROSECONDS:].strip("0"):
+            raise ValueError(text)
+        return parse(text)
+    except ValueError as error:
+        raise UnsupportedTableError(
+            "a row of a table has a value that Python does not support",
+            expected="dates and times of the years 1 to 9999, in microseconds",
+            found=text,
+            fix="cast the column in the query: CAST(... AS STRING), or CAST(... AS TIMESTAMP(6))",
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as Pydantic reads it: with dicts in place of rows, and tuples for those of a tuple."""
+    if isinstance(value, Row):
+        fields = value.as_dict()
+        if list(fields) == [f"f{index}" for index in range(len(fields))]:
+            return tuple(map(_plain, value))
+        return {name: _plain(item) for name, item in fields.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class ReadRows:
+    """Converts the rows of a table to inputs.
+
+    Args:
+        readers: The columns.
+        value: The type of the inputs: any type that Pydantic supports; None for rows with names.
+        changes: The policy for changes: ``latest`` leaves out rows that are gone, and ``all`` makes each
+            input a ``TableChange``.
+    """
+
+    def __init__(self, readers: Mapping[str, ColumnReader], value: Any, changes: str) -> None:
+        self._names = list(readers)
+        self._readers = list(readers.values())
+        self._value = value
+        self._changes = changes
+        self._adapter: TypeAdapter[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_adapter": None}
+
+    def open(self, java: JavaValues) -> None:
+        """Do nothing: rows are read without it."""
+
+    def __call__(self, row: Any) -> list[Any]:
+        """Return the inputs for ``row``: one or none.
+
+        Raises:
+            UnsupportedTableError: It does not have the declared type, or Python has no equivalent for a
+                value.
+        """
+        kind = row.get_row_kind()
+        if self._changes == "latest" and kind not in (RowKind.INSERT, RowKind.UPDATE_AFTER):
+            return []
+        value: Any = Row(*map(read_value, row, self._readers))
+        value.set_field_names(self._names)
+        value.set_row_kind(kind)
+        if self._value is not None:
+            value = self._validated(value)
+        return [TableChange(CHANGES[kind], value) if self._changes == "all" else value]
+
+    def _validated(self, row: Any) -> Any:
+        if self._adapter is None:
+            self._adapter = TypeAdapter(self._value)
+        try:
+            return self._adapter.validate_python({name: _plain(row[name]) for name in self._names})
+        except ValidationError as error:
+            raise UnsupportedTableError(
+                "a row of a table does not have the declared type",
+                expected=getattr(self._value, "__qualname__", None) or str(self._value),
+                found=str(error)[:MAX_ERROR],
+                fix="declare another type for its columns: from_table(..., value=...)",
+                where=authors_place(),
+            ) from error

@@ -57,8 +57,8 @@ def overlaid(cached: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str
     for path, what in reads:
         if isinstance(what, dict):
             prefix = path + "." if path else ""
-            for other in [other for other in nodes if other.startswith(prefix)]:
-                del nodes[other]
+            for node_path in [nested_path for nested_path in nodes if nested_path.startswith(prefix)]:
+                del nodes[node_path]
             nodes.update(what)
         else:
             nodes[path] = what
@@ -84,12 +84,13 @@ def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, lim
 
 def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
     """Return the reads of a run from all its records. Reads whose last part was not stored do not count."""
-    reads, parts = list[Read](), b""
+    reads = list[Read]()
+    parts = b""
     for record in records:
         if record.kind is RecordKind.RUN and record.index > 0:
             begins, ends, part = fields_of(codec, record.data, 3)
             parts = part if begins else parts + part
             if ends:
-                found: list[Any] = codec.decode(parts)
-                reads += [(path, what) for path, what in found]
+                decoded_reads: list[Any] = codec.decode(parts)
+                reads += [(path, what) for path, what in decoded_reads]
     return reads

@@ -49,18 +49,19 @@ class TracedTree(MemoryTree):
 
     def below(self, path: str) -> list[str]:
         """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
-        found = super().below(path)
+        paths = super().below(path)
         prefix = path + "." if path else ""
         cached = self._cached.items()
         self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
-        return found
+        return paths
 
     def fork(self, undo: Undo) -> TracedTree:
         """Return a copy of this tree. Both log their reads in the same log."""
         twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
-        twin.log, twin._replays = self.log, self._replays
+        twin.log = self.log
+        twin._replays = self._replays
         return twin
 
     def changes(self) -> dict[str, bytes | None]:

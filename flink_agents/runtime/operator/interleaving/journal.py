@@ -44,9 +44,9 @@ class PartJournal(BufferedJournal):
             await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
 
     @override
-    def _repeated(self, before: Sequence[Record]) -> set[Record]:
+    def _repeated(self, suspended_records: Sequence[Record]) -> set[Record]:
         # A record of a later part may equal one of an earlier part. Then both count.
-        return set() if self._is_later else super()._repeated(before)
+        return set() if self._is_later else super()._repeated(suspended_records)
 
     @override
     def _addressed(self, records: list[Record]) -> list[Record]:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from flink_agents.runtime.journal.memory.reads import Read, ReadLog, overlaid
 from flink_agents.runtime.journal.memory.traced_memory import TracedTree
-from flink_agents.runtime.state.memory import MemoryTree, Undo
+from flink_agents.runtime.state.memory import MemoryTree, Undo, Written
 
 
 class OldPartTree(TracedTree):
@@ -43,7 +43,8 @@ class PartTree(MemoryTree):
         super().__init__(present.scope, present.codec, None, undo, present.expires)
         self.log: ReadLog = present.log
         # If code reads a value that it did not read in that part, it sees the value of the next part.
-        nodes, parts = dict(present.cached), list[TracedTree]()
+        nodes = dict(present.cached)
+        parts = list[TracedTree]()
         for of_part in reversed(reads):
             nodes = overlaid(nodes, of_part)
             parts.append(OldPartTree(self.scope, present.codec, None, undo, present.expires, nodes))
@@ -69,8 +70,13 @@ class PartTree(MemoryTree):
 
     @override
     def put(self, path: str, data: bytes | None) -> None:
-        # The undo log gets the tree of the part, which the write belongs to.
+        # The undo log gets the written nodes of the part, which the write belongs to.
         self._part.put(path, data)
+
+    @property
+    @override
+    def written(self) -> Written:
+        return self._part.written
 
     @override
     def below(self, path: str) -> list[str]:

@@ -36,7 +36,9 @@ class Interleaving:
         """Return the parts of a run. From now on, the run sees their memory."""
         if not suspension.parts:
             return None
-        records, done, reads = suspension.records, 0, list[list[Read]]()
+        records = suspension.records
+        done = 0
+        reads = list[list[Read]]()
         for _, count in suspension.parts:
             reads.append(recorded_reads(self._codec, records[done:count]))
             done = count
@@ -50,8 +52,9 @@ class Interleaving:
             return None
         journal = run.journal
         assert isinstance(journal, PartJournal) and run.waits is not None
-        before, changes = waiting.suspension, run.short_term.changes()
-        before_count = len(before.records) if before is not None else 0
+        previous_suspension = waiting.suspension
+        changes = run.short_term.changes()
+        before_count = len(previous_suspension.records) if previous_suspension is not None else 0
         counts = not waiting.is_later_part or bool(
             waiting.records or changes or len(journal.all_records) > before_count
         )
@@ -63,13 +66,15 @@ class Interleaving:
         self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
     ) -> Suspension:
         """Return the stored form of a run; see ``KeyRelease``."""
-        before = waiting.suspension
+        previous_suspension = waiting.suspension
         parts: list[tuple[str, int]] = []
-        packed, number = waiting.packed, suspension.number
-        if before is not None:
-            number = before.number
-            if before.input is not None:
-                parts, packed = list(before.parts), before.input
+        packed = waiting.packed
+        number = suspension.number
+        if previous_suspension is not None:
+            number = previous_suspension.number
+            if previous_suspension.input is not None:
+                parts = list(previous_suspension.parts)
+                packed = previous_suspension.input
         if part.counts:
             parts.append((path, len(suspension.records)))
         # The store has all records. The next part has its own number and header.

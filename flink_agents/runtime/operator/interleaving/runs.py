@@ -38,6 +38,7 @@ class InterleavedRuns:
         self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int], low: LowWatermark | None
     ) -> None:
         self._codec = shared.codec
+        self._submission = shared.submission
         self._state = state
         self._clock = clock
         self._low = low
@@ -65,14 +66,14 @@ class InterleavedRuns:
 
     def end(self, head: Head, key_text: str, number: int) -> None:
         """Remove the stored form of the run that wake-up ``number`` resumed, because it is committed now."""
-        left: list[ReleasedRun] = []
+        remaining_runs: list[ReleasedRun] = []
         for run in head.released:
             if run.woken == number:
                 self._state.pending.end_suspension(run.number)
             else:
-                left.append(run)
-        head.released = left
-        if not left:
+                remaining_runs.append(run)
+        head.released = remaining_runs
+        if not remaining_runs:
             self._searched.discard(key_text)
 
     def is_full(self, head: Head) -> bool:
@@ -91,7 +92,8 @@ class InterleavedRuns:
 
     def wake(self, head: Head, key_text: str, wanted: Callable[[ReleasedRun], bool]) -> bool:
         """Wake runs of the current key; returns True if there is a new wake-up."""
-        released, some = list(head.released), False
+        released = list(head.released)
+        has_wake_up = False
         for place, run in enumerate(released):
             if run.woken is not None or not wanted(run):
                 continue
@@ -100,13 +102,13 @@ class InterleavedRuns:
             self._state.pending.put_wake_up(number, wake_up(self._codec, run))
             head.next_pending += 1
             released[place] = run._replace(woken=number)
-            some = True
+            has_wake_up = True
             if self._low is not None:
                 # Outputs of the run may be late. The low watermark has to know it.
                 self._low.woken(key_text, number)
-        if some:
+        if has_wake_up:
             head.released = released
-        return some
+        return has_wake_up
 
     def wake_due(self, head: Head, key_text: str) -> bool:
         """Wake the runs whose time has come; returns True if there are any."""
@@ -121,6 +123,13 @@ class InterleavedRuns:
             return False
         self._searched.add(key_text)
         return self.wake(head, key_text, lambda run: True)
+
+    def wake_others(self, head: Head, key_text: str) -> bool:
+        """Wake the runs that another submission of the job has suspended: its code may differ.
+
+        Returns True if there are any.
+        """
+        return self.wake(head, key_text, lambda run: self.suspension(run).submission != self._submission)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
         """Register another timer if this one fired too early, by this clock."""

@@ -66,6 +66,8 @@ class InterleavingService(KeyService):
         if self._suspension.input_has_ended:
             self.wake_unread(head, key_text)
             return False
+        if head.released and self._runs.wake_others(head, key_text):
+            self._state.head.update(head.pack())
         return head.suspended is None and self.blocks(head)
 
     def waking(self, head: Head, key_text: str, pending: bool) -> None:
@@ -83,19 +85,19 @@ class InterleavingService(KeyService):
 
     # -- wake-ups ---------------------------------------------------------------------
 
-    def has_woken(self, head: Head, taken: Collection[int] = ()) -> bool:
-        """Return True if a run is awake whose wake-up is not ``taken``; see ``ReleasedRuns``."""
-        return any(number not in taken for number in self._runs.woken(head))
+    def has_woken(self, head: Head, taken_wake_ups: Collection[int] = ()) -> bool:
+        """Return True if a run is awake whose wake-up was not taken yet; see ``ReleasedRuns``."""
+        return any(number not in taken_wake_ups for number in self._runs.woken(head))
 
     def wake_unread(self, head: Head, key_text: str) -> None:
         """Wake all runs of a key if an earlier attempt may have recorded more of them, or the input ended."""
         if self._suspension.input_has_ended:
-            some = self._runs.wake(head, key_text, lambda run: True)
+            has_wake_up = self._runs.wake(head, key_text, lambda run: True)
         else:
             may_have = self.operator.heads.may_have_records
-            some = self._runs.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
+            has_wake_up = self._runs.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
         # The new wake-ups are in the head, so both are written in one call of Flink.
-        if some:
+        if has_wake_up:
             self._state.head.update(head.pack())
 
     def wake_marked(self, head: Head, key_text: str) -> bool:
@@ -104,8 +106,8 @@ class InterleavingService(KeyService):
 
     def wake_due(self, head: Head, key_text: str, actor: KeyActor | None, at: int, timers: Timers) -> None:
         """Wake the runs whose time has come, and resume those that are awake; see ``ReleasedRuns``."""
-        some = self._runs.wake_due(head, key_text)
-        if not some and (actor is not None or not self.has_woken(head)):
+        has_wake_up = self._runs.wake_due(head, key_text)
+        if not has_wake_up and (actor is not None or not self.has_woken(head)):
             self._runs.look_again(head, at, timers)
             return
         self._state.head.update(head.pack())
@@ -121,7 +123,9 @@ class InterleavingService(KeyService):
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Store an interleaved run that was suspended, or remove the stored form of one that finished."""
-        head, key_text, suspension = actor.head, actor.key_text, ended.suspension
+        head = actor.head
+        key_text = actor.key_text
+        suspension = ended.suspension
         if suspension is None:
             if head.released and ended.number is not None:
                 self._runs.end(head, key_text, ended.number)

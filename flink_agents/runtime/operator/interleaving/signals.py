@@ -34,7 +34,7 @@ class InterleavedSignals:
         signal: StoredSignal,
         key_text: str,
         head: Head,
-        others: Iterable[StoredSignal],
+        earlier_signals: Iterable[StoredSignal],
         going_on: Collection[int],
     ) -> StoredSignal:
         """Wake the interleaved run that a signal is for; see ``SignalTakers``."""
@@ -45,10 +45,10 @@ class InterleavedSignals:
             if not wanted or (run.woken is not None and run.seq in going_on):
                 continue
             suspension = self._runs.suspension(run)
-            reserved = reserved_for(signal, suspension, key_text, others)
+            reserved = reserved_for(signal, suspension, key_text, earlier_signals)
             named = signal.wait is not None and waits_for(signal, key_text, suspension)
             if reserved.run == run.seq or named:
-                self._runs.wake(head, key_text, lambda other, seq=run.seq: other.seq == seq)
+                self._runs.wake(head, key_text, lambda released_run, seq=run.seq: released_run.seq == seq)
                 return reserved
         return signal
 
@@ -63,7 +63,7 @@ class InterleavedSignals:
         """Wake a run that is about to be suspended, because signals for it are there."""
         signals = mailbox.signals
         for place, signal in enumerate(signals):
-            if any(signal is other for other in free):
+            if any(signal is free_signal for free_signal in free):
                 signals[place] = reserved_for(signal, suspension, key_text, signals)
         self._runs.wake(head, key_text, lambda run: run.seq == suspension.seq)
 
@@ -77,10 +77,12 @@ class InterleavedSignals:
 
     def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
         """Return True if a wait of an interleaved run has ended; None if run ``seq`` is not interleaved."""
-        found = next((run for run in head.released if run.seq == seq), None)
-        if found is None:
+        released_run = next((run for run in head.released if run.seq == seq), None)
+        if released_run is None:
             return None
-        return found.woken is None and wait in ended_waits(key_text, self._runs.suspension(found))
+        return released_run.woken is None and wait in ended_waits(
+            key_text, self._runs.suspension(released_run)
+        )
 
     def free_for(
         self,
@@ -95,20 +97,20 @@ class InterleavedSignals:
         concerned = {
             signal.run if signal.wait is None else run_of(signal.wait, key_text) for signal in signals
         }
-        found = 0
+        wait_count = 0
         for run in head.released:
             if name not in run.names or (run.woken is not None and run.seq in going_on):
                 continue
             if run.seq in concerned:
                 waits = unanswered(self._runs.suspension(run), key_text, signals)
-                found += sum(wait.name == name for wait in waits)
+                wait_count += sum(wait.name == name for wait in waits)
             else:
-                found += run.names.count(name)
-        return found
+                wait_count += run.names.count(name)
+        return wait_count
 
 
 def reserved_for(
-    signal: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
+    signal: StoredSignal, suspension: Suspension, key_text: str, earlier_signals: Iterable[StoredSignal]
 ) -> StoredSignal:
     """Reserve a signal for one of a run's waits.
 
@@ -117,5 +119,5 @@ def reserved_for(
     # It names a wait or is reserved already.
     if signal.wait is not None or signal.run is not None:
         return signal
-    free = any(wait.name == signal.name for wait in unanswered(suspension, key_text, others))
+    free = any(wait.name == signal.name for wait in unanswered(suspension, key_text, earlier_signals))
     return signal._replace(run=suspension.seq) if free else signal

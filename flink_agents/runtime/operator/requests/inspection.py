@@ -33,29 +33,31 @@ class Inspection:
 
     def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
         """Return the description of a key that has a head."""
-        found: dict[str, Any] = {
+        description: dict[str, Any] = {
             "known": True,
             "sequence": head.next_seq,
+            # Numbers of a generation of the key do not begin at 0.
+            "runs": head.next_seq - head.begin,
             "inputs": head.waiting,
             "memory": self._memory(),
         }
         if actor is not None:
-            found |= _live(key_text, actor.runs)
+            description |= _live(key_text, actor.runs)
         if head.suspended is not None and (actor is None or actor.resumed is None):
             number, seq, _ = head.suspended
-            found["suspended"] = self._suspended(key_text, head, number, seq)
+            description["suspended"] = self._suspended(key_text, head, number, seq)
         if head.released:
-            found["released"] = [
+            description["released"] = [
                 self._suspended(key_text, head, run.number, run.seq) for run in head.released[:MOST]
             ]
         if head.signals_expire is not None:
             names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
-            found["signals"] = dict(names.most_common(MOST))
+            description["signals"] = dict(names.most_common(MOST))
         if head.delayed_due is not None:
-            found["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
+            description["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
         if head.skipped:
-            found["without_input"] = sorted(head.skipped)[:MOST]
-        return found
+            description["without_input"] = sorted(head.skipped)[:MOST]
+        return description
 
     def _memory(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -66,11 +68,11 @@ class Inspection:
         return sizes
 
     def _suspended(self, key_text: str, head: Head, number: int, seq: int) -> dict[str, Any]:
-        left = self._state.pending.suspension(number)
+        suspension = self._state.pending.suspension(number)
         shown: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
-        if left is not None:
-            shown["run"] = run_id_of(left.identity or head.journal_id, key_text, seq)
-            shown |= {"begun": left.started_at, "waits": _waits(key_text, seq, left.waits)}
+        if suspension is not None:
+            shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
+            shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
         return shown
 
 
@@ -84,13 +86,13 @@ def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
 
 def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:
     """Return the work of the loop for a key."""
-    found: dict[str, Any] = {"chosen": len(runs.queue), "ended": len(runs.finished)}
+    description: dict[str, Any] = {"chosen": len(runs.queue), "ended": len(runs.finished)}
     if (recovery := runs.recovery) is not None:
         unread = recovery.order is None
-        found["replays"] = "its records are being read" if unread else "recorded runs"
+        description["replays"] = "its records are being read" if unread else "recorded runs"
     state = runs.state
     if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):
-        return found
+        return description
     run: dict[str, Any] = {
         "sequence": state.sequence_number,
         "run": run_id_of(state.identity or runs.journal_id, key_text, state.sequence_number),
@@ -108,5 +110,5 @@ def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
     mailbox = runs.mailbox
     if mailbox is not None and mailbox.open:
-        run["waits"] = [_wait(one.stored, one.wait_id) for one in list(mailbox.open)[:MOST]]
-    return found | {"run": run}
+        run["waits"] = [_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
+    return description | {"run": run}

@@ -59,7 +59,8 @@ class RequestService(KeyService):
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
         """Handle a request about the current key, and end the run that it marks."""
-        operator, head = self.operator, self.operator.head_of(key_text)
+        operator = self.operator
+        head = self.operator.head_of(key_text)
         actor = operator.actors.get(key_text)
         seq = self._handle(signal, key_text, head, actor)
         if head is None or (seq is None and signal.name != ERASE):
@@ -80,11 +81,12 @@ class RequestService(KeyService):
     def ending(self, run: Run, actor: KeyActor) -> None:
         """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""
         head = actor.head
-        seq, given_up = run.sequence_number, run.state.ended_by is not None
+        seq = run.sequence_number
+        given_up = run.state.ended_by is not None
         mark = head.ends.get(seq)
         if mark is None:
             return
-        head.ends = {number: other for number, other in head.ends.items() if number != seq}
+        head.ends = {number: other_mark for number, other_mark in head.ends.items() if number != seq}
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
         self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
@@ -132,18 +134,18 @@ class RequestService(KeyService):
 
     def _unfinished(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, int]:
         """Return the sequence numbers of the runs of a key that have started and not ended, by their ids."""
-        found: dict[str, int] = {}
+        sequence_numbers: dict[str, int] = {}
 
         def add(seq: int, identity: str | None = None) -> None:
-            found[run_id_of(identity or head.journal_id, key_text, seq)] = seq
+            sequence_numbers[run_id_of(identity or head.journal_id, key_text, seq)] = seq
 
         if head.suspended is not None:
             add(head.suspended[1])
         for released in head.released:
-            left = self._state.pending.suspension(released.number)
-            add(released.seq, None if left is None else left.identity)
+            suspension = self._state.pending.suspension(released.number)
+            add(released.seq, None if suspension is None else suspension.identity)
         if actor is None:
-            return found
+            return sequence_numbers
         runs = actor.runs
         if runs.suspended is not None:
             add(runs.suspended.suspension.seq, runs.suspended.run.identity)
@@ -152,23 +154,22 @@ class RequestService(KeyService):
             add(state.sequence_number, state.identity)
         for waiting in list(runs.queue):
             add(waiting.run_seq, waiting.identity)
-        return found
+        return sequence_numbers
 
     def _erase(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> None:
         if actor is not None or head.has_pending or head.suspended or head.released or head.delayed_due:
             reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
             self._reply(signal, key_text, REJECTED, reason=reason)
             return
-        paths = [path for path, _ in self._state.memory.items()]
-        for path in paths:
-            self._state.memory.remove(path)
+        values = sum(1 for _ in self._state.memory.items())
+        self._state.memory.clear()
         signals = head.signals_expire is not None
         if signals:
             self._state.pending.put_mailbox(Mailbox())
             head.signals_expire = None
         # Later runs are replayed after a restart, from their records.
         ended = {"journal": journal_name(head.journal_id, self._agent), "through": head.committed_through}
-        self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store, **ended)
+        self._reply(signal, key_text, ERASED, values=values, signals=signals, store=head.store, **ended)
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
         request = signal.id if isinstance(signal.id, str) else None

@@ -162,12 +162,14 @@ class Heartbeat(Schedule):
             self.see_the_end(timers)
             return False
         if timestamp == self._end.start:
-            self._waits_for_end, self._has_ended = False, True
+            self._waits_for_end = False
+            self._has_ended = True
         return True
 
     def _tell_fired(self, timestamp: int, timers: Timers) -> None:
         """Let services do their work for the key whose timer has fired."""
-        emission, key_text = Emission(), self._keys.text()
+        emission = Emission()
+        key_text = self._keys.text()
         for hook in self._hooks.fired:
             hook(key_text, timestamp, timers, emission)
         if emission.outputs or emission.side_outputs:
@@ -246,7 +248,8 @@ class Heartbeat(Schedule):
                     self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
-        key_text, operator = actor.key_text, self._operator
+        key_text = actor.key_text
+        operator = self._operator
         key = self._key_of[key_text]
         self._keys.switch(key)
         emission = Emission()
@@ -269,7 +272,8 @@ class Heartbeat(Schedule):
     def see_the_end(self, timers: Timers) -> None:
         """Register a timer at the end of the input; any key may have it."""
         if not self._waits_for_end:
-            self._waits_for_end, self._rests = True, False
+            self._waits_for_end = True
+            self._rests = False
             timers.register_event_time_timer(self._end.start)
 
     def ignore_the_end(self, timers: Timers) -> None:

@@ -70,7 +70,8 @@ class KeyTimers(Schedule):
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit the finished runs of the current key's actor, and hand it more inputs."""
-        end, operator = self._end_times, self._operator
+        end = self._end_times
+        operator = self._operator
         # A savepoint may have timers of another agent of the job.
         if end.is_foreign(timestamp):
             self.see_the_end(timers)
@@ -189,10 +190,10 @@ class KeyTimers(Schedule):
         """Register one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
             loop = self._operator.waits.loop
-            rest = loop.replays.rest(actor.runs) if actor.idle else None
-            actor.far = rest is not None
-            if rest is not None:
-                actor.timer = self._clock() + int(rest * 1000) + 1
+            hold_seconds = loop.replays.rest(actor.runs) if actor.idle else None
+            actor.far = hold_seconds is not None
+            if hold_seconds is not None:
+                actor.timer = self._clock() + int(hold_seconds * 1000) + 1
             else:
                 actor.timer = next_look(self._clock(), loop, actor.runs, len(self._operator.actors))
             timers.register_processing_time_timer(actor.timer)

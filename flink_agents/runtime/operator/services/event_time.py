@@ -44,7 +44,7 @@ class EventTimeService(KeyService):
         """Report an input that waits."""
         self._low.stored(key_text, number, timestamp)
 
-    def blocked(self, key_text: str) -> None:
+    def blocked(self, key_text: str, head: Head) -> None:
         """Let the inputs of a key that stay in state no longer hold the low watermark."""
         self._low.park(key_text)
 

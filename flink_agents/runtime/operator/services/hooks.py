@@ -74,7 +74,8 @@ class Hooks:
             services: The services, in the order in which they are called.
             base: Their base class: a method that a service inherits from it is not called.
         """
-        self.services, self._base = tuple(services), base
+        self.services = tuple(services)
+        self._base = base
         self.receivers = {
             service.receives: service.receive for service in self.services if service.receives is not None
         }

@@ -109,6 +109,11 @@ class IdleKeyExpiry(KeyService):
             self._look_at(now + self._after, timers)
         else:
             self._state.head.clear()
+            # A map whose entries have all expired is empty, and Flink's heap would keep it for ever.
+            self._state.memory.clear()
+            if self._journals is not None:
+                # There is nothing to replay: without this, each key would leave a note.
+                self._journals.unmark_replayed(head.journal_id, key_text)
             self._metrics.count("keys_forgotten")
 
     def _keeps_records(self, head: Head, key_text: str) -> bool | None:

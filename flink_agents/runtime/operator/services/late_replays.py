@@ -52,7 +52,8 @@ class LateReplays(KeyService):
             seq: Its sequence number.
             skips: The runs that are skipped from this run on.
         """
-        head, now = actor.head, self._clock() // 1000
+        head = actor.head
+        now = self._clock() // 1000
         skipped = {**head.skipped, **dict.fromkeys(skips, now)}
         # This run was skipped before, and its input has come.
         skipped.pop(seq, None)

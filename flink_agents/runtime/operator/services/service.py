@@ -69,7 +69,7 @@ class KeyService:
         """Return True if inputs of a key without an actor have to stay in state for now."""
         raise NotImplementedError
 
-    def blocked(self, key_text: str) -> None:
+    def blocked(self, key_text: str, head: Head) -> None:
         """Note that inputs of a key stay in state, maybe for days."""
 
     def stored(self, head: Head, key_text: str, number: int, timestamp: int | None) -> None:

@@ -118,14 +118,14 @@ class Delays(KeyService):
         if not sent:
             return
         run.side_outputs = [output for output in run.side_outputs if output[0] != DELAYED_TAG]
-        first = before = head.delayed_due
+        first = previous_due = head.delayed_due
         for due, *content in sent:
             packed = self._shared.codec.encode([delayed_input(run, content), run.timestamp])
             first = self._state.delayed.add(due, packed)
         head.delayed_due = first
         if self.asleep:
             self.operator.hooks.activate(self)
-        if first is not None and first != before:
+        if first is not None and first != previous_due:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
         if self._leaves:
             self._tell(len(sent))
@@ -241,7 +241,8 @@ class Delays(KeyService):
         """
         operator = self.operator
         operator.waits.check_failure()
-        actor, pending = operator.actors.get(key_text), head.has_pending
+        actor = operator.actors.get(key_text)
+        pending = head.has_pending
         blocked = actor is None and operator.is_blocked(head)
         if actor is None and not blocked:
             operator.heads.mark(head, key_text)
@@ -249,7 +250,7 @@ class Delays(KeyService):
         if actor is not None:
             operator.feed(actor, timers)
         elif blocked:
-            operator.blocked(key_text)
+            operator.blocked(key_text, head)
         else:
             operator.make_actor(head, key_text, pending, timers)
 

@@ -19,7 +19,7 @@ from flink_agents.runtime.state.suspended import Suspension
 class ReleasedRuns(Protocol):
     """Wakes released runs: each then has its turn like an input of its key. Only for Flink's task thread."""
 
-    def has_woken(self, head: Head, taken: Collection[int] = ()) -> bool:
+    def has_woken(self, head: Head, taken_wake_ups: Collection[int] = ()) -> bool:
         """Return True if a run is awake whose wake-up is not among the ``taken`` ones."""
         ...
 
@@ -59,7 +59,7 @@ class SignalTakers(Protocol):
         signal: StoredSignal,
         key_text: str,
         head: Head,
-        others: Iterable[StoredSignal],
+        earlier_signals: Iterable[StoredSignal],
         going_on: Collection[int],
     ) -> StoredSignal:
         """Wake the released run that a signal is for.
@@ -68,7 +68,7 @@ class SignalTakers(Protocol):
             signal: The signal.
             key_text: The key.
             head: Its head.
-            others: The signals that came before it.
+            earlier_signals: The signals that came before it.
             going_on: Sequence numbers of the runs that take signals from the actor's mailbox.
 
         Returns:

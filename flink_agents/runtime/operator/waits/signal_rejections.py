@@ -73,7 +73,10 @@ class SignalRejections:
         )
         if free > 1:
             return UnmatchedReason.AMBIGUOUS
-        first = not any(other.name == signal.name and _is_open(other) for other in mailbox.signals)
+        first = not any(
+            earlier_signal.name == signal.name and _is_open(earlier_signal)
+            for earlier_signal in mailbox.signals
+        )
         return None if free and first else self._overflow(mailbox, actor, unread)
 
     def _of_named(
@@ -123,7 +126,7 @@ class SignalRejections:
         signals: Collection[StoredSignal],
         key_text: str,
         head: Head,
-        own: Suspension | ActiveMailbox | None,
+        own_waits: Suspension | ActiveMailbox | None,
         going_on: Collection[int],
     ) -> int:
         """Return the number of open waits for a name without a signal.
@@ -133,18 +136,20 @@ class SignalRejections:
             signals: The signals of the key.
             key_text: The key.
             head: Its head.
-            own: The waits of the run that is in flight or blocks the key.
+            own_waits: The waits of the run that is in flight or blocks the key.
             going_on: The released runs in flight: their waits are among the former.
         """
-        if own is None:
-            found = 0
-        elif isinstance(own, ActiveMailbox):
-            found = own.unanswered_for(name, {signal.wait for signal in signals if signal.wait is not None})
+        if own_waits is None:
+            free_count = 0
+        elif isinstance(own_waits, ActiveMailbox):
+            free_count = own_waits.unanswered_for(
+                name, {signal.wait for signal in signals if signal.wait is not None}
+            )
         else:
-            found = sum(wait.name == name for wait in unanswered(own, key_text, signals))
+            free_count = sum(wait.name == name for wait in unanswered(own_waits, key_text, signals))
         if self.takers is not None and head.released:
-            found += self.takers.free_for(name, signals, key_text, head, going_on)
-        return found
+            free_count += self.takers.free_for(name, signals, key_text, head, going_on)
+        return free_count
 
     def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:
         """Return the waits of the run of a key that is in flight or blocks the key."""
@@ -169,21 +174,22 @@ def unanswered(
     suspension: Suspension, key_text: str, signals: Iterable[StoredSignal]
 ) -> list[StoredSignalWait]:
     """Return the waits for signals of a suspended run that no signal of ``signals`` answers."""
-    named, meant = set[str](), Counter[str]()
+    named = set[str]()
+    meant = Counter[str]()
     for signal in signals:
         if signal.wait is not None:
             named.add(signal.wait)
         elif signal.run == suspension.seq:
             meant[signal.name] += 1
-    found: list[StoredSignalWait] = []
+    waits: list[StoredSignalWait] = []
     for wait in suspension.waits:
         if not isinstance(wait, StoredSignalWait) or wait.id(key_text, suspension.seq) in named:
             continue
         if meant[wait.name]:
             meant[wait.name] -= 1
         else:
-            found.append(wait)
-    return found
+            waits.append(wait)
+    return waits
 
 
 def ended_waits(key_text: str, suspension: Suspension) -> set[str]:

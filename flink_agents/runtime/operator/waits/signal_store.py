@@ -29,6 +29,10 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.suspended import Suspension, run_of
 
+RUN_HAS_ENDED = "the run that waited has ended"
+WAIT_HAS_ENDED = "the wait has ended"
+"""Details of signals that name a wait which is over."""
+
 
 class SignalStore:
     """Stores signals of the current key, and removes them. Only for Flink's task thread.
@@ -128,11 +132,22 @@ class SignalStore:
                 if self._takers is not None:
                     self._takers.wake_all(head, key_text)
         elif reason is not None:
-            return self._unmatched.leave(signal, reason, key_text, out)
+            detail = self._why_late(new, key_text, head) if reason is UnmatchedReason.DUPLICATE else None
+            return self._unmatched.leave(signal, reason, key_text, out, detail)
         else:
             stored = self._reserve(new, key_text, head, mailbox, actor)
         mailbox.signals.append(stored)
         return stored
+
+    def _why_late(self, signal: StoredSignal, key_text: str, head: Head) -> str | None:
+        """Return the reason why a signal comes too late for the wait that it names; None if it names none."""
+        seq = None if signal.wait is None else run_of(signal.wait, key_text)
+        if seq is None:
+            return None
+        unfinished = [run.seq for run in head.released]
+        if head.suspended is not None:
+            unfinished.append(head.suspended[1])
+        return RUN_HAS_ENDED if seq < head.next_seq and seq not in unfinished else WAIT_HAS_ENDED
 
     def _reserve(
         self, signal: StoredSignal, key_text: str, head: Head, mailbox: Mailbox, actor: KeyActor | None
@@ -156,7 +171,8 @@ class SignalStore:
         Returns:
             True if the run is suspended, and one of the signals that are left resumes it.
         """
-        run, suspension = ended.run, ended.suspension
+        run = ended.run
+        suspension = ended.suspension
         waits = run.waits
         if waits is None:
             return False
@@ -174,9 +190,9 @@ class SignalStore:
         self._remove_unwanted(run, waits, suspension, mailbox, out)
         if undecided and (suspension is not None or not waits.mailbox.open):
             # The waits of a released run are in the head.
-            own = suspension if suspension is not None and not suspension.released else None
-            undecided = [one for one in undecided if not waits.mailbox.is_reserved(one[0])]
-            self._decide(undecided, run, mailbox, head, out, own)
+            blocking_suspension = suspension if suspension is not None and not suspension.released else None
+            undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
+            self._decide(undecided, run, mailbox, head, out, blocking_suspension)
         if self._takers is not None:
             self._takers.unreserve(run, mailbox, head, suspension)
         resumes = suspension is not None and self._offer(ended, suspension, waits.mailbox, mailbox, head, out)
@@ -188,8 +204,8 @@ class SignalStore:
     ) -> None:
         """Emit the signals that a run rejected, and those that name a wait of it which is over."""
         for signal, wrong in waits.rejected:
-            if (found := mailbox.find(signal.identity)) is not None:
-                mailbox.signals.remove(found)
+            if (stored_signal := mailbox.find(signal.identity)) is not None:
+                mailbox.signals.remove(stored_signal)
                 self._unmatched.leave(signal, UnmatchedReason.INVALID, run.key_text, out, wrong)
         ended = None if suspension is None else ended_waits(run.key_text, suspension)
         for signal in list(mailbox.signals):
@@ -197,7 +213,8 @@ class SignalStore:
                 continue
             if ended is None or signal.wait in ended:
                 mailbox.signals.remove(signal)
-                self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out)
+                why = RUN_HAS_ENDED if ended is None else WAIT_HAS_ENDED
+                self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out, why)
 
     def _offer(
         self,
@@ -209,7 +226,8 @@ class SignalStore:
         out: Emission,
     ) -> bool:
         """Return True if a signal resumes a run that is about to be suspended. It came in the meantime."""
-        now, key_text = self._clock(), ended.run.key_text
+        now = self._clock()
+        key_text = ended.run.key_text
         self._expire_later(active, mailbox, now, key_text, out)
         # A signal that a later recorded run has taken does not resume it.
         free = active.free(mailbox.signals)
@@ -226,7 +244,7 @@ class SignalStore:
         mailbox: Mailbox,
         head: Head,
         out: Emission,
-        own: Suspension | None,
+        suspension: Suspension | None,
     ) -> None:
         """Keep or reject the undecided signals that no record mentions.
 
@@ -237,14 +255,14 @@ class SignalStore:
             mailbox: The signals of its key, without those that the run took.
             head: The head of its key.
             out: Receives unmatched signals.
-            own: The stored form of the run, if it is suspended.
+            suspension: The stored form of the run, if it is suspended.
         """
         signals = mailbox.signals
         for signal, open_then in undecided:
-            place = next((at for at, other in enumerate(signals) if other is signal), None)
+            place = next((at for at, other_signal in enumerate(signals) if other_signal is signal), None)
             if place is None:
                 continue
-            free = self._rejections.free_for(signal.name, signals[:place], run.key_text, head, own, ())
+            free = self._rejections.free_for(signal.name, signals[:place], run.key_text, head, suspension, ())
             if free + open_then > 1:
                 del signals[place]
                 self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
@@ -292,8 +310,9 @@ class SignalStore:
         if head.signals_expire is None:
             return
         mailbox = self._state.pending.mailbox()
-        left, mailbox.signals = mailbox.signals, []
-        for signal in left:
+        remaining_signals = mailbox.signals
+        mailbox.signals = []
+        for signal in remaining_signals:
             self._unmatched.leave(signal, UnmatchedReason.END_OF_INPUT, key_text, out)
         self._write(mailbox, head, timers)
         self._write_head(head)
@@ -348,12 +367,13 @@ class SignalStore:
             timers: Timers of the key.
             waits: True to register a timer for entries that have expired and are still there.
         """
-        before, expires = head.signals_expire, mailbox.expires
-        if before is None and expires is None:
+        previous_expiry = head.signals_expire
+        expires = mailbox.expires
+        if previous_expiry is None and expires is None:
             return
         self._state.pending.put_mailbox(mailbox)
         head.signals_expire = expires
-        if expires is not None and (expires != before or (waits and expires <= self._clock())):
+        if expires is not None and (expires != previous_expiry or (waits and expires <= self._clock())):
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 
     def _write_head(self, head: Head) -> None:

@@ -65,7 +65,9 @@ class SignalService(KeyService):
 
     def receive(self, key_text: str, record: TaggedSignal, timers: Timers) -> Emission:
         """Hand a signal to the run that waits for it, or store it."""
-        emission, operator, signal = Emission(), self.operator, record.signal
+        emission = Emission()
+        operator = self.operator
+        signal = record.signal
         # Requests are signals with a reserved prefix.
         if type(signal.name) is str and signal.name.startswith(PREFIX):
             self._requests.request(signal, key_text, timers)
@@ -133,7 +135,8 @@ class SignalService(KeyService):
 
     def input_ended(self) -> bool:
         """Find the keys with signals; ``SuspensionService`` does it if there is one."""
-        finds_keys, self._finds_keys = self._finds_keys, False
+        finds_keys = self._finds_keys
+        self._finds_keys = False
         return finds_keys
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:

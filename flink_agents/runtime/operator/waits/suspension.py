@@ -24,6 +24,9 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.pending import read_input
 from flink_agents.runtime.state.suspended import Suspension
 
+MOST_AT_ONCE = 1000
+"""The most waiting inputs that the observer is told of when a run is suspended."""
+
 
 class SuspensionService(KeyService):
     """Stores suspended runs of the current key, and resumes them.
@@ -40,12 +43,15 @@ class SuspensionService(KeyService):
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
         self._codec = shared.codec
+        self._submission = shared.submission
         self._state = state
         self._clock = clock
         self._open_waits = shared.telemetry.run_metrics.open_waits
         self.input_has_ended = False
         self.released: ReleasedRuns | None = None
         shared.telemetry.run_metrics.add_gauges("waits", self._open_waits.read)
+        self._observe = shared.telemetry.observers.input_blocked
+        self._observed: dict[str, int] = {}
 
     # -- keys without actors ----------------------------------------------------------
 
@@ -53,12 +59,27 @@ class SuspensionService(KeyService):
         """Return True if the inputs of a key without an actor wait for the end of a suspended run."""
         return head.suspended is not None
 
+    def blocked(self, key_text: str, head: Head) -> None:
+        """Tell the observer which runs of a key will follow its suspended one, each once."""
+        if self._observe is None or head.suspended is None:
+            return
+        # The input of the suspended run still waits, and its run has the first of these numbers.
+        first = head.suspended[1]
+        last = first + head.waiting - 1
+        start = max(first, self._observed.get(key_text, first)) + 1
+        for sequence_number in range(start, min(last, start + MOST_AT_ONCE - 1) + 1):
+            self._observe(head.journal_id, key_text, sequence_number)
+        self._observed[key_text] = last
+
     def rests(self, head: Head, key_text: str) -> bool:
         """Return True if the suspended run of a key still waits."""
         if head.suspended is None or self.input_has_ended or head.is_due(self._clock()):
             return False
-        # The run is from an earlier attempt. Its wait is counted again.
         suspension = self._stored(head.suspended[0])
+        if suspension.submission != self._submission:
+            # Replay it: new code may have another timeout, or may not wait any more.
+            return False
+        # The run is from an earlier attempt. Its wait is counted again.
         since = suspension.started_at / 1000
         self._open_waits.suspended(key_text, suspension.seq, suspension.waits, since)
         return True
@@ -103,7 +124,8 @@ class SuspensionService(KeyService):
         """Store an actor's last run. Its inputs stay in state, and wait for its end."""
         # Entry, mailbox and head change in one call of Flink, so a crash leaves all or none.
         self._state.pending.suspend(suspension)
-        due, now = suspension.due, self._clock()
+        due = suspension.due
+        now = self._clock()
         head.suspended = suspension.number, suspension.seq, 0 if ended.resumes else due
         if due is not None:
             # Never in the past: Flink would fire it in the same loop.
@@ -118,11 +140,14 @@ class SuspensionService(KeyService):
         if head.suspended is not None and head.suspended[0] == ended.number:
             self._state.pending.end_suspension(head.suspended[0])
             head.suspended = None
+            self._observed.pop(actor.key_text, None)
         self._open_waits.resumed(actor.key_text, ended.run.sequence_number)
 
     def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume that run if it can be."""
-        head, key_text, operator = actor.head, actor.key_text, self.operator
+        head = actor.head
+        key_text = actor.key_text
+        operator = self.operator
         if last is None:
             return
         resumes = last.resumes
@@ -143,7 +168,7 @@ class SuspensionService(KeyService):
             return
         operator.cache.keep(key_text, head, {}, False, searched=False)
         if head.has_pending:
-            operator.blocked(key_text)
+            operator.blocked(key_text, head)
 
     # -- what wakes suspended runs ----------------------------------------------------
 
@@ -167,14 +192,15 @@ class SuspensionService(KeyService):
 
     def wake_marked(self, head: Head, key_text: str) -> bool:
         """Wake the runs of a key that a user wants to end; returns True if there are any."""
-        some = self.released is not None and self.released.wake_marked(head, key_text)
+        has_woken = self.released is not None and self.released.wake_marked(head, key_text)
         if head.suspended is not None and head.suspended[1] in head.ends:
-            some = head.resume_now()
-        return some
+            has_woken = head.resume_now()
+        return has_woken
 
     def resume_woken(self, head: Head, key_text: str, actor: KeyActor | None, timers: Timers) -> None:
         """Resume the runs of the current key that a signal or a request has woken."""
-        operator, released = self.operator, self.released
+        operator = self.operator
+        released = self.released
         if actor is not None:
             if (
                 released is not None
@@ -192,7 +218,8 @@ class SuspensionService(KeyService):
 
     def input_ended(self) -> bool:
         """Resume suspended runs, and end their waits for signals; return True the first time."""
-        first, self.input_has_ended = not self.input_has_ended, True
+        first = not self.input_has_ended
+        self.input_has_ended = True
         if first:
             self.operator.waits.loop.suspender.end_of_input()
         return first

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
 
+from flink_agents.api.common.current import isolated
 from flink_agents.api.common.places import place_of_class
 from flink_agents.api.durable.upgrades import Upgrade, place_of_upgrade, upgrade_of
 from flink_agents.api.errors import StateError, UpgradeFailedError, ValueChangedError
@@ -47,22 +49,24 @@ class Stored:
     same: Callable[[type], frozenset[str]] = lambda cls: frozenset()
 
 
-def read_changed(stored: Stored, known: type | None = None) -> Any:
+def read_changed(stored: Stored, known_class: type | None = None) -> Any:
     """Return a value whose class has changed.
 
     Args:
         stored: The stored value.
-        known: The class, if its name does not resolve to it.
+        known_class: The class, if its name does not resolve to it.
 
     Raises:
         UnknownTypeNameError: The class is gone, and no ``@upgrades`` takes over its values.
         ValueChangedError: The value does not fit its class.
         UpgradeFailedError: The function that takes over its values raised.
     """
-    upgrade = upgrade_of(stored.name)
+    # A function of a generic class takes the values of all its parametrizations.
+    upgrade = upgrade_of(stored.name) or upgrade_of(stored.name.partition("[")[0])
     if upgrade is not None and not isinstance(upgrade, type):
         return _upgraded(upgrade, stored)
-    cls = upgrade or known or resolve_type(stored.name)
+    successor = upgrade_of(stored.name)
+    cls = successor if isinstance(successor, type) else known_class or resolve_type(stored.name)
     kind = kind_of(cls)
     if kind is None or (kind is Kind.ENUM) != (stored.kind is Kind.ENUM):
         raise _changed(
@@ -88,7 +92,9 @@ def read_changed(stored: Stored, known: type | None = None) -> Any:
 
 def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
     try:
-        made = upgrade(stored.member if stored.kind is Kind.ENUM else dict(stored.fields))
+        new_value = isolated().run(
+            upgrade, stored.member if stored.kind is Kind.ENUM else dict(stored.fields)
+        )
     except Exception as error:
         raise UpgradeFailedError(
             f"the upgrade of a stored {stored.name} raised {type(error).__name__}: {text_of(error)}",
@@ -96,17 +102,17 @@ def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
             fix="let the function handle these stored fields",
             where=innermost_place(error) or place_of_upgrade(upgrade),
         ) from error
-    if made is None or inspect.iscoroutine(made):
-        if made is not None:
-            made.close()
+    if new_value is None or inspect.iscoroutine(new_value):
+        if new_value is not None:
+            new_value.close()
         raise UpgradeFailedError(
             f"the upgrade of a stored {stored.name} returned no value",
             expected="the new value, from a plain function",
-            found="None" if made is None else "a coroutine",
+            found="None" if new_value is None else "a coroutine",
             fix="return the new value; write it with def",
             where=place_of_upgrade(upgrade),
         )
-    return made
+    return new_value
 
 
 # -- enums ---------------------------------------------------------------------------
@@ -135,12 +141,12 @@ def remake_model(
     cls: type[BaseModel], fields: dict[str, Any], unset: Iterable[str], extra: Any = None, private: Any = None
 ) -> Any:
     """Return a model with these fields, without validating them again."""
-    made = cls.__new__(cls)
+    model = cls.__new__(cls)
     if extra is None and cls.model_config.get("extra") == "allow":
         extra = {}
     if private is None and cls.__private_attributes__:
         private = {}
-    made.__setstate__(
+    model.__setstate__(
         {
             "__dict__": fields,
             "__pydantic_fields_set__": (fields.keys() | (extra or {}).keys()) - set(unset),
@@ -148,33 +154,33 @@ def remake_model(
             "__pydantic_private__": private,
         }
     )
-    return made
+    return model
 
 
 def _make_model(cls: type[BaseModel], stored: Stored) -> Any:
     fields = stored.fields
     content = fields.get("root") if cls.__pydantic_root_model__ and set(fields) == {"root"} else dict(fields)
     try:
-        made = cls.model_validate(content, by_name=True)
+        model = cls.model_validate(content, by_name=True)
     except ValidationError as error:
         raise _misfits(stored, cls, error) from error
-    _check_renamed(cls, made, stored)
-    if stored.private and made.__pydantic_private__ is not None:
-        known = made.__private_attributes__
-        made.__pydantic_private__.update(
-            {name: item for name, item in stored.private.items() if name in known}
+    _check_renamed(cls, model, stored)
+    if stored.private and model.__pydantic_private__ is not None:
+        attributes = model.__private_attributes__
+        model.__pydantic_private__.update(
+            {name: item for name, item in stored.private.items() if name in attributes}
         )
-    made.model_fields_set.difference_update(stored.unset)
-    return made
+    model.model_fields_set.difference_update(stored.unset)
+    return model
 
 
-def _check_renamed(cls: type[BaseModel], made: BaseModel, stored: Stored) -> None:
+def _check_renamed(cls: type[BaseModel], model: BaseModel, stored: Stored) -> None:
     """Reject dropping a stored field while another one gets its default: it may have been renamed."""
-    known = cls.__pydantic_fields__
-    if cls.__pydantic_root_model__ or made.model_extra is not None:
+    fields = cls.__pydantic_fields__
+    if cls.__pydantic_root_model__ or model.model_extra is not None:
         return
     dropped = _dropped(cls, stored)
-    new = [name for name in known if name not in made.model_fields_set]
+    new = [name for name in fields if name not in model.model_fields_set]
     if dropped and new:
         raise _changed(
             stored,
@@ -188,15 +194,16 @@ def _check_renamed(cls: type[BaseModel], made: BaseModel, stored: Stored) -> Non
 
 def _dropped(cls: type[BaseModel], stored: Stored) -> list[str]:
     """Return the stored fields that a model no longer has."""
-    known = cls.__pydantic_fields__
-    taken = {alias for field in known.values() for alias in _aliases(field)}
-    return [name for name in stored.fields if name not in known and name not in taken]
+    fields = cls.__pydantic_fields__
+    aliases = {alias for field in fields.values() for alias in aliases_of(field)}
+    return [name for name in stored.fields if name not in fields and name not in aliases]
 
 
-def _aliases(field: Any) -> Iterator[str]:
+def aliases_of(field: Any) -> Iterator[str]:
+    """Yield the names under which data can have a field of a model."""
     for alias in (field.alias, field.validation_alias):
-        for one in alias.choices if isinstance(alias, AliasChoices) else [alias]:
-            first = one.path[0] if isinstance(one, AliasPath) else one
+        for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+            first = choice.path[0] if isinstance(choice, AliasPath) else choice
             if isinstance(first, str):
                 yield first
 
@@ -205,13 +212,15 @@ def _misfits(stored: Stored, cls: type[BaseModel], error: ValidationError) -> Va
     problems = error.errors(include_url=False, include_context=False)
     of: dict[str, list[str]] = {"missing": [], "extra_forbidden": [], "type": []}
     texts: list[str] = []
-    for one in problems:
-        place = ".".join(map(str, one["loc"])) or "the value"
-        of[one["type"] if one["type"] in of else "type"].append(place)
+    for problem in problems:
+        place = ".".join(map(str, problem["loc"])) or "the value"
+        of[problem["type"] if problem["type"] in of else "type"].append(place)
         texts.append(
-            f"{place}: {one['msg']}" + ("" if one["type"] in of else f", not {shorten(one['input'])}")
+            f"{place}: {problem['msg']}"
+            + ("" if problem["type"] in of else f", not {shorten(problem['input'])}")
         )
-    missing, unknown = of["missing"], of["extra_forbidden"] or _dropped(cls, stored)
+    missing = of["missing"]
+    unknown = of["extra_forbidden"] or _dropped(cls, stored)
     if unknown != of["extra_forbidden"]:
         texts += [f"{name}: the class no longer has it" for name in unknown]
     return _changed(
@@ -227,24 +236,49 @@ def _misfits(stored: Stored, cls: type[BaseModel], error: ValidationError) -> Va
 # -- dataclasses and named tuples ----------------------------------------------------
 
 
+def allows_extra_fields(cls: Any) -> bool:
+    """Return True if the instances of a dataclass may have more attributes than its fields."""
+    return is_pydantic_dataclass(cls) and (cls.__pydantic_config__ or {}).get("extra") == "allow"
+
+
+def _remake_validated(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Return an instance of a dataclass of pydantic, whose constructor would validate the fields again."""
+    remade = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(remade, name, value)
+    if hasattr(cls, "__post_init__"):
+        # It may set attributes that are no fields. Variables of the constructor have their defaults.
+        variables = [name for name, field in cls.__dataclass_fields__.items() if _is_init_var(field)]
+        remade.__post_init__(*(getattr(cls, name, None) for name in variables))
+        for name, value in values.items():
+            object.__setattr__(remade, name, value)
+    return remade
+
+
+def _is_init_var(field: Any) -> bool:
+    return field._field_type is dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
     """Return a dataclass instance with these fields."""
+    if is_pydantic_dataclass(cls):
+        return _remake_validated(cls, values)
     takes = {field.name for field in dataclasses.fields(cls) if field.init}
-    made = cls(**{name: value for name, value in values.items() if name in takes})
+    instance = cls(**{name: value for name, value in values.items() if name in takes})
     # The stored fields already include the work of __post_init__.
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 def _make_dataclass(cls: Any, stored: Stored) -> Any:
-    known = {field.name: field for field in dataclasses.fields(cls)}
+    fields = {field.name: field for field in dataclasses.fields(cls)}
     needed = [
         name
-        for name, field in known.items()
+        for name, field in fields.items()
         if field.init and field.default is field.default_factory is dataclasses.MISSING
     ]
-    _check_names(cls, stored, list(known), needed)
+    _check_names(cls, stored, list(fields), needed)
     return remake_dataclass(cls, _converted(cls, stored))
 
 
@@ -254,18 +288,18 @@ def _make_named_tuple(cls: Any, stored: Stored) -> Any:
     return cls(**_converted(cls, stored))
 
 
-def _check_names(cls: type, stored: Stored, known: Iterable[str], needed: Iterable[str]) -> None:
+def _check_names(cls: type, stored: Stored, field_names: Iterable[str], needed: Iterable[str]) -> None:
     missing = [name for name in needed if name not in stored.fields]
-    unknown = [name for name in stored.fields if name not in set(known)]
-    found = [f"it has no {name!r}" for name in missing]
-    found += [f"the class no longer has {name!r}" for name in unknown]
-    if found:
+    unknown = [name for name in stored.fields if name not in set(field_names)]
+    problems = [f"it has no {name!r}" for name in missing]
+    problems += [f"the class no longer has {name!r}" for name in unknown]
+    if problems:
         raise _changed(
             stored,
             cls,
             [*missing, *unknown],
-            expected=f"the fields {', '.join(known)}",
-            found="; ".join(found),
+            expected=f"the fields {', '.join(field_names)}",
+            found="; ".join(problems),
             fix=_fix_of(stored.name, missing, unknown),
         )
 
@@ -276,7 +310,7 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
     to_check = fields.keys() - stored.same(cls)
     if not to_check:
         return fields
-    hints = _hints_of(cls)
+    hints = hints_of(cls)
     for name in to_check & hints.keys():
         try:
             fields[name] = strict_adapter(hints[name]).validate_python(fields[name])
@@ -295,20 +329,20 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
     return fields
 
 
-def _hints_of(cls: type) -> dict[str, Any]:
+def hints_of(cls: type) -> dict[str, Any]:
     """Return the declared types of fields, as far as their names can be resolved."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception:
-        found: dict[str, Any] = {}
+        hints: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             names = dict(vars(sys.modules.get(base.__module__, object)))
             for name, declared in inspect.get_annotations(base).items():
                 try:
-                    found[name] = eval(declared, names) if isinstance(declared, str) else declared
+                    hints[name] = eval(declared, names) if isinstance(declared, str) else declared
                 except Exception:
-                    found.pop(name, None)
-        return found
+                    hints.pop(name, None)
+        return hints
 
 
 # -- texts ---------------------------------------------------------------------------
@@ -323,7 +357,8 @@ def _stored_text(stored: Stored) -> str:
 
 
 def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ()) -> str:
-    new, old = ", ".join(missing), ", ".join(unknown)
+    new = ", ".join(missing)
+    old = ", ".join(unknown)
     function = f"a function with @upgrades({name!r})"
     if new and old:
         return f"if {old} was renamed to {new}, convert it in {function}; otherwise keep the field"

@@ -16,13 +16,24 @@ from typing import Any
 from zlib import crc32
 
 from pydantic import BaseModel
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.resources.provenance import ORIGIN, carries_origin, origin_of, set_origin
-from flink_agents.runtime.serde.classes.changed import Stored, read_changed, remake_dataclass, remake_model
-from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, type_name
+from flink_agents.runtime.serde.classes.changed import (
+    Stored,
+    allows_extra_fields,
+    read_changed,
+    remake_dataclass,
+    remake_model,
+)
+from flink_agents.runtime.serde.classes.own_forms import as_json, from_own_forms, own_fields, with_own_forms
+from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, stored_name
 
-ENUM, MODEL, DATACLASS, NAMED_TUPLE = 11, 12, 13, 14
+ENUM = 11
+MODEL = 12
+DATACLASS = 13
+NAMED_TUPLE = 14
 NAMED = frozenset((ENUM, MODEL, DATACLASS, NAMED_TUPLE))
 MARKED = frozenset((DATACLASS, NAMED_TUPLE))
 """Kinds whose content has two parts, followed by markers, which are no part of the value."""
@@ -55,8 +66,8 @@ def writer_of(kind: type) -> Writer | None:
 def _write_enum(value: Enum) -> tuple[int, Any]:
     kind = type(value)
     if isinstance(value, Flag) and value.name not in kind.__members__:
-        return ENUM, [type_name(kind), value.value]
-    return ENUM, [type_name(kind), value.name]
+        return ENUM, [stored_name(kind), value.value]
+    return ENUM, [stored_name(kind), value.name]
 
 
 def _read_enum(content: list[Any]) -> Any:
@@ -67,7 +78,7 @@ def _read_enum(content: list[Any]) -> Any:
             return cls[member] if isinstance(member, str) else cls(member)  # pyright: ignore[reportIndexIssue]
         except (KeyError, ValueError):
             pass
-    return read_changed(Stored(name, Kind.ENUM, member=member))
+    return read_changed(Stored(name, Kind.ENUM, member=member), cls)
 
 
 # -- pydantic models -----------------------------------------------------------------
@@ -75,14 +86,17 @@ def _read_enum(content: list[Any]) -> Any:
 
 def _write_model(value: BaseModel) -> tuple[int, Any]:
     kind = type(value)
-    fields, known = value.__dict__, kind.__pydantic_fields__
+    fields = value.__dict__
+    declared_fields = kind.__pydantic_fields__
     origin = fields.get(ORIGIN)
-    if len(fields) > len(known):
+    if len(fields) > len(declared_fields):
         # Cached properties are stored there, too.
-        fields = {name: item for name, item in fields.items() if name in known}
-    given = value.model_fields_set
-    unset = [name for name in known if name not in given]
-    content: list[Any] = [type_name(kind), shape_of(kind), fields, unset]
+        fields = {name: item for name, item in fields.items() if name in declared_fields}
+    if own_fields(kind):
+        fields = with_own_forms(kind, fields)
+    fields_set = value.model_fields_set
+    unset = [name for name in declared_fields if name not in fields_set]
+    content: list[Any] = [stored_name(kind), shape_of(kind), fields, unset]
     if origin is not None or value.model_extra or value.__pydantic_private__:
         content += [value.model_extra or None, value.__pydantic_private__ or None]
     if origin is not None:
@@ -95,25 +109,30 @@ def shape_of(kind: type[BaseModel]) -> int:
     """Return a number that changes when the fields of a model do."""
     fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
     private = sorted(getattr(kind, "__private_attributes__", None) or ())
-    return crc32(repr((fields, private, kind.model_config.get("extra"))).encode("utf-8", "surrogatepass"))
+    text = repr((fields, private, kind.model_config.get("extra")))
+    # Functions in annotations, such as validators, show their addresses.
+    return crc32(_ADDRESS.sub("", text).encode("utf-8", "surrogatepass"))
 
 
 def _read_model(content: list[Any]) -> Any:
     """Return a stored model: it is validated again only if its class has changed since."""
-    name, shape, fields, unset, *rest = content
-    extra, private, *origin = rest or (None, None)
+    name, shape, fields, unset, *optional_parts = content
+    extra, private, *origin = optional_parts or (None, None)
     cls = find_type(name)
     if cls is None or kind_of(cls) is not Kind.MODEL or shape != shape_of(cls):
-        stored = Stored(name, Kind.MODEL, {**fields, **(extra or {})}, private=private, unset=unset)
-        return _from(origin, read_changed(stored))
+        fields = as_json({**fields, **(extra or {})})
+        stored = Stored(name, Kind.MODEL, fields, private=private, unset=unset)
+        return _from(origin, read_changed(stored, cls))
+    if own_fields(cls):
+        fields = from_own_forms(cls, fields)
     return _from(origin, remake_model(cls, fields, unset, extra, private))
 
 
-def _from(origin: list[Any], made: Any) -> Any:
-    """Return ``made`` with its stored origin, if there is one."""
-    if origin and carries_origin(type(made)):
-        set_origin(made, origin[0])
-    return made
+def _from(origin: list[Any], value: Any) -> Any:
+    """Return ``value`` with its stored origin, if there is one."""
+    if origin and carries_origin(type(value)):
+        set_origin(value, origin[0])
+    return value
 
 
 # -- dataclasses and named tuples ----------------------------------------------------
@@ -121,12 +140,16 @@ def _from(origin: list[Any], made: Any) -> Any:
 
 def _check_constructor(kind: type) -> None:
     """Reject a dataclass that could be written, but not restored from its fields."""
+    if is_pydantic_dataclass(kind):
+        # Its constructor would validate the fields again, and may call them by other names.
+        return
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     parameters = inspect.signature(kind).parameters.values()
     needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     missing = [name for name in needed if name not in fields]
     if missing:
@@ -149,10 +172,10 @@ def _marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
 
 
 def _annotations(kind: type) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    declared_types: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
-        found.update(inspect.get_annotations(base))
-    return found
+        declared_types.update(inspect.get_annotations(base))
+    return declared_types
 
 
 def _mark(annotation: Any) -> bytes:
@@ -164,12 +187,18 @@ def _mark(annotation: Any) -> bytes:
 
 def fields_of_dataclass(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance by name."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if allows_extra_fields(type(value)):
+        fields.update({name: item for name, item in vars(value).items() if name not in fields})
+    return fields
 
 
 def _write_dataclass(value: Any) -> tuple[int, Any]:
     kind = type(value)
-    content = [type_name(kind), fields_of_dataclass(value), _marks_of(kind)[1]]
+    fields = fields_of_dataclass(value)
+    if own_fields(kind):
+        fields = with_own_forms(kind, fields)
+    content = [stored_name(kind), fields, _marks_of(kind)[1]]
     if carries_origin(kind) and (origin := origin_of(value)) is not None:
         content.append(origin)
     return DATACLASS, content
@@ -181,35 +210,49 @@ def _read_dataclass(content: list[Any]) -> Any:
     cls = find_type(name)
     if cls is not None and kind_of(cls) is Kind.DATACLASS:
         names, current = _marks_of(cls)
-        if marks in (None, current) and len(fields) == len(names) and all(one in fields for one in names):
-            return _from(origin, remake_dataclass(cls, fields))
+        is_complete = len(fields) == len(names) or (len(fields) > len(names) and allows_extra_fields(cls))
+        if marks in (None, current) and is_complete and all(field_name in fields for field_name in names):
+            return _from(origin, remake_dataclass(cls, _from_stored(cls, fields)))
     same = partial(_same_types, list(fields), marks)
-    return _from(origin, read_changed(Stored(name, Kind.DATACLASS, fields, same=same)))
+    return _from(origin, read_changed(Stored(name, Kind.DATACLASS, as_json(fields), same=same), cls))
 
 
 def _named_tuple_writer(kind: type) -> Writer:
     names, marks = _marks_of(kind)
     behind = [",".join(names), marks]
-    return lambda value: (NAMED_TUPLE, [type_name(kind), list(value), *behind])
+    if not own_fields(kind):
+        return lambda value: (NAMED_TUPLE, [stored_name(kind), list(value), *behind])
+
+    def write(value: Any) -> tuple[int, Any]:
+        fields = with_own_forms(kind, dict(zip(names, value, strict=True)))
+        return NAMED_TUPLE, [stored_name(kind), list(fields.values()), *behind]
+
+    return write
 
 
 def _read_named_tuple(content: list[Any]) -> Any:
-    name, values, *rest = content
+    name, values, *optional_parts = content
     cls: Any = find_type(name)
     same_kind = cls is not None and kind_of(cls) is Kind.NAMED_TUPLE
-    if not rest:
+    if not optional_parts:
         # An earlier version wrote no names.
-        stored_names, marks = (_marks_of(cls)[0] if same_kind else ()), None
+        stored_names = _marks_of(cls)[0] if same_kind else ()
+        marks = None
         names = [*stored_names, *(f"field {at}" for at in range(len(stored_names), len(values)))]
     else:
-        names, marks = rest[0].split(",") if rest[0] else [], rest[1]
+        names = optional_parts[0].split(",") if optional_parts[0] else []
+        marks = optional_parts[1]
     if cls is not None and same_kind:
-        known, current = _marks_of(cls)
-        if marks in (None, current) and tuple(names) == known:
-            return cls(*values)
+        current_names, current = _marks_of(cls)
+        if marks in (None, current) and tuple(names) == current_names:
+            return cls(*_from_stored(cls, dict(zip(names, values, strict=False))).values())
     fields = dict(zip(names, values, strict=False))
     same = partial(_same_types, names, marks)
-    return read_changed(Stored(name, Kind.NAMED_TUPLE, fields, same=same))
+    return read_changed(Stored(name, Kind.NAMED_TUPLE, as_json(fields), same=same), cls)
+
+
+def _from_stored(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
+    return from_own_forms(cls, fields) if own_fields(cls) else fields
 
 
 def _same_types(names: list[str], marks: bytes | None, cls: type) -> frozenset[str]:
@@ -218,15 +261,36 @@ def _same_types(names: list[str], marks: bytes | None, cls: type) -> frozenset[s
         return frozenset(names)
     if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
         return frozenset()
-    known, current = _marks_of(cls)
+    current_names, current = _marks_of(cls)
 
     def pieces(of: bytes) -> list[bytes]:
         return [of[at : at + _MARK_BYTES] for at in range(0, len(of), _MARK_BYTES)]
 
     then = dict(zip(names, pieces(marks), strict=False))
-    now = dict(zip(known, pieces(current), strict=True))
+    now = dict(zip(current_names, pieces(current), strict=True))
     return frozenset(name for name in names if name in now and then.get(name) == now[name])
 
+
+def _fields_of_model(content: list[Any]) -> dict[str, Any]:
+    _, _, fields, _, *optional_parts = content
+    return {**fields, **((optional_parts[0] if optional_parts else None) or {})}
+
+
+def _fields_of_named_tuple(content: list[Any]) -> Any:
+    _, values, *optional_parts = content
+    return (
+        dict(zip(optional_parts[0].split(","), values, strict=False))
+        if optional_parts and optional_parts[0]
+        else values
+    )
+
+
+FIELD_READERS: dict[int, Callable[[Any], Any]] = {
+    MODEL: _fields_of_model,
+    DATACLASS: lambda content: content[1],
+    NAMED_TUPLE: _fields_of_named_tuple,
+}
+"""Return the stored fields of an object, whatever its class is now."""
 
 READERS: dict[int, Callable[[Any], Any]] = {
     ENUM: _read_enum,

@@ -81,8 +81,8 @@ class World:
 
     def progress(self, checkpoint: int | None = None, journal: SeenJournal | None = None) -> None:
         """Write what the last start has seen."""
-        found = self.folder.checkpoints.glob("*/chk-*")
-        digests = {key_of(path): digest_of(path) for path in found}
+        paths = self.folder.checkpoints.glob("*/chk-*")
+        digests = {key_of(path): digest_of(path) for path in paths}
         seen = JobProgress(len(self.run.starts), checkpoint, 0, journal, digests)
         self.folder.progress.write_text(seen.to_json())
 

@@ -30,7 +30,7 @@ from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, no
 from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, look
 from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress
 from flink_agents.runtime.flink.resume.start_decision import begin
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 def test_the_first_start_begins_with_nothing(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ STARTS: list[tuple[str, list[tuple[list[int], int | None]], int | None]] = [
 ]
 
 
-@each(("starts", "number"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
+@each_case(("starts", "number"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
 def test_the_newest_checkpoint_is_chosen(
     starts: list[tuple[list[int], int | None]], number: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -89,7 +89,9 @@ def _added(world: World) -> None:
     (world.checkpoint(2) / "more").write_text("")
 
 
-@each("damage", [_truncate, _garble, _delete, _metadata, _empty, _added], ids=lambda one: one.__name__)
+@each_case(
+    "damage", [_truncate, _garble, _delete, _metadata, _empty, _added], ids=lambda damage: damage.__name__
+)
 def test_a_damaged_newest_checkpoint_is_passed_over(
     damage: Callable[[World], None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -132,7 +134,7 @@ LOST: list[Lost] = [
 ]
 
 
-@each(("starts", "resumed", "stopped", "lost"), [row[1:] for row in LOST], ids=[row[0] for row in LOST])
+@each_case(("starts", "resumed", "stopped", "lost"), [row[1:] for row in LOST], ids=[row[0] for row in LOST])
 def test_an_older_checkpoint_does_not_replace_one_that_is_gone(
     starts: list[tuple[list[int], int | None]],
     resumed: list[tuple[int, int]],
@@ -203,7 +205,7 @@ def test_a_death_while_the_folder_is_moved_aside(world: World) -> None:
     assert len(aside) == 1 and (aside[0] / "checkpoints").is_dir()
 
 
-@each("left", ["progress.json", "journal.sqlite", "checkpoints", "savepoints", "outputs"])
+@each_case("left", ["progress.json", "journal.sqlite", "checkpoints", "savepoints", "outputs"])
 def test_a_record_that_is_gone_is_an_error(left: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A start that took the folder for a new one would remove what is in it."""
     world = World(tmp_path_factory.mktemp("jobs"))
@@ -244,7 +246,7 @@ DOWNTIMES: list[tuple[str, Moment | None, float, bool]] = [
 ]
 
 
-@each(("since", "timeout", "resumes"), [row[1:] for row in DOWNTIMES], ids=[row[0] for row in DOWNTIMES])
+@each_case(("since", "timeout", "resumes"), [row[1:] for row in DOWNTIMES], ids=[row[0] for row in DOWNTIMES])
 def test_transactions_that_brokers_have_aborted_are_an_error(
     since: Moment | None, timeout: float, resumes: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -267,6 +269,24 @@ def test_transactions_that_brokers_have_aborted_are_an_error(
             world.begin(request)
         accepted = world.begin(replace(request, accept=Accept.LOST_OUTPUTS))
         assert chosen(accepted) == 1 and accepted.warnings
+
+
+@each_case(("opened", "resumes"), [(900.0, False), (1e8, True)])
+def test_a_changed_timeout_does_not_hold_for_open_transactions(
+    opened: float, resumes: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    world.run = replace(world.run, transaction_timeout=opened)
+    world.start(1)
+    os.utime(world.checkpoint(1) / "_metadata", (1, 1))
+    changed = replace(REQUEST, transaction_timeout=1e11 if opened == 900.0 else 900.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Moment, "now", classmethod(lambda _: Moment(1e6)))
+        if resumes:
+            assert chosen(world.begin(changed)) == 1
+        else:
+            with pytest.raises(OutputsExpiredError):
+                world.begin(changed)
 
 
 def test_a_start_that_was_stopped_has_committed_its_outputs(world: World) -> None:
@@ -303,7 +323,7 @@ def test_since_when_transactions_are_open_is_noted(world: World) -> None:
     assert since == [1.0, 2.0, 3.0]
 
 
-@each(
+@each_case(
     "text", ["", "{", "[]", '{"start": 1}', '{"start": 1, "checkpoint": 1, "alive": 0, "journal": 3}', None]
 )
 def test_progress_that_is_lost_is_an_error(
@@ -342,7 +362,7 @@ JOURNALS: list[tuple[tuple[str, int] | None, type[AgentsError] | None]] = [
 
 
 @pytest.mark.parametrize("checkpoints", [(), (1,)])
-@each(("found", "error"), JOURNALS)
+@each_case(("found", "error"), JOURNALS)
 def test_the_journal_has_what_was_seen(
     found: tuple[str, int] | None,
     error: type[AgentsError] | None,
@@ -385,10 +405,10 @@ def test_a_journal_is_missed_though_nobody_has_seen_it(world: World) -> None:
 def test_one_process_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.start(1)
     monkeypatch.setattr(module, "LOCK_SECONDS", 0.0)
-    taken = FreeLock()
-    monkeypatch.setattr(taken, "take", lambda: False)
+    lock = FreeLock()
+    monkeypatch.setattr(lock, "take", lambda: False)
     with pytest.raises(JobFolderInUseError, match="process 1"):
-        begin(world.folder, REQUEST, taken, read, None)
+        begin(world.folder, REQUEST, lock, read, None)
 
 
 def test_an_error_gives_the_lock_back(world: World) -> None:

@@ -15,10 +15,10 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.flink.resume.records.job_run import now
 from flink_agents.runtime.flink.resume.script import ScriptStart
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
-@each("url", ["", "file:", "file://"])
+@each_case("url", ["", "file:", "file://"])
 def test_a_job_run_begins_with_the_savepoint_of_another_job(
     url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -48,7 +48,7 @@ def test_the_own_checkpoints_of_a_job_run_count_more(tmp_path: Path) -> None:
         world.begin(replace(REQUEST, savepoint=str(place)))
 
 
-@each("damage", ["gone", "short"])
+@each_case("damage", ["gone", "short"])
 def test_a_savepoint_that_is_not_whole_is_rejected(
     damage: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flink_agents.api.errors import JobFolderError
 from flink_agents.runtime.flink.resume.records.folder import JobFolder, escaped, write_atomically
 from flink_agents.runtime.flink.resume.records.job_run import BoundedInput, JobRun, RunRecord, Start
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 NAMES = [
     "orders",
@@ -40,9 +40,9 @@ NO_RECORDS = [
 
 
 def test_each_name_has_a_folder_of_its_own() -> None:
-    found = {escaped(name) for name in NAMES if name}
-    assert len(found) == len(NAMES) - 1
-    for name in found:
+    folder_names = {escaped(name) for name in NAMES if name}
+    assert len(folder_names) == len(NAMES) - 1
+    for name in folder_names:
         assert "/" not in name and name not in (".", "..") and len(name.encode()) < 255
         assert name == name.strip()
 
@@ -69,7 +69,7 @@ def test_a_record_that_is_none_is_an_error(tmp_path: Path) -> None:
     folder = JobFolder.of(tmp_path, "orders")
     folder.make()
 
-    @each("text", NO_RECORDS, ids=repr)
+    @each_case("text", NO_RECORDS, ids=repr)
     def check(text: str) -> None:
         folder.record.write_text(text)
         with pytest.raises(JobFolderError, match="FA3201"):
@@ -102,4 +102,4 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_atomically(path, "one")
     write_atomically(path, "two", durable=False)
     assert path.read_text() == "two"
-    assert [one.name for one in tmp_path.iterdir()] == ["x"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]

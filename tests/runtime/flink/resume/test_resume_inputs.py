@@ -23,7 +23,7 @@ from flink_agents.runtime.flink.resume.records.inputs import (
     warning_of,
 )
 from flink_agents.runtime.flink.resume.records.job_run import JobRun, Start
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 @dataclass
@@ -62,14 +62,14 @@ def _given(*lists: Any) -> GivenInputs:
     return given_inputs([GivenList(records, "job.py:7") for records in lists if records is not None], ())
 
 
-@each(("before", "now"), SAME, ids=repr)
+@each_case(("before", "now"), SAME, ids=repr)
 def test_equal_lists_are_the_same(before: list[Any], now: list[Any]) -> None:
     run = JobRun("orders", inputs=_given(before).lists)
     assert JobRun.from_json(run.to_json()) == run
     check_lists(run, _given(now))
 
 
-@each(("before", "now", "found"), OTHERS, ids=repr)
+@each_case(("before", "now", "found"), OTHERS, ids=repr)
 def test_a_changed_list_is_rejected(before: list[Any], now: list[Any] | None, found: str) -> None:
     run = JobRun("orders", inputs=_given([0], before).lists)
     with pytest.raises(InputChangedError, match=found) as caught:
@@ -83,12 +83,13 @@ def test_a_job_run_from_before_lists_were_recorded_resumes() -> None:
 
 
 def test_sources_that_begin_anew_are_named() -> None:
-    run, given = JobRun("orders"), given_inputs((), ["Collection Source"])
+    run = JobRun("orders")
+    inputs = given_inputs((), ["Collection Source"])
     assert warning_of(_given([1])) is None and restarting_sources(run, _given([1]), False) is None
-    assert "'Collection Source' keeps no position" in (warning_of(given) or "")
-    assert "'Collection Source' starts over" in (restarting_sources(run, given, True) or "")
+    assert "'Collection Source' keeps no position" in (warning_of(inputs) or "")
+    assert "'Collection Source' starts over" in (restarting_sources(run, inputs, True) or "")
     with pytest.raises(SourceNotResumableError, match="Collection Source"):
-        restarting_sources(run, given, False)
+        restarting_sources(run, inputs, False)
 
 
 def _part(path: Path, *lines: tuple[str, Any]) -> None:
@@ -98,14 +99,15 @@ def _part(path: Path, *lines: tuple[str, Any]) -> None:
 
 
 def test_outputs_are_read_in_their_order_through_a_link(tmp_path: Path) -> None:
-    outputs, link = tmp_path / "my outputs", str(tmp_path / "link")
+    outputs = tmp_path / "my outputs"
+    link = str(tmp_path / "link")
     link_to(outputs, link)
     _part(outputs / "0" / "part-b", ("1.0.1 -1", "first"), ("1.0.2 -1", "second"))
     _part(outputs / "0" / "part-a", ("1.1.1 1", "fourth"), ("1.0.3 0", "third"))
     _part(outputs / "0" / ".part-c.inprogress", ("1.0.9 1", "never committed"))
     link_to(outputs, link)
-    assert ListFile(Path(link), 0, {1: None}).read() == ["first", "second", "third", "fourth"]
-    assert ListFile(outputs, 1, {1: None}).read() == []
+    assert ListFile(Path(link), "0", {1: None}).read() == ["first", "second", "third", "fourth"]
+    assert ListFile(outputs, "1", {1: None}).read() == []
     unlink(link)
     unlink(link)
     unlink(None)
@@ -131,7 +133,7 @@ LINEAGES: list[tuple[str, list[tuple[int, int]], str]] = [
 ]
 
 
-@each(("starts", "wanted"), [row[1:] for row in LINEAGES], ids=[row[0] for row in LINEAGES])
+@each_case(("starts", "wanted"), [row[1:] for row in LINEAGES], ids=[row[0] for row in LINEAGES])
 def test_outputs_that_a_later_start_emits_again_do_not_count(
     starts: list[tuple[int, int]], wanted: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -148,6 +150,6 @@ def test_outputs_that_a_later_start_emits_again_do_not_count(
         ),
     )
     lineage = JobRun.from_json(run.to_json()).lineage()
-    found = ListFile(outputs, 0, lineage).read()
+    places = ListFile(outputs, "0", lineage).read()
     numbers = {start.number for start in run.starts}
-    assert found == [place for place in wanted.split() if int(place[0]) in numbers]
+    assert places == [place for place in wanted.split() if int(place[0]) in numbers]

@@ -21,7 +21,7 @@ from flink_agents.runtime.flink.resume.records.journal_check import recorded_ide
 from flink_agents.runtime.flink.resume.script import Program
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import journal_name
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 # -- the script ---------------------------------------------------------------------------------
 
@@ -37,14 +37,14 @@ SCRIPTS: list[tuple[str, str, str, bool, str]] = [
 ]
 
 
-@each(("case", "first", "second", "stays", "outcome"), SCRIPTS)
+@each_case(("case", "first", "second", "stays", "outcome"), SCRIPTS)
 def test_a_job_run_belongs_to_a_script(
     case: str, first: str, second: str, stays: bool, outcome: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp("home")
-    for one in {first, second} - {"link/job.py"}:
-        (home / one).parent.mkdir(exist_ok=True)
-        (home / one).touch()
+    for script in {first, second} - {"link/job.py"}:
+        (home / script).parent.mkdir(exist_ok=True)
+        (home / script).touch()
     if second.startswith("link"):
         (home / "link").symlink_to(home / "app")
     state_dir = home / "state"
@@ -70,26 +70,29 @@ def test_a_job_run_belongs_to_a_script(
     assert not world.begin(replace(REQUEST, program=Program.of(home / second, state_dir))).warnings
 
 
-@each("moved", ["with its script", "alone", "to another machine"])
+@each_case("moved", ["with its script", "alone", "to another machine"])
 def test_a_folder_that_was_moved_belongs_to_its_script(
     moved: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("moved")
-    before, after = tmp_path / "before", tmp_path / "after"
-    before.mkdir()
-    (before / "job.py").touch()
-    world = World(before / "state")
-    world.run = world.begin(replace(REQUEST, program=Program.of(before / "job.py", before / "state"))).run
+    old_folder = tmp_path / "before"
+    after = tmp_path / "after"
+    old_folder.mkdir()
+    (old_folder / "job.py").touch()
+    world = World(old_folder / "state")
+    world.run = world.begin(
+        replace(REQUEST, program=Program.of(old_folder / "job.py", old_folder / "state"))
+    ).run
     world.start(1)
     if moved == "alone":
         after.mkdir()
-        shutil.move(before / "state", after / "state")
-        program = Program.of(before / "job.py", after / "state")
+        shutil.move(old_folder / "state", after / "state")
+        program = Program.of(old_folder / "job.py", after / "state")
     else:
-        shutil.copytree(before, after)
+        shutil.copytree(old_folder, after)
         program = Program.of(after / "job.py", after / "state")
     if moved == "to another machine":
-        shutil.rmtree(before)
+        shutil.rmtree(old_folder)
     copied = World.__new__(World)
     copied.folder = JobFolder.of(after / "state", "orders")
     beginning = copied.begin(replace(REQUEST, program=program))
@@ -140,7 +143,7 @@ RECORDED: list[tuple[str | None, str, str | None]] = [
 ]
 
 
-@each(("recorded", "identifier", "found"), RECORDED)
+@each_case(("recorded", "identifier", "found"), RECORDED)
 def test_a_journal_outside_of_the_folder_is_asked(
     recorded: str | None, identifier: str, found: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -14,7 +14,7 @@ from flink_agents.runtime.flink.resume import opening, policy
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh
 from flink_agents.runtime.flink.stores import StoreChoice
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
     ("auto", "orders", True, {}, True, None),
@@ -31,7 +31,7 @@ CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
 ]
 
 
-@each(("resume", "name", "keeps", "flink", "script", "reason"), CASES)
+@each_case(("resume", "name", "keeps", "flink", "script", "reason"), CASES)
 def test_which_jobs_resume(
     resume: str, name: str | None, keeps: bool, flink: dict[str, str], script: bool, reason: str | None
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_start_is_fresh_by_option_or_argument(monkeypatch: pytest.MonkeyPatch)
     assert wants_fresh(Configuration())
 
 
-@each("reason", ["it has no name", "it does not run from a script"])
+@each_case("reason", ["it has no name", "it does not run from a script"])
 def test_a_job_that_does_not_resume_warns(reason: str) -> None:
     """Only if its durable steps would run again, and only in scripts."""
     agents = [
@@ -89,12 +89,12 @@ def test_a_job_that_does_not_resume_warns(reason: str) -> None:
         ResumableAgent("Clerk", "b", None, keeps=False),
     ]
     decision = policy.ResumeDecision(None, reason=reason, fix="give it a name")
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening._log, "warning", lambda text, *values: told.append(text % values))
+        patch.setattr(opening._log, "warning", lambda text, *values: messages.append(text % values))
         patch.setattr(policy, "main_script", lambda: Path("/jobs/orders.py"))
         opening._say_what_is_lost(decision, agents[1:])
-        assert not told
+        assert not messages
         opening._say_what_is_lost(decision, agents)
-    assert len(told) == 1
-    assert all(part in told[0] for part in (reason, "repeat the durable steps of Shop", "give it a name"))
+    assert len(messages) == 1
+    assert all(part in messages[0] for part in (reason, "repeat the durable steps of Shop", "give it a name"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
@@ -104,7 +104,7 @@ PROMISES: list[tuple[str, str]] = [
 ]
 
 
-@each(("promise", "test"), PROMISES, ids=[promise for promise, _ in PROMISES])
+@each_case(("promise", "test"), PROMISES, ids=[promise for promise, _ in PROMISES])
 def test_each_promise_has_a_test(promise: str, test: str) -> None:
     file, _, name = test.partition(":")
     text = (ROOT / FILES[file]).read_text("utf-8")

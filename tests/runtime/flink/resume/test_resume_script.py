@@ -16,7 +16,7 @@ from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 PLANS = {"Shop": "a"}
 
@@ -32,32 +32,33 @@ def run(state_dir: Path, line: str) -> list[str]:
     command, _, jobs = line.partition(":")
     arguments = command.split()
     fresh = "--fresh" in arguments
-    script = ScriptStart(state_dir, "job.py", [one for one in arguments if one != "--fresh"])
+    script = ScriptStart(state_dir, "job.py", [argument for argument in arguments if argument != "--fresh"])
     if fresh:
         script.start_over()
-    told: list[str] = []
+    outcomes: list[str] = []
     for word in jobs.split():
         if word == "killed":
-            return told
+            return outcomes
         name = word.rstrip("!?")
         folder = JobFolder.of(state_dir, name)
         beginning = begin(folder, Request(name, None, PLANS, fresh), FreeLock(), read, script)
         script.begun(name)
         if beginning.skipped:
             script.finished(name)
-            told.append(f"{name}: skipped")
+            outcomes.append(f"{name}: skipped")
             continue
-        before, record = beginning.run, RunRecord(folder)
-        told.append(f"{name}: {'resumed' if before.starts else 'new'} {before.generation}")
-        start = Start(len(before.starts) + 1, "0" * 32, now(), 1, 1)
-        record.write(replace(before, starts=(*before.starts, start)))
+        previous_run = beginning.run
+        record = RunRecord(folder)
+        outcomes.append(f"{name}: {'resumed' if previous_run.starts else 'new'} {previous_run.generation}")
+        start = Start(len(previous_run.starts) + 1, "0" * 32, now(), 1, 1)
+        record.write(replace(previous_run, starts=(*previous_run.starts, start)))
         if word.endswith("?"):
-            return told
+            return outcomes
         if not word.endswith("!"):
             record.set(finished=now())
             script.finished(name)
     script.end()
-    return told
+    return outcomes
 
 
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
@@ -135,13 +136,13 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
 ]
 
 
-@each(("name", "starts"), CASES)
+@each_case(("name", "starts"), CASES)
 def test_which_jobs_the_next_start_skips(
     name: str, starts: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     state_dir = tmp_path_factory.mktemp("state")
-    for line, told in starts:
-        assert ", ".join(run(state_dir, line)) == told, line
+    for line, expected in starts:
+        assert ", ".join(run(state_dir, line)) == expected, line
 
 
 def test_outputs_of_a_skipped_job_are_those_of_the_start_that_finished_it(tmp_path: Path) -> None:
@@ -169,7 +170,8 @@ def test_a_job_of_a_start_that_still_runs_is_not_skipped(tmp_path: Path) -> None
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         token = process.stdout.readline().strip()
-        folder, request = JobFolder.of(tmp_path, "a"), Request("a", None, PLANS)
+        folder = JobFolder.of(tmp_path, "a")
+        request = Request("a", None, PLANS)
         begin(folder, request, FreeLock(), read, None)
         RunRecord(folder).set(finished=now(), script=token)
         script = ScriptStart(tmp_path, "job.py")

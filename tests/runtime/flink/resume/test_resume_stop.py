@@ -16,7 +16,7 @@ from flink_agents.runtime.flink.resume.records import java
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, now
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
-from tests.suite.tables import each
+from tests.suite.tables import each_case
 
 
 class Free:
@@ -64,7 +64,9 @@ class Flink:
         self.cancelled = True
 
 
-NOTHING, LEFT, TOLD = (False, False), (True, False), (True, True)
+NOTHING = (False, False)
+LEFT = (True, False)
+TOLD = (True, True)
 
 STOPS: list[tuple[str, list[tuple[bool, bool]], str | None, int]] = [
     ("at once", [TOLD], "savepoint-1", 1),
@@ -75,7 +77,7 @@ STOPS: list[tuple[str, list[tuple[bool, bool]], str | None, int]] = [
 ]
 
 
-@each(("answers", "savepoint", "tried"), [row[1:] for row in STOPS], ids=[row[0] for row in STOPS])
+@each_case(("answers", "savepoint", "tried"), [row[1:] for row in STOPS], ids=[row[0] for row in STOPS])
 def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
     answers: list[tuple[bool, bool]],
     savepoint: str | None,
@@ -84,10 +86,10 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
 ) -> None:
     folder = JobFolder.of(tmp_path_factory.mktemp("jobs"), "orders")
     folder.make()
-    begun = Start(1, "a" * 32, now(), 1, 1)
-    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
+    job_start = Start(1, "a" * 32, now(), 1, 1)
+    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(job_start,)))
     start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), Configuration(), None)
-    start._start, start._run, start._client = begun, run, object()
+    start._start, start._run, start._client = job_start, run, object()
     start._signals.code = signal.SIGTERM + 128
     # What the last attempt says comes when the job is over.
     flink = Flink(answers, over=start._over.set)
@@ -97,18 +99,18 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
         patch.setattr(java, "cancel", flink.cancel)
         start._stop()
     assert (flink.tried, flink.cancelled) == (tried, False)
-    found = RunRecord(folder)
+    run_record = RunRecord(folder)
     if savepoint is None:
         start.finished([])
-        assert (seen := found.read()) is not None and seen.finished is not None
+        assert (seen := run_record.read()) is not None and seen.finished is not None
         return
     with pytest.raises(SystemExit, match="143"):
         start.finished([])
-    seen = found.read()
+    seen = run_record.read()
     assert seen is not None and seen.finished is None
-    assert seen.starts == (replace(begun, stopped=True),)
+    assert seen.starts == (replace(job_start, stopped=True),)
     # An attempt before it left nothing that counts as newer than a later checkpoint.
-    assert [one.name for one in (folder.savepoints / "1").iterdir()] == [savepoint]
+    assert [path.name for path in (folder.savepoints / "1").iterdir()] == [savepoint]
 
 
 def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
@@ -116,11 +118,11 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
 ) -> None:
     folder = JobFolder.of(tmp_path, "orders")
     folder.make()
-    begun = Start(1, "a" * 32, now(), 1, 1)
-    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
+    job_start = Start(1, "a" * 32, now(), 1, 1)
+    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(job_start,)))
     config = Configuration({"local.stop-timeout": "100 ms"})
     start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), config, None)
-    start._start, start._run, start._client = begun, run, object()
+    start._start, start._run, start._client = job_start, run, object()
     flink = Flink([NOTHING])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(java, "stop_with_savepoint", flink.stop)
@@ -139,7 +141,7 @@ BEGINNINGS = {
 """What the console says of the start of a job run."""
 
 
-@each(("says", "run"), list(BEGINNINGS.items()))
+@each_case(("says", "run"), list(BEGINNINGS.items()))
 def test_a_start_says_whether_durable_steps_are_made_again(
     says: str, run: JobRun, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

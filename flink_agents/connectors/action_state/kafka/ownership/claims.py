@@ -41,8 +41,10 @@ from flink_agents.connectors.action_state.kafka.settings import (
     request_ms,
     translated,
     unavailable,
+    unreadable,
 )
 from flink_agents.connectors.action_state.kafka.topics import Topic
+from flink_agents.kafka_clients import UnreadableCodecError
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -112,8 +114,8 @@ class _Later:
 
     def outrank(self, owner: Owner) -> bool:
         """Return True if one of them outranks an owner of the same group."""
-        others = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
-        return others > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
+        other_job_count = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
+        return other_job_count > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
 
 class Claims:
@@ -122,7 +124,7 @@ class Claims:
     Args:
         settings: Settings of the store, with the options of the client.
         topic: The claims topic.
-        own: The token of the owner that reads them, or None.
+        own_token: The token of the owner that reads them, or None.
 
     Attributes:
         orphans: Kinds and tokens of records whose claim is gone: some owners do not know that they have
@@ -131,11 +133,11 @@ class Claims:
         plans: The content of plans of agents, by fingerprint.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: Topic, own: str | None = None) -> None:
+    def __init__(self, settings: KafkaSettings, topic: Topic, own_token: str | None = None) -> None:
         from kafka.structs import TopicPartition
 
         self._settings = settings
-        self._own = own
+        self._own = own_token
         self._partition = TopicPartition(topic.name, 0)
         # The package's own types lack arguments that it accepts.
         self._consumer: Any = settings.consumer()
@@ -177,6 +179,8 @@ class Claims:
                 if at is not None and at >= end:
                     return
                 records = self._consumer.poll(POLL_MS).get(self._partition, ())
+            except UnreadableCodecError as error:
+                raise unreadable(error) from error
             except Exception as error:
                 if time.monotonic() > deadline:
                     raise unavailable("the claims cannot be read", error) from error
@@ -238,9 +242,10 @@ class Claims:
             tokens: The tokens of the claims that are left.
             removed: The claims that were removed, and the owner that decided about each.
         """
-        left, deciders = set(tokens), dict(removed)
+        remaining_tokens = set(tokens)
+        deciders = dict(removed)
         for token, claim in list(self._by_group.get(group, {}).items()):
-            if claim.offset <= through and token not in left:
+            if claim.offset <= through and token not in remaining_tokens:
                 self._drop(token, token in deciders and deciders[token] == claim.decided_by)
 
     def _removed(self, kind: str, token: str) -> None:
@@ -276,14 +281,15 @@ class Claims:
         for job, subtasks in list(undecided.items()):
             same = job == (owner.job_id, owner.parallelism)
             for subtask in [owner.subtask] if same else list(subtasks):
-                left: list[Claim] = []
+                remaining_claims: list[Claim] = []
                 for claim in subtasks.get(subtask, ()):
                     if claim.offset < fenced.offset:
-                        claim.void, claim.decided_by = fenced.fence, owner.token
+                        claim.void = fenced.fence
+                        claim.decided_by = owner.token
                     else:
-                        left.append(claim)
-                if left:
-                    subtasks[subtask] = left
+                        remaining_claims.append(claim)
+                if remaining_claims:
+                    subtasks[subtask] = remaining_claims
                 else:
                     subtasks.pop(subtask, None)
             if not subtasks:
@@ -320,27 +326,28 @@ class Claims:
             if claim.void is None and not claim.ended and later.outrank(claim.owner):
                 return []  # Without a claim that outranks it, it would appear to be alive.
             later.add(claim)
-        found: list[Claim] = []
+        removable_claims: list[Claim] = []
         deciding: set[str | None] = set()
         for claim in claims:
             ended = claim.withdrawn or (claim.void is not None and not owns(claim))
             if ended and claim.owner.token not in deciding:
-                found.append(claim)
+                removable_claims.append(claim)
             else:
                 deciding.add(claim.decided_by)
-        return found
+        return removable_claims
 
     def before(self, token: str) -> list[Claim]:
         """Return the claims of owners that could append until the claim of ``token`` came."""
-        own = self._by_token[token]
-        later, found = _Later(), list[Claim]()
-        for claim in reversed(self._by_group[own.owner.group].values()):
-            if claim.offset < own.offset:
+        own_claim = self._by_token[token]
+        later = _Later()
+        earlier_claims = list[Claim]()
+        for claim in reversed(self._by_group[own_claim.owner.group].values()):
+            if claim.offset < own_claim.offset:
                 # If several owners race, each looks only at those before it: so the first one wins.
                 if not claim.ended and not later.outrank(claim.owner):
-                    found.append(claim)
+                    earlier_claims.append(claim)
                 later.add(claim)
-        return found[::-1]
+        return earlier_claims[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
         """Return the offsets from which on records of that owner do not count, by partition.
@@ -352,13 +359,13 @@ class Claims:
 
     def undecided(self, token: str) -> bool:
         """Return True if that owner is outranked, and no fence has decided yet which of its records count."""
-        own = self._by_token.get(token)
-        if own is None or own.void is not None:
+        own_claim = self._by_token.get(token)
+        if own_claim is None or own_claim.void is not None:
             return False
-        for claim in reversed(self._by_group[own.owner.group].values()):
-            if claim.offset <= own.offset:
+        for claim in reversed(self._by_group[own_claim.owner.group].values()):
+            if claim.offset <= own_claim.offset:
                 return False
-            if not claim.withdrawn and claim.owner.outranks(own.owner):
+            if not claim.withdrawn and claim.owner.outranks(own_claim.owner):
                 return True
         return False
 
@@ -372,12 +379,13 @@ class Claims:
         return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
 
     def _live_of(self, group: str) -> list[Claim]:
-        later, found = _Later(), list[Claim]()
+        later = _Later()
+        live_claims = list[Claim]()
         for claim in reversed(self._by_group.get(group, {}).values()):
             if not claim.ended and claim.void is None and not later.outrank(claim.owner):
-                found.append(claim)
+                live_claims.append(claim)
             later.add(claim)
-        return found[::-1]
+        return live_claims[::-1]
 
 
 class ClaimsWriter:
@@ -430,17 +438,21 @@ class ClaimsWriter:
             claims: The claims from which ``done`` was made.
             done: The claims to remove, in order.
         """
-        gone = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(claims.orphans)
+        claim_keys = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(
+            claims.orphans
+        )
         if done:
             tokens = {claim.owner.token for claim in done}
-            left = [claim for claim in claims.of_group(owner.group) if claim.owner.token not in tokens]
+            remaining_claims = [
+                claim for claim in claims.of_group(owner.group) if claim.owner.token not in tokens
+            ]
             through = max(claim.offset for claim in done)
-            known = [claim.owner.token for claim in left if claim.offset <= through]
+            remaining_tokens = [claim.owner.token for claim in remaining_claims if claim.offset <= through]
             removed = [(claim.owner.token, claim.decided_by) for claim in done]
-            self._write("left", owner.group, [through, known, removed])
+            self._write("left", owner.group, [through, remaining_tokens, removed])
         with translated(f"claims cannot be removed from topic {self._topic!r}"):
-            for each in gone:
-                self._producer.send(self._topic, key=pack_claim_key(*each), value=None, partition=0)
+            for claim_key in claim_keys:
+                self._producer.send(self._topic, key=pack_claim_key(*claim_key), value=None, partition=0)
 
     def describe(self, journals: Topic) -> None:
         """Store the description of the journal topic."""
@@ -476,11 +488,11 @@ def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
                 fix="use another topic, or delete both and start without state",
             )
         return
-    known = uuid.UUID(bytes=described["id"])
-    if known != journals.id:
+    expected_id = uuid.UUID(bytes=described["id"])
+    if expected_id != journals.id:
         raise StoreMismatchError(
             f"the topic {journals.name!r} was deleted and created again: its journals are lost",
-            expected=f"the topic with the id {known}",
+            expected=f"the topic with the id {expected_id}",
             found=f"id {journals.id}",
             fix="use another topic, or delete the topic of claims as well and start without state",
         )

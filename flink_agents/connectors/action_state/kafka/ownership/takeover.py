@@ -72,8 +72,10 @@ class TakeOver:
         beats: dict[str, int] = {}
         ended: set[str] = set()
         while True:
-            others = await in_thread(lambda: self._look(owner))
-            alive: dict[str, Claim] = {token: one for token, one in others.items() if token not in ended}
+            other_claims = await in_thread(lambda: self._look(owner))
+            alive: dict[str, Claim] = {
+                token: other_claim for token, other_claim in other_claims.items() if token not in ended
+            }
             if not alive:
                 return await in_thread(lambda: self.take(owner, ended))
             for token, claim in alive.items():
@@ -101,13 +103,13 @@ class TakeOver:
         since = self._clock()
         self._refresh(owner)
         for claim in self._claims.before(owner.token):
-            others = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
-            if others and claim.owner.token not in ended:
+            is_other_job = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
+            if is_other_job and claim.owner.token not in ended:
                 # The other job was first.
                 self._writer.withdraw(owner)
                 raise in_use_error(owner, claim.owner.job_id)
-        while (left := self._longest_lease(owner) * DRIFT - (self._clock() - since)) > 0:
-            self._sleep(min(left, POLL_SECONDS))
+        while (remaining_seconds := self._longest_lease(owner) * DRIFT - (self._clock() - since)) > 0:
+            self._sleep(min(remaining_seconds, POLL_SECONDS))
             self._refresh(owner)
         ends = self._log_ends()
         self._writer.fence(owner, ends)

@@ -60,8 +60,12 @@ class Chosen:
     def title(self) -> str:
         """Its name in the console."""
         kind = "savepoint" if self.candidate.savepoint else "checkpoint"
-        taken = self.candidate.taken
-        when = f"{taken:%H:%M:%S}" if taken.date() == datetime.now().date() else f"{taken:%Y-%m-%d %H:%M:%S}"
+        created_at = self.candidate.taken
+        when = (
+            f"{created_at:%H:%M:%S}"
+            if created_at.date() == datetime.now().date()
+            else f"{created_at:%Y-%m-%d %H:%M:%S}"
+        )
         return f"{kind} {self.content.number} of {when}"
 
 
@@ -84,13 +88,13 @@ def complete(directory: Path) -> dict[int, Path]:
 
 def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
     """Return the checkpoints and savepoints of a job run, newest first: by start and number, not by time."""
-    found = [] if run.origin is None else [origin_of(run.origin)]
+    all_candidates = [] if run.origin is None else [origin_of(run.origin)]
     for start in run.starts:
         for number, path in complete(directory_of(folder, start)).items():
-            found.append(Candidate(path, start.number, number))
+            all_candidates.append(Candidate(path, start.number, number))
         for path in (folder.savepoints / str(start.number)).glob(f"*/{METADATA}"):
-            found.append(Candidate(path.parent, start.number, float("inf"), savepoint=True))
-    return sorted(found, key=lambda one: (one.start, one.number), reverse=True)
+            all_candidates.append(Candidate(path.parent, start.number, float("inf"), savepoint=True))
+    return sorted(all_candidates, key=lambda candidate: (candidate.start, candidate.number), reverse=True)
 
 
 def origin_of(place: str) -> Candidate:
@@ -100,13 +104,13 @@ def origin_of(place: str) -> Candidate:
 
 def digest_of(directory: Path) -> str:
     """Return a checksum of all files of a checkpoint: it detects damage that sizes do not show."""
-    found = 0
+    checksum = 0
     for path in sorted(directory.iterdir()):
-        found = zlib.crc32(path.name.encode(), found)
+        checksum = zlib.crc32(path.name.encode(), checksum)
         with path.open("rb") as file:
             while block := file.read(1 << 20):
-                found = zlib.crc32(block, found)
-    return f"{found:08x}"
+                checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
 
 
 def key_of(directory: Path) -> str:
@@ -115,26 +119,29 @@ def key_of(directory: Path) -> str:
 
 
 def choose(
-    found: list[Candidate], read: Callable[[Path], CheckpointContent], digests: Mapping[str, str]
+    checkpoint_candidates: list[Candidate],
+    read: Callable[[Path], CheckpointContent],
+    digests: Mapping[str, str],
 ) -> tuple[Chosen | None, list[str]]:
     """Return the newest undamaged checkpoint, and the problems of newer ones.
 
     Args:
-        found: The candidates, newest first.
+        checkpoint_candidates: The candidates, newest first.
         read: Returns the metadata of a checkpoint.
         digests: Checksums of checkpoints, as far as they exist.
     """
     damaged: list[tuple[Candidate, str]] = []
-    for candidate in found:
+    for candidate in checkpoint_candidates:
         try:
             content = read(candidate.path)
             problem = _problem(content) or _changed(candidate, digests)
         except (ValueError, OSError) as error:
-            content, problem = None, f"its metadata cannot be read: {error}"
+            content = None
+            problem = f"its metadata cannot be read: {error}"
         if content is not None and problem is None:
-            return Chosen(candidate, content, tuple(damaged)), [_shown(one) for one in damaged]
+            return Chosen(candidate, content, tuple(damaged)), [_shown(damage) for damage in damaged]
         damaged.append((candidate, problem or ""))
-    return None, [_shown(one) for one in damaged]
+    return None, [_shown(damage) for damage in damaged]
 
 
 def _problem(content: CheckpointContent) -> str | None:

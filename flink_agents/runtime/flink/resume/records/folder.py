@@ -17,6 +17,7 @@ STATE_DIR = Path(".flink-agents")
 
 JOBS = "jobs"
 SET_ASIDE = "set-aside"
+SCRIPTS = "scripts"
 LONGEST_NAME = 120
 
 
@@ -108,7 +109,7 @@ class JobFolder:
         Returns:
             Its path below the directory of the jobs; None if there is nothing to move.
         """
-        if not any(one != self.lock for one in self.path.iterdir()):
+        if not any(path != self.lock for path in self.path.iterdir()):
             return None
         target = self._aside()
         target.mkdir(parents=True)
@@ -126,9 +127,9 @@ class JobFolder:
         """
         target = self.state_dir / place
         target.mkdir(parents=True, exist_ok=True)
-        for one in self.path.iterdir():
-            if one not in (self.lock, self.record):
-                one.rename(target / one.name)
+        for path in self.path.iterdir():
+            if path not in (self.lock, self.record):
+                path.rename(target / path.name)
         sync_directory(self.path)
 
     def _aside(self) -> Path:
@@ -155,12 +156,12 @@ def leftovers(folder: JobFolder) -> list[str]:
     return [part.name for part in parts if part.exists()]
 
 
-def record_gone(folder: JobFolder, found: list[str]) -> JobFolderError:
+def record_gone(folder: JobFolder, remaining_names: list[str]) -> JobFolderError:
     """Return the error about a folder that has data, but no record of its job run."""
     return JobFolderError(
         f"the record of the job run is gone: {folder.record}",
         expected="the record, or an empty folder",
-        found=", ".join(found),
+        found=", ".join(remaining_names),
         fix="restore the whole folder from a backup, or start over with --fresh, which moves it aside",
     )
 

@@ -53,17 +53,18 @@ def given_inputs(lists: Iterable[GivenList], restarting: Iterable[str]) -> Given
         lists: Its lists, in the order in which they were passed.
         restarting: Names of sources that start over at each start.
     """
-    named = {f"list {number}": one for number, one in enumerate(lists, 1)}
+    named = {f"list {number}": given_list for number, given_list in enumerate(lists, 1)}
     return GivenInputs(
-        {name: as_recorded(one.records) for name, one in named.items()},
-        {name: one.place for name, one in named.items()},
+        {name: as_recorded(given_list.records) for name, given_list in named.items()},
+        {name: given_list.place for name, given_list in named.items()},
         tuple(restarting),
     )
 
 
 def as_recorded(records: Sequence[Any]) -> BoundedInput:
     """Return length and digest of records. The digest is the same in each process."""
-    codec, whole = ValueCodec(allow_pickle=False), hashlib.blake2b(digest_size=DIGEST_BYTES)
+    codec = ValueCodec(allow_pickle=False)
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for record in records:
         try:
             whole.update(digest_of(codec, record))
@@ -74,48 +75,48 @@ def as_recorded(records: Sequence[Any]) -> BoundedInput:
     return BoundedInput(len(records), whole.hexdigest())
 
 
-def check_lists(run: JobRun, given: GivenInputs) -> None:
+def check_lists(run: JobRun, inputs: GivenInputs) -> None:
     """Check that each list is the same as when the job run started.
 
     Raises:
         InputChangedError: A list differs.
     """
-    for name, before in run.inputs.items():
-        present = given.lists.get(name)
-        if present == before:
+    for name, previous_input in run.inputs.items():
+        present = inputs.lists.get(name)
+        if present == previous_input:
             continue
         raise InputChangedError(
             f"{name} of the job {run.name!r} differs from the one that the job run started with",
-            expected=f"the {before.length} records that from_list got then",
-            found=_difference(before, present),
+            expected=f"the {previous_input.length} records that from_list got then",
+            found=_difference(previous_input, present),
             fix="pass the same list until the job run has finished, or start over with --fresh. For later "
             "records, use a source that grows, for example a Kafka topic",
-            where=given.places.get(name),
+            where=inputs.places.get(name),
         )
 
 
-def _difference(before: BoundedInput, present: BoundedInput | None) -> str:
+def _difference(previous_input: BoundedInput, present: BoundedInput | None) -> str:
     if present is None:
         return "the job no longer has this list"
-    if present.length != before.length:
+    if present.length != previous_input.length:
         return f"{present.length} records"
     return f"{present.length} records, of which some differ"
 
 
-def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> str | None:
+def restarting_sources(run: JobRun, inputs: GivenInputs, has_finished: bool) -> str | None:
     """Return a warning if a source of a resuming job may start over.
 
     Args:
         run: The job run, which resumes from a checkpoint.
-        given: Its inputs.
+        inputs: Its inputs.
         has_finished: True if an operator had finished when the checkpoint was taken: maybe the source.
 
     Raises:
         SourceNotResumableError: A source starts over.
     """
-    if not given.restarting:
+    if not inputs.restarting:
         return None
-    names = ", ".join(f"{name!r}" for name in given.restarting)
+    names = ", ".join(f"{name!r}" for name in inputs.restarting)
     if has_finished:
         return f"the source {names} starts over if it had not been read to its end"
     raise SourceNotResumableError(
@@ -127,11 +128,11 @@ def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> s
     )
 
 
-def warning_of(given: GivenInputs) -> str | None:
+def warning_of(inputs: GivenInputs) -> str | None:
     """Return a warning about sources that start over, before the job runs for the first time."""
-    if not given.restarting:
+    if not inputs.restarting:
         return None
-    names = ", ".join(f"{name!r}" for name in given.restarting)
+    names = ", ".join(f"{name!r}" for name in inputs.restarting)
     return (
         f"the source {names} keeps no position: if the process dies while it is read, the job cannot resume "
         "(use env.from_list(...) instead of from_collection)"

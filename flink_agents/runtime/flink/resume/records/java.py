@@ -7,7 +7,7 @@ only the script dies, the lock stays until the JVM has ended.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pyflink.java_gateway as java_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.util.java_utils import get_j_env_configuration
+
+from flink_agents.runtime.flink.resume.records.operators import Ended, RestoredOperator
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 
@@ -55,7 +57,8 @@ class JavaLock:
 
     def release(self) -> None:
         """Release the lock. The JVM may be gone."""
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             try:
                 file.close()
@@ -85,12 +88,14 @@ class CheckpointContent:
         files: The files with its state.
         operators: Ids of the operators with state.
         has_finished: True if an operator had finished before, for example because its input has ended.
+        states: The operators, by id.
     """
 
     number: int
     files: tuple[StateFile, ...]
     operators: frozenset[str]
     has_finished: bool = False
+    states: Mapping[str, RestoredOperator] = field(default_factory=dict[str, RestoredOperator])
 
 
 def read_checkpoint(directory: Path) -> CheckpointContent:
@@ -99,28 +104,52 @@ def read_checkpoint(directory: Path) -> CheckpointContent:
     Raises:
         ValueError: Flink cannot read it.
     """
-    jvm = _jvm()
-    stream: Any = None
     try:
-        stream = jvm.java.io.DataInputStream(jvm.java.io.FileInputStream(str(directory / "_metadata")))
-        checkpoints = jvm.org.apache.flink.runtime.checkpoint.Checkpoints
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        metadata = checkpoints.loadCheckpointMetadata(stream, loader, url(directory))
-        files: dict[Path, int] = {}
-        operators: set[str] = set()
-        has_finished = False
-        for state in metadata.getOperatorStates().toArray():
-            operators.add(str(state.getOperatorID().toString()))
-            has_finished = has_finished or bool(state.isFullyFinished())
-            for subtask in state.getStates().toArray():
-                _collect(subtask, files)
-        found = tuple(StateFile(path, size) for path, size in files.items())
-        return CheckpointContent(int(metadata.getCheckpointId()), found, frozenset(operators), has_finished)
+        return _content(_jvm().java.io.FileInputStream(str(directory / "_metadata")), url(directory))
     except Py4JJavaError as error:
         raise ValueError(str(error.java_exception.toString())) from error
+
+
+def read_restored(pointer: str) -> CheckpointContent | None:
+    """Return the metadata of the checkpoint at a path or URL of Flink; None if it cannot be read here."""
+    places = _jvm().org.apache.flink.runtime.state.filesystem.AbstractFsCheckpointStorageAccess
+    try:
+        place = places.resolveCheckpointPointer(pointer)
+        return _content(place.getMetadataHandle().openInputStream(), place.getExternalPointer())
+    except Py4JJavaError:
+        return None
+
+
+def _content(file: Any, place: str) -> CheckpointContent:
+    jvm = _jvm()
+    stream: Any = jvm.java.io.DataInputStream(file)
+    try:
+        checkpoints = jvm.org.apache.flink.runtime.checkpoint.Checkpoints
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        metadata = checkpoints.loadCheckpointMetadata(stream, loader, place)
+        files: dict[Path, int] = {}
+        states: dict[str, RestoredOperator] = {}
+        for state in metadata.getOperatorStates().toArray():
+            subtasks = state.getStates().toArray()
+            states[str(state.getOperatorID().toString())] = _state(state, subtasks)
+            for subtask in subtasks:
+                _collect(subtask, files)
+        has_finished = any(state.ended is Ended.ALL for state in states.values())
+        state_files = tuple(StateFile(path, size) for path, size in files.items())
+        number = int(metadata.getCheckpointId())
+        return CheckpointContent(number, state_files, frozenset(states), has_finished, states)
     finally:
-        if stream is not None:
-            stream.close()
+        stream.close()
+
+
+def _state(state: Any, subtasks: Any) -> RestoredOperator:
+    if state.isFullyFinished():
+        ended = Ended.ALL
+    else:
+        ended = Ended.SOME if any(subtask.isFinished() for subtask in subtasks) else Ended.NONE
+    has_state = state.getCoordinatorState() is not None or any(subtask.hasState() for subtask in subtasks)
+    name, uid = (str(optional.orElse("")) for optional in (state.getOperatorName(), state.getOperatorUid()))
+    return RestoredOperator(name, uid, ended, has_state, int(state.getMaxParallelism()))
 
 
 def _collect(subtask: Any, files: dict[Path, int]) -> None:
@@ -189,9 +218,9 @@ def unset(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) 
 
 def leave_out(env: StreamExecutionEnvironment) -> None:
     """Remove the transformations of an environment without running them."""
-    found = env._j_stream_execution_environment.getTransformations()
+    transformations = env._j_stream_execution_environment.getTransformations()
     # Py4J's own clear() removes from a list that it has emptied already.
-    found.removeAll(_jvm().java.util.ArrayList(found))
+    transformations.removeAll(_jvm().java.util.ArrayList(transformations))
 
 
 def skipped_result(job_id: str) -> Any:

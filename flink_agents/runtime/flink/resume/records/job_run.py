@@ -51,6 +51,10 @@ class Start:
         stopped: True if it was stopped with a savepoint, and ended.
         parent: The start from whose checkpoint it resumed; 0 if it did not.
         resumed: The number of that checkpoint.
+        log: The file of its log.
+        rest: Address of its REST interface.
+        ended: Time of its end, as ISO 8601 in UTC; None if it runs, finished, or ended without a word.
+        error: The error that ended it.
     """
 
     number: int
@@ -62,6 +66,10 @@ class Start:
     stopped: bool = False
     parent: int = 0
     resumed: int = 0
+    log: str | None = field(default=None, compare=False)
+    rest: str | None = field(default=None, compare=False)
+    ended: str | None = field(default=None, compare=False)
+    error: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,12 +123,14 @@ class JobRun:
         A start that a later one did not resume from, because its checkpoints were damaged, is not included.
         """
         starts = {start.number: start for start in self.starts}
-        found: dict[int, int | None] = {}
-        current, until = self.last_start, None
-        while current is not None and current.number not in found:
-            found[current.number] = until
-            until, current = current.resumed, starts.get(current.parent)
-        return found
+        last_checkpoints: dict[int, int | None] = {}
+        current = self.last_start
+        until = None
+        while current is not None and current.number not in last_checkpoints:
+            last_checkpoints[current.number] = until
+            until = current.resumed
+            current = starts.get(current.parent)
+        return last_checkpoints
 
     def to_json(self) -> str:
         """Return the record as JSON."""
@@ -138,8 +148,10 @@ class JobRun:
             raise ValueError("not a record of a job run that this version reads")
         values = {key: value for key, value in cast("dict[str, Any]", loaded).items() if key in _FIELDS}
         try:
-            values["starts"] = tuple(Start(**one) for one in values.get("starts", ()))
-            values["inputs"] = {key: BoundedInput(**one) for key, one in values.get("inputs", {}).items()}
+            values["starts"] = tuple(Start(**start_fields) for start_fields in values.get("starts", ()))
+            values["inputs"] = {
+                key: BoundedInput(**input_fields) for key, input_fields in values.get("inputs", {}).items()
+            }
             return cls(**values)
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from error
@@ -205,8 +217,12 @@ class RunRecord:
 
     def stopped(self) -> JobRun:
         """Record that the last start has stopped with a savepoint, and return the record."""
+        return self.set_start(stopped=True, ended=now())
+
+    def set_start(self, **values: Any) -> JobRun:
+        """Replace fields of the last start, and return the record."""
         return self.update(
-            lambda run: replace(run, starts=(*run.starts[:-1], replace(run.starts[-1], stopped=True)))
+            lambda run: replace(run, starts=(*run.starts[:-1], replace(run.starts[-1], **values)))
         )
 
     def set(self, **values: Any) -> JobRun:
@@ -236,9 +252,11 @@ class Moment:
     @classmethod
     def now(cls) -> Moment:
         """Return the present moment."""
-        boot, running = "", 0.0
+        boot = ""
+        running = 0.0
         with suppress(OSError, AttributeError):
-            boot, running = _BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+            boot = _BOOT_ID.read_text().strip()
+            running = time.clock_gettime(time.CLOCK_BOOTTIME)
         return cls(time.time(), boot, running)
 
     def until(self, later: Moment) -> float | None:

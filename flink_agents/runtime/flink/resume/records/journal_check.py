@@ -89,10 +89,10 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
         JournalMissingError: The file is gone, or is another one.
         JournalOutdatedError: It is an older copy.
     """
-    found = look(path)
-    if found is None or found.store_id != seen.position.store_id:
-        raise no_journal(path, seen.position.store_id, None if found is None else found.store_id)
-    if found.number >= seen.position.number:
+    position = look(path)
+    if position is None or position.store_id != seen.position.store_id:
+        raise no_journal(path, seen.position.store_id, None if position is None else position.store_id)
+    if position.number >= seen.position.number:
         return None
     if accepts_older:
         raise_position(path, seen.position.number + AHEAD)
@@ -100,7 +100,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
     raise JournalOutdatedError(
         f"the journal {path} is an older copy: durable steps that it lacks would be repeated",
         expected=f"position {seen.position.number} or later",
-        found=f"position {found.number}",
+        found=f"position {position.number}",
         fix="restore the whole folder from one backup, so that checkpoint and journal match; or start over "
         "with --fresh; or set local.accept to older-journal to resume anyway",
     )
@@ -131,16 +131,16 @@ def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifi
     """
     outside = {str(store): store for store in stores if _is_outside(store, folder)}
     for store in outside.values():
-        found: list[str | None] = []
+        identities: list[str | None] = []
         errors: list[Exception] = []
         # The script may call execute() in a coroutine, whose thread already has an event loop.
-        thread = threading.Thread(target=_ask, args=(store.make(), identifier, found, errors))
+        thread = threading.Thread(target=_ask, args=(store.make(), identifier, identities, errors))
         thread.start()
         thread.join()
         if errors:
             raise errors[0]
-        if found[0] is not None:
-            return found[0]
+        if identities[0] is not None:
+            return identities[0]
     return None
 
 
@@ -151,9 +151,11 @@ def _is_outside(store: StoreChoice, folder: JobFolder) -> bool:
     return store.file is None or (store.file.exists() and not store.file.is_relative_to(folder.path))
 
 
-def _ask(store: ActionStateStore, identifier: str, found: list[str | None], errors: list[Exception]) -> None:
+def _ask(
+    store: ActionStateStore, identifier: str, identities: list[str | None], errors: list[Exception]
+) -> None:
     try:
-        found.append(asyncio.run(_find(store, identifier)))
+        identities.append(asyncio.run(_find(store, identifier)))
     except Exception as error:
         errors.append(error)
 

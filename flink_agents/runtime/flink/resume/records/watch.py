@@ -67,15 +67,15 @@ def read_progress(folder: JobFolder) -> JobProgress | None:
         JobFolderError: The file cannot be read.
     """
     try:
-        found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
-        journal = None if found["journal"] is None else SeenJournal.from_json(found["journal"])
-        open_since = {key: Moment.from_json(one) for key, one in found.get("open_since", {}).items()}
+        content: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
+        journal = None if content["journal"] is None else SeenJournal.from_json(content["journal"])
+        open_since = {key: Moment.from_json(moment) for key, moment in content.get("open_since", {}).items()}
         return JobProgress(
-            found["start"],
-            found["checkpoint"],
-            float(found["alive"]),
+            content["start"],
+            content["checkpoint"],
+            float(content["alive"]),
             journal,
-            dict(found.get("digests", {})),
+            dict(content.get("digests", {})),
             open_since,
         )
     except FileNotFoundError:
@@ -103,7 +103,7 @@ class Watcher:
         checkpoints: Directory of this start's checkpoints.
         journal: The file of the journal; None for another store.
         first_checkpoint: Called once, when the first checkpoint of this start is complete.
-        before: The progress of the previous start.
+        previous_progress: The progress of the previous start.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Watcher:
         checkpoints: Path,
         journal: Path | None,
         first_checkpoint: Callable[[], None],
-        before: JobProgress | None,
+        previous_progress: JobProgress | None,
     ) -> None:
         self._folder = folder
         self._checkpoints = checkpoints
         self._journal = journal
         self._first = first_checkpoint
         self._written = JobProgress(start)
-        if before is not None:
-            self._written = replace(before, start=start, checkpoint=None, alive=0.0)
+        if previous_progress is not None:
+            self._written = replace(previous_progress, start=start, checkpoint=None, alive=0.0)
         # A transaction is open since the trigger of the checkpoint before the one that commits it.
         self._began = Moment.now()
         self._triggered: dict[int, Moment] = {}
@@ -153,31 +153,39 @@ class Watcher:
 
     def _note_triggers(self) -> None:
         """Record the starts of checkpoints: Flink creates their directories then."""
-        found = numbered(self._checkpoints)
-        self._triggered = {number: self._triggered.get(number) or Moment.now() for number in found}
+        numbers = numbered(self._checkpoints)
+        self._triggered = {number: self._triggered.get(number) or Moment.now() for number in numbers}
 
     def _look(self, ended: bool) -> None:
-        before = self._written
+        previous_progress = self._written
         self._note_triggers()
         numbers = complete(self._checkpoints)
-        newest = max(numbers, default=before.checkpoint)
-        new = newest != before.checkpoint
-        journal = before.journal
-        if self._journal is not None and (new or ended or time.time() - before.alive >= 1.0):
+        newest = max(numbers, default=previous_progress.checkpoint)
+        new = newest != previous_progress.checkpoint
+        journal = previous_progress.journal
+        if self._journal is not None and (new or ended or time.time() - previous_progress.alive >= 1.0):
             position = look(self._journal)
             if position is not None:
                 journal = SeenJournal(str(self._journal), position)
         now = time.time()
-        if not (new or ended or journal != before.journal or now - before.alive >= ALIVE_SECONDS):
+        if not (
+            new
+            or ended
+            or journal != previous_progress.journal
+            or now - previous_progress.alive >= ALIVE_SECONDS
+        ):
             return
-        digests, open_since = dict(before.digests), dict(before.open_since)
+        digests = dict(previous_progress.digests)
+        open_since = dict(previous_progress.open_since)
         if new and newest in numbers:
             # Several may have completed since the last check; then the time of the oldest counts.
-            last = -1 if before.checkpoint is None else before.checkpoint
+            last = -1 if previous_progress.checkpoint is None else previous_progress.checkpoint
             open_since[key_of(numbers[newest])] = self._triggered.get(last, self._began)
             with contextlib.suppress(OSError):
                 digests[key_of(numbers[newest])] = digest_of(numbers[newest])
-        current = JobProgress(before.start, newest, now, journal, _latest(digests), _latest(open_since))
+        current = JobProgress(
+            previous_progress.start, newest, now, journal, _latest(digests), _latest(open_since)
+        )
         # Without it the next start fails, so it has to survive a crash of the machine.
         write_atomically(self._folder.progress, current.to_json())
         self._written = current
@@ -186,8 +194,8 @@ class Watcher:
             self._first_called = True
 
 
-def _latest(found: dict[str, Any]) -> dict[str, Any]:
-    return dict(list(found.items())[-_DIGESTS:])
+def _latest(by_checkpoint: dict[str, Any]) -> dict[str, Any]:
+    return dict(list(by_checkpoint.items())[-_DIGESTS:])
 
 
 def remove(paths: list[Path]) -> None:

@@ -1,0 +1,210 @@
+"""Types as text, and back: ``list[int]``, ``shop:Order | None``, ``shop.pages:Page[shop:Order]``.
+
+The text of a parametrized model has its generic class and its arguments, so that any process can create the
+class again, whether or not it has been written there before.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+
+_NAMES: Mapping[str, Any] = {
+    **{name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)},
+    **{"None": None, "...": ..., "Any": Any, "Literal": Literal, "Union": Union},
+}
+"""The names that need no module."""
+
+_ALIASES = frozenset(name for name, alias in vars(typing).items() if get_origin(alias) is not None)
+"""Names of generic types in ``typing``, each of which differs from the class that it stands for."""
+
+_TOKEN = re.compile(r"\s*(b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\"|[\[\],|]|[^\s\[\],|'\"]+)")
+_DEEPEST = 40
+
+Find = Callable[[str], Any]
+"""Returns the object with the name ``module:qualname``."""
+
+
+class UnreadableTypeError(ValueError):
+    """A text is not one of a type."""
+
+
+def parameters_of(kind: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return the generic class and the arguments of a parametrized pydantic model; None for other types."""
+    made_of = vars(kind).get("__pydantic_generic_metadata__") if isinstance(kind, type) else None
+    return (made_of["origin"], made_of["args"]) if made_of and made_of["origin"] is not None else None
+
+
+def is_open(kind: type) -> bool:
+    """Return True if a pydantic model is generic, and has type variables that are not replaced."""
+    made_of = vars(kind).get("__pydantic_generic_metadata__")
+    return bool(made_of and made_of["parameters"])
+
+
+def _is_generic(kind: type) -> bool:
+    is_standard = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    return is_standard or is_open(kind) or bool(vars(kind).get("__parameters__"))
+
+
+def write_type(kind: Any) -> str | None:
+    """Return the text of a type; None if it has a part that no name describes, such as a constraint."""
+    try:
+        return _written(kind)
+    except (LookupError, RecursionError):
+        return None
+
+
+def _written(kind: Any) -> str:
+    if kind is None or kind is type(None):
+        return "None"
+    if kind is ...:
+        return "..."
+    model = parameters_of(kind)
+    if model is not None:
+        return _with_arguments(_written(model[0]), map(_written, model[1]))
+    origin = get_origin(kind)
+    arguments = get_args(kind)
+    if origin is None:
+        return _named(kind)
+    if isinstance(kind, types.UnionType):
+        return " | ".join(map(_written, arguments))
+    if origin is Literal:
+        return _with_arguments("Literal", map(_literal, arguments))
+    if origin is Union:
+        return _with_arguments("Union", map(_written, arguments))
+    if type(kind) is types.GenericAlias:
+        return _with_arguments(_named(origin), map(_written, arguments))
+    name = getattr(kind, "_name", None)
+    if name in _ALIASES:
+        if kind is getattr(typing, name):
+            return f"typing:{name}"
+        return _with_arguments(f"typing:{name}", map(_written, arguments))
+    if isinstance(origin, type) and origin.__module__ not in ("typing", "builtins", "collections.abc"):
+        # A generic dataclass, for example. Not Annotated, whose metadata have no names.
+        return _with_arguments(_named(origin), map(_written, arguments))
+    raise LookupError(kind)
+
+
+def _with_arguments(name: str, arguments: Iterator[str]) -> str:
+    return f"{name}[{', '.join(arguments)}]"
+
+
+def _named(kind: Any) -> str:
+    if kind is Any:
+        return "Any"
+    module = getattr(kind, "__module__", None)
+    name = getattr(kind, "__qualname__", None)
+    if not (isinstance(kind, type | typing.NewType) and module and name) or not _TOKEN.fullmatch(name):
+        raise LookupError(kind)
+    return name if _NAMES.get(name) is kind else f"{module}:{name}"
+
+
+def _literal(value: object) -> str:
+    if type(value) not in (str, int, bool, bytes, type(None)):
+        raise LookupError(value)
+    return repr(value)
+
+
+def read_type(text: str, find: Find) -> Any:
+    """Return the type for a text.
+
+    An argument without a module is a built-in type, or of the module of the generic class.
+
+    Args:
+        text: The text.
+        find: Finds a class by its name. What it raises is passed on.
+
+    Raises:
+        UnreadableTypeError: The text does not have the form of a type, or its parts do not fit.
+    """
+    reader = _Reader(_TOKEN.findall(text), find)
+    kind = reader.type("", 0)
+    if reader.tokens or _TOKEN.sub("", text).strip():
+        raise UnreadableTypeError("there is more than a type")
+    return kind
+
+
+class _Reader:
+    """Reads a type from its tokens, from the left."""
+
+    def __init__(self, tokens: list[str], find: Find) -> None:
+        self.tokens = tokens[::-1]
+        self._find = find
+
+    def type(self, home: str, depth: int) -> Any:
+        """Read a type, or several with bars between them.
+
+        Args:
+            home: The module of names without one.
+            depth: The number of brackets that are open.
+        """
+        members = [self._member(home, depth)]
+        while self._next_is("|"):
+            members.append(self._member(home, depth))
+        union: Any = members[0]
+        for member in members[1:]:
+            union = self._union(union, member)
+        return union
+
+    def _union(self, first: Any, second: Any) -> Any:
+        return self._try(lambda: first | second)
+
+    def _member(self, home: str, depth: int) -> Any:
+        if depth > _DEEPEST or not self.tokens:
+            self._fail()
+        name = self.tokens.pop()
+        module = name.partition(":")[0] if ":" in name else home
+        kind: Any = self._object(name, module)
+        if not self._next_is("["):
+            return kind
+        if isinstance(kind, type) and not _is_generic(kind):
+            # Its own subscription may do anything.
+            raise UnreadableTypeError(f"{name} is not generic")
+        read = self._literal if kind is Literal else functools.partial(self.type, module, depth + 1)
+        arguments: list[Any] = []
+        while not self._next_is("]"):
+            arguments.append(read())
+            if not self._next_is(",") and self.tokens[-1:] != ["]"]:
+                self._fail()
+        return self._subscript(kind, arguments[0] if len(arguments) == 1 else tuple(arguments))
+
+    def _subscript(self, kind: Any, arguments: Any) -> Any:
+        return self._try(lambda: kind[arguments])
+
+    def _object(self, name: str, module: str) -> Any:
+        if name in _NAMES:
+            return _NAMES[name]
+        if name.startswith("typing:"):
+            alias = name.removeprefix("typing:")
+            return getattr(typing, alias) if alias in _ALIASES else self._fail()
+        if not name.strip("[],|:'\""):
+            self._fail()
+        return self._find(name if ":" in name or not module else f"{module}:{name}")
+
+    def _literal(self) -> Any:
+        try:
+            return ast.literal_eval(self.tokens.pop())
+        except (IndexError, SyntaxError, ValueError):
+            self._fail()
+
+    def _next_is(self, mark: str) -> bool:
+        if self.tokens[-1:] != [mark]:
+            return False
+        self.tokens.pop()
+        return True
+
+    def _try(self, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except Exception as error:  # The class may not be generic, or its author's code may raise anything.
+            raise UnreadableTypeError(f"{type(error).__name__}: {error}") from error
+
+    def _fail(self) -> NoReturn:
+        raise UnreadableTypeError("a name, a bracket or a comma is missing or unexpected")

@@ -1,0 +1,125 @@
+"""The text that may leave the process.
+
+A string of Python can hold half of a surrogate pair, such as half of an emoji that was cut. UTF-8 has no
+bytes for it, so no service accepts it. Text that is sent has U+FFFD, the replacement character, in its place.
+State and the journal keep the string as it is. JSON has no NaN and no infinities: they are sent as texts.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, cast
+
+_DEEPEST = 64
+"""Maximum depth of the search in lists, dicts and dataclasses."""
+
+_LEAVES = (int, float, bytes, type(None))
+
+_EXTRA = "__pydantic_extra__"
+"""The attribute of a model with fields that its class does not declare."""
+
+
+def sendable(value: Any) -> Any:
+    """Return ``value`` with U+FFFD in place of each half of a surrogate pair.
+
+    Args:
+        value: A string, or collections, dataclasses and Pydantic models with strings.
+
+    Returns:
+        The same object, if there is nothing to replace (except for sets and named tuples). Collections of
+        other classes that change become lists and dicts.
+    """
+    return _sendable_text(value) if isinstance(value, str) else _sendable_parts(value, {}, _DEEPEST)
+
+
+def _sendable_parts(value: Any, seen: dict[int, tuple[Any, Any]], depth: int) -> Any:
+    """Return ``value`` with other strings inside.
+
+    Args:
+        value: Any value.
+        seen: The objects so far with their results, by their ids: many may refer to one object.
+        depth: The maximum depth of the search.
+    """
+    if isinstance(value, str):
+        return _sendable_text(value)
+    if not depth or isinstance(value, _LEAVES):
+        return value
+    if id(value) not in seen:
+        # It may contain itself.
+        seen[id(value)] = value, value
+        replaced = _replaced(value, type(value), partial(_sendable_parts, seen=seen, depth=depth - 1))
+        # An object that a property made would end here, and another one could get its id.
+        seen[id(value)] = value, replaced
+    return seen[id(value)][1]
+
+
+def _replaced(value: Any, kind: Any, replace: Callable[[Any], Any]) -> Any:
+    make: Any = kind
+    if issubclass(kind, dict):
+        pairs = {replace(name): replace(item) for name, item in value.items()}
+        same = all(map(_is, pairs, value)) and all(map(_is, pairs.values(), value.values()))
+        return value if same else pairs
+    if hasattr(kind, "_fields") and issubclass(kind, tuple):
+        return make._make(map(replace, value))
+    if issubclass(kind, (list, tuple, deque)):
+        items = list(map(replace, value))
+        return value if all(map(_is, items, value)) else tuple(items) if kind is tuple else items
+    if kind in (set, frozenset):
+        return make(map(replace, value))
+    fields = _fields_of(value, kind)
+    changes = {name: replace(item) for name, item in fields.items()}
+    return _changed(value, {name: item for name, item in changes.items() if item is not fields[name]})
+
+
+def _fields_of(value: Any, kind: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass or a Pydantic model; none for another value."""
+    if dataclasses.is_dataclass(kind):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+    if not hasattr(kind, "__pydantic_fields__"):
+        return {}
+    extra = getattr(value, _EXTRA, None)
+    return {**value.__dict__, _EXTRA: extra} if extra else {**value.__dict__}
+
+
+def _is(left_value: object, right_value: object) -> bool:
+    return left_value is right_value
+
+
+def _sendable_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Two halves that belong together become one character.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _changed(value: Any, changes: dict[str, Any]) -> Any:
+    if not changes:
+        return value
+    changed = copy.copy(value)
+    for name, item in changes.items():
+        # It may be frozen, and a model would validate the field again.
+        object.__setattr__(changed, name, item)
+    return changed
+
+
+NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""The numbers that JSON lacks, by the texts that are written in their place."""
+
+
+def with_number_texts(value: Any) -> Any:
+    """Return a value of dicts, lists and plain values with texts in place of the numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(text for text, number in NUMBERS.items() if repr(number) == repr(value))
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value).items()
+        return {with_number_texts(name): with_number_texts(item) for name, item in entries}
+    if isinstance(value, list | tuple):
+        return [with_number_texts(item) for item in cast("Iterable[Any]", value)]
+    return value

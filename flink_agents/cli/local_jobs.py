@@ -1,0 +1,38 @@
+"""Local jobs that commands find near the current directory, or near a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flink_agents.trace.records import UNFINISHED
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.trace.reading import RunTrace
+
+
+def local_jobs(traces: Path | None = None) -> dict[str, LocalJobState]:
+    """Return local jobs by their identity, which the records of their runs have.
+
+    Args:
+        traces: The files of a trace; the jobs that write them come first.
+    """
+    from flink_agents.runtime.flink.resume.records.local_jobs import jobs_of
+
+    return {job.run.identifier: job for job in jobs_of([state_directory()], traces)}
+
+
+def state_directory() -> Path:
+    """Return the directory of the folders of local jobs, by the options or in the current directory."""
+    from flink_agents.api.settings.options import AgentOptions, Configuration
+    from flink_agents.runtime.flink.resume.records.folder import STATE_DIR
+
+    return Path(Configuration.load().get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
+
+
+def stopped_jobs(runs: Iterable[RunTrace], jobs: Mapping[str, LocalJobState]) -> list[LocalJobState]:
+    """Return the jobs of unfinished runs that do not run, each once."""
+    identities = {run.last.job: None for run in runs if run.status in UNFINISHED}
+    return [jobs[identity] for identity in identities if identity in jobs and not jobs[identity].runs]

@@ -1,0 +1,164 @@
+"""Values as JSON that every reader accepts: numbers that JSON lacks are strings, and each text is UTF-8.
+
+JSON has no NaN. It is written as ``"NaN"``, and infinities as ``"Infinity"`` and ``"-Infinity"``, which
+Pydantic reads as numbers again where a ``float`` is declared. Half of a surrogate pair becomes U+FFFD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from flink_agents.api.resources.sendable_text import NUMBERS, sendable, with_number_texts
+
+_ANY = TypeAdapter[Any](Any)
+_MASK = "**********"
+"""The text that Pydantic writes in place of a secret."""
+
+_SIGNS = (b"null", b"NaN", b"Infinity", _MASK.encode())
+"""One of these is in what Pydantic writes for a number that JSON lacks, or for a secret."""
+
+
+def write_json(value: Any) -> bytes:
+    """Return a value as JSON.
+
+    Raises:
+        PydanticSerializationError: Pydantic cannot write it.
+        ValueError: It has NaN or an infinity where Pydantic writes null, a secret, or too many levels.
+    """
+    try:
+        data = to_json(value)
+    except PydanticSerializationError:
+        # It may have half of a surrogate pair.
+        return _written(jsonable(value))
+    if any(sign in data for sign in _SIGNS) and _count(_ANY.dump_python(value), _is_special):
+        return _written(jsonable(value))
+    return data
+
+
+def _written(plain: Any) -> bytes:
+    return json.dumps(plain, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value as one that JSON has.
+
+    Raises:
+        PydanticSerializationError: Pydantic cannot write it.
+        ValueError: It has NaN or an infinity where Pydantic writes null, or a secret.
+    """
+    value = sendable(value)
+    plain = to_jsonable_python(value, inf_nan_mode="constants")
+    parts = _ANY.dump_python(value)
+    if _count(parts, _is_secret) and _count(plain, lambda part: part == _MASK):
+        raise ValueError(
+            "a secret would be written as asterisks: give its field a serializer that writes it, or leave it "
+            "out with exclude=True"
+        )
+    if _count(parts, _is_no_number) > _count(plain, _is_no_number):
+        raise ValueError(
+            "NaN or an infinity in a field without the type float would become null: declare it as float, or "
+            "as dict[str, float]"
+        )
+    # Strings of enums and computed fields appear only now.
+    written = sendable(with_number_texts(plain))
+    _check_types(value)
+    return written
+
+
+def _check_types(value: Any) -> None:
+    """Reject a model whose types would read the text of a number as text.
+
+    Raises:
+        ValueError: The value is one, or has one.
+    """
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[Any, Any]", value).values())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        for item in cast("Iterable[Any]", value):
+            _check_types(item)
+    numbers = _count(_ANY.dump_python(value), _is_no_number)
+    if not numbers or not (isinstance(value, BaseModel) or dataclasses.is_dataclass(value)):
+        return
+    adapter = TypeAdapter[Any](type(value))
+    try:
+        written = json.dumps(with_number_texts(to_jsonable_python(value, inf_nan_mode="constants")))
+        restored = read_json(adapter, written)
+    except ValidationError:
+        # Whatever reads it has another type.
+        return
+    if _count(_ANY.dump_python(restored), _is_no_number) < numbers:
+        raise ValueError(
+            f"NaN or an infinity of {type(value).__qualname__} would be read as a string: declare its field "
+            "without str"
+        )
+
+
+def read_json(adapter: TypeAdapter[Any], data: bytes | str) -> Any:
+    """Return the value of JSON that :func:`write_json` wrote.
+
+    A strict type takes no text for a number, so it gets the texts of numbers that JSON lacks as numbers.
+
+    Raises:
+        ValidationError: It does not have the type of the adapter.
+    """
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        places = [
+            problem["loc"]
+            for problem in problems
+            if problem["type"] == "float_type" and problem["input"] in NUMBERS
+        ]
+        if not places:
+            raise
+        whole = {"": json.loads(data)}
+        for place in places:
+            _replace_text(whole, ("", *place))
+        return adapter.validate_json(json.dumps(whole[""]))
+
+
+def _replace_text(content: Any, place: Iterable[int | str]) -> None:
+    """Replace the text of a number at a place that Pydantic names; it may name members of unions as well."""
+    for part in place:
+        try:
+            inner = content[part]
+        except (TypeError, LookupError):
+            # A member of a union.
+            continue
+        if isinstance(inner, str):
+            content[part] = NUMBERS.get(inner, inner)
+            return
+        content = inner
+
+
+def _is_no_number(value: Any) -> bool:
+    """Return True for a number that JSON does not have."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_secret(value: Any) -> bool:
+    return hasattr(value, "get_secret_value")
+
+
+def _is_special(value: Any) -> bool:
+    return _is_no_number(value) or _is_secret(value)
+
+
+def _count(value: Any, matches: Callable[[Any], bool]) -> int:
+    """Count the parts of a value that match. A number that is a key becomes a string in any case."""
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        keys = sum(not isinstance(key, float) and matches(key) for key in entries)
+        return keys + sum(_count(part, matches) for part in entries.values())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return sum(_count(part, matches) for part in cast("Iterable[Any]", value))
+    return matches(value)

@@ -1,0 +1,1 @@
+"""Parts of a sink: it loses no transaction, and knows the size of records."""

@@ -1,0 +1,126 @@
+"""Results with a ``result_type``: validated once, stored as they then are, and checked before the call.
+
+The value that the type makes of a result is recorded with its classes, like every value. A replay restores it
+and does not validate it again: validators may change a value each time they see it, and serializers may hide
+or drop a part. Only a result that was recorded without a type, or for another one, is validated on replay.
+
+The type tells before the call which values it can have. So a type with a part that no record can hold is
+rejected then, and not after the call has had its effect. It also gives the classes that cannot be
+found by name, such as those of functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from flink_agents.api.errors import StateError, UnknownTypeNameError
+from flink_agents.runtime.serde.classes.local_classes import LocalClasses
+from flink_agents.runtime.serde.classes.own_forms import OwnForm, own_form_adapter, with_own_form
+from flink_agents.runtime.serde.classes.storable import Unstorable, classes_in, unstorable_part
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.declared_types import adapter_of, order_of
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class ResultType:
+    """A type of results, with what follows from it.
+
+    Args:
+        kind: The type.
+
+    Attributes:
+        text: The type as text that is equal in every process, for records.
+        unstorable: The first part that no record can hold; None if there is none.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter: TypeAdapter[Any] = adapter_of(kind)
+        if not self._adapter.pydantic_complete:
+            self._adapter.rebuild()
+        self._own_form = own_form_adapter(kind)
+        self._classes = LocalClasses(classes_in(self._adapter.core_schema))
+        self.text = _ADDRESS.sub("", _text(kind))
+        self.unstorable: Unstorable | None = unstorable_part(self._adapter.core_schema)
+
+    def encode(self, codec: ValueCodec, value: Any) -> bytes:
+        """Return the bytes of what the type makes of a result.
+
+        Raises:
+            ValidationError: The result does not fit the type.
+            UnserializableValueError: A part of it cannot be encoded.
+        """
+        result = with_own_form(self._own_form, self._adapter.validate_python(value))
+        with self._classes.known():
+            return codec.encode(result)
+
+    def decode(self, codec: ValueCodec, data: bytes, recorded_type: str | None) -> Any:
+        """Return a recorded result.
+
+        Args:
+            codec: Decodes it.
+            data: The bytes of the result.
+            recorded_type: The text of the type for which it was recorded; None if there was none.
+        """
+        with self._classes.known():
+            try:
+                value = self._restored(codec.decode(data))
+            except UnknownTypeNameError:
+                # Its class was renamed: the type names the successor.
+                return self._converted(codec, data)
+        if recorded_type == self.text:
+            return value
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            try:
+                return self._converted(codec, data)
+            except (ValidationError, StateError):
+                raise error from None
+
+    def _restored(self, value: Any) -> Any:
+        if isinstance(value, OwnForm):
+            assert self._own_form is not None
+            return self._own_form.validate_python(value.content)
+        return value
+
+    def _converted(self, codec: ValueCodec, data: bytes) -> Any:
+        """Return a result of another class, from its stored fields."""
+        return self._adapter.validate_python(codec.decode_fields(data), by_name=True, by_alias=True)
+
+
+def result_type_of(kind: Any) -> ResultType:
+    """Return a type with its checks; built once.
+
+    Raises:
+        Exception: Pydantic does not describe such values.
+    """
+    try:
+        return _cached(kind, order_of(kind))
+    except TypeError:
+        return ResultType(kind)  # Such a type is not hashable.
+
+
+@lru_cache(maxsize=256)
+def _cached(kind: Any, order: str | None) -> ResultType:
+    return ResultType(kind)
+
+
+def _text(kind: Any) -> str:
+    """Return a type as text, without what pydantic is told about its values."""
+    if get_origin(kind) is Annotated:
+        return _text(get_args(kind)[0])
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return f"{kind.__module__}:{kind.__qualname__}"
+    arguments = ", ".join(_texts(get_args(kind)))
+    return f"{get_origin(kind)}[{arguments}]" if arguments else repr(kind)
+
+
+def _texts(kinds: tuple[Any, ...]) -> Iterator[str]:
+    for kind in kinds:
+        yield f"[{', '.join(_texts(tuple(kind)))}]" if isinstance(kind, list) else _text(kind)

@@ -1,0 +1,209 @@
+"""Checks if a job can restore a checkpoint: Flink's own rules, with errors that name the changed part.
+
+Flink restores no task of which only some operators had finished, and no finished task behind one that had
+not. So an operator that is new at an ended input gets a task of its own (``newcomers``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flink_agents.api.common.places import authors_place
+from flink_agents.api.errors import StateMismatchError
+from flink_agents.runtime.flink.resume.records.operators import Ended, RestoredOperator, Task
+
+AGENT = "flink-agents-"
+KEYS = "flink-agents:keys:"
+LIST = "flink-agents:list:"
+GATE_SOURCE = "flink-agents:end:"
+GATE = "flink-agents:gate:"
+OUTPUTS = "flink-agents:outputs:"
+KAFKA_SINK = "flink-agents-kafka-sink-"
+KAFKA_SOURCE = "flink-agents-kafka-source-"
+
+IGNORE = "execution.state-recovery.ignore-unclaimed-state"
+START_OVER = "start over: --fresh for a local job, no --savepoint on a cluster"
+
+KEEP_NAMES = (
+    "if only its name or its topic has changed, give it the old name: kafka_sink(..., name='...'), "
+    "kafka_source(..., name='...'), apply(..., name='...'), or uid('...') of your own operators; if you "
+    "removed it, stop the old job with a savepoint, which commits the outputs of its sinks, and set Flink's "
+    f"option {IGNORE} to true once; or {START_OVER}"
+)
+OWN_INPUT = (
+    "give the new part a source and an agent of its own, since an input that has ended has no records for "
+    "it: another from_list(...), or kafka_source(..., name='...'), and apply(..., name='...'); or undo the "
+    f"change until the job run has finished; or {START_OVER}"
+)
+KEEP_GROUPS = (
+    "restore with the max parallelism that the state has: apply(..., max_parallelism=...), or the option "
+    "pipeline.max-parallelism; each key belongs to one of its key groups, whose number never changes; "
+    f"or {START_OVER}"
+)
+
+
+@dataclass(frozen=True)
+class RestoredJob:
+    """A checkpoint and the job that restores it.
+
+    Attributes:
+        states: The operators of the checkpoint, by id.
+        tasks: The tasks of the job, inputs first.
+        places: The user's line with ``apply``, for each agent of the job.
+    """
+
+    states: Mapping[str, RestoredOperator]
+    tasks: Sequence[Task]
+    places: Mapping[str, str | None]
+
+    def unclaimed(self) -> list[RestoredOperator]:
+        """Return the operators with state that the job does not have."""
+        claimed = {operator for task in self.tasks for operator in task.operators}
+        return [
+            state for identity, state in self.states.items() if state.has_state and identity not in claimed
+        ]
+
+    def newcomers(self) -> set[str]:
+        """Return the uids of new operators in tasks whose other operators had finished."""
+        return {
+            task.operators[operator]
+            for task in self.tasks
+            if len(set(self._ends(task).values())) > 1
+            for operator in task.operators
+            if operator not in self.states
+        }
+
+    def check(self, ignores_unclaimed: bool) -> None:
+        """Check that Flink restores the checkpoint.
+
+        Raises:
+            StateMismatchError: It does not.
+        """
+        unclaimed = [] if ignores_unclaimed else self.unclaimed()
+        if unclaimed:
+            raise _unclaimed(unclaimed, self.tasks)
+        for task in self.tasks:
+            self._check_ends(task)
+            self._check_groups(task)
+
+    def _ends(self, task: Task) -> dict[str, Ended]:
+        absent = RestoredOperator()
+        return {operator: self.states.get(operator, absent).ended for operator in task.operators}
+
+    def _end(self, task: Task) -> Ended:
+        return min(self._ends(task).values())
+
+    def _check_ends(self, task: Task) -> None:
+        ends = self._ends(task)
+        if len(set(ends.values())) > 1:
+            new = [
+                described(task.operators[operator]) or task.name
+                for operator in ends
+                if operator not in self.states
+            ]
+            raise _at_ended_input(task.name, new or [task.name], self._place(task))
+        running = next(self._running_inputs(task), None)
+        if running is not None:
+            title = self._title(task)
+            raise _changed_input(title, self._new() - {title} or {self._title(running)}, self._place(task))
+
+    def _running_inputs(self, task: Task) -> Iterator[Task]:
+        end = self._end(task)
+        for task_input in task.inputs if end is not Ended.NONE else ():
+            upstream_task = self.tasks[task_input.task]
+            least = Ended.ALL if task_input.to_all else end
+            if self._end(upstream_task) < least:
+                yield upstream_task
+
+    def _new(self) -> set[str]:
+        """Return the parts of the job that the checkpoint does not have."""
+        uids = [item for task in self.tasks for item in task.operators.items()]
+        return {described(uid) for operator, uid in uids if operator not in self.states} - {""}
+
+    def _check_groups(self, task: Task) -> None:
+        for operator in task.operators:
+            state = self.states.get(operator)
+            if state is None:
+                continue
+            differs = task.max_parallelism > 0 and task.max_parallelism != state.max_parallelism
+            if differs or task.parallelism > state.max_parallelism:
+                raise _other_groups(self._title(task), task, state.max_parallelism, self._place(task))
+
+    def _title(self, task: Task) -> str:
+        titles = (described(uid) for uid in task.operators.values())
+        return next((title for title in titles if title), repr(task.name))
+
+    def _place(self, task: Task) -> str | None:
+        for agent, place in self.places.items():
+            if place is not None and {AGENT + agent, KEYS + agent, LIST + agent} & set(
+                task.operators.values()
+            ):
+                return place
+        return authors_place()
+
+
+def described(uid: str) -> str:
+    """Return the part of a job that an identity belongs to, as users name it; empty if it is another one."""
+    uid = uid.removeprefix("Sink Committer: ")
+    for prefix, text in (
+        (KAFKA_SINK, "the Kafka sink {!r}"),
+        (KAFKA_SOURCE, "the Kafka source {!r}"),
+        (KEYS, "agent {!r}"),
+        (LIST, "the list of agent {!r}"),
+        (OUTPUTS, "a list of outputs"),
+        (GATE_SOURCE, "agent {!r}"),
+        (GATE, "agent {!r}"),
+        (AGENT, "agent {!r}"),
+    ):
+        if uid.startswith(prefix):
+            return text.format(uid.removeprefix(prefix))
+    return "" if not uid or uid.startswith("flink-agents:") else f"the operator with the uid {uid!r}"
+
+
+def _unclaimed(states: Sequence[RestoredOperator], tasks: Sequence[Task]) -> StateMismatchError:
+    names = {described(state.uid) or repr(state.name) for state in states}
+    present = {described(uid) for task in tasks for uid in task.operators.values()}
+    return StateMismatchError(
+        f"the job was changed: its checkpoint has state of {', '.join(sorted(names))}, which the job lacks",
+        expected="the sources, agents and sinks that the checkpoint was taken with",
+        found=", ".join(sorted(present - {""})) or "none of them",
+        fix=KEEP_NAMES,
+        where=authors_place(),
+    )
+
+
+def _at_ended_input(task: str, new: Sequence[str], place: str | None) -> StateMismatchError:
+    return StateMismatchError(
+        f"the job was changed at an input that had ended before its checkpoint: {', '.join(sorted(new))}",
+        expected="the operators that had finished, without new ones among them",
+        found=f"the task {task!r}, of which only a part had finished",
+        fix=OWN_INPUT,
+        where=place,
+    )
+
+
+def _changed_input(finished: str, new: set[str], place: str | None) -> StateMismatchError:
+    return StateMismatchError(
+        f"{finished} had finished when the checkpoint was taken, and its input was changed",
+        expected="the input that had ended, without additions and without further readers",
+        found=f"new in the job: {', '.join(sorted(new))}",
+        fix=OWN_INPUT,
+        where=place,
+    )
+
+
+def _other_groups(title: str, task: Task, groups: int, place: str | None) -> StateMismatchError:
+    if task.parallelism > groups:
+        parallelism_text = f"parallelism {task.parallelism}"
+        fix = f"lower its parallelism to {groups} or less; or {START_OVER}"
+    else:
+        parallelism_text = f"max parallelism {task.max_parallelism}"
+        fix = KEEP_GROUPS
+    return StateMismatchError(
+        f"the state of {title} has max parallelism {groups}, and the job another one",
+        expected=f"max parallelism {groups}, and at most as many subtasks",
+        found=parallelism_text,
+        fix=fix,
+        where=place,
+    )

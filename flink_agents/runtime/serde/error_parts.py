@@ -1,0 +1,458 @@
+"""Copies what an exception refers to, such as the response of a service, so that handlers find it on replay.
+
+State holds values of data classes alone. An exception of an HTTP client refers to objects of other classes,
+and handlers read a status, headers or a text from them. Such an object is recorded with its class and its
+attributes, and restored without calling its constructor. Connections and streams are left out, by name.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import threading
+from abc import ABCMeta
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.errors import StateError
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.typenames import find_class, member_of
+
+DEEPEST = 8
+"""Maximum depth of objects in each other."""
+
+MOST_OBJECTS = 1_000
+"""Maximum number of objects that one exception may refer to."""
+
+LONGEST_BODY = 256 * 1024
+"""Bytes that are read from the open response of an exception."""
+
+ERROR = "error"
+"""The kind of an exception that another one refers to."""
+
+_SCALARS = (int, float, str, bytes)
+_RESOURCE = ("close", "aclose", "__enter__", "__aenter__", "__next__", "__anext__", "__call__", "__await__")
+"""Methods of objects that hold something outside of the process."""
+
+_STATUS = ("status_code", "status")
+
+_METHODS = FunctionType, BuiltinFunctionType, MethodType
+
+
+@dataclass(slots=True)
+class RecordedObject:
+    """An object of a class whose values state does not hold.
+
+    Attributes:
+        kind: The name of its class, or one of the forms.
+        content: Its attributes, or what its form needs.
+    """
+
+    kind: str
+    content: Any
+
+
+class _LeftOut(Exception):
+    """A value cannot be recorded."""
+
+
+# -- forms of values whose classes are not written in Python, or have more than their attributes ----------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The way to record values of a class.
+
+    Attributes:
+        read: Returns a value as plain values.
+        make: Returns the value for these.
+    """
+
+    read: Callable[[Any], Any]
+    make: Callable[[Any], Any]
+
+
+def _items(value: Any) -> list[list[Any]]:
+    return [list(item) for item in value.items()]
+
+
+def _header_maker(name: str) -> Callable[[Any], Any]:
+    def make(pairs: list[Any]) -> Any:
+        message = getattr(import_module(name.partition(":")[0]), name.partition(":")[2])()
+        for key, value in pairs:
+            message.add_header(key, value)
+        return message
+
+    return make
+
+
+def _of_package(package: str, *names: str) -> Callable[[Any], Any]:
+    def make(content: Any) -> Any:
+        module = import_module(package)
+        for name in names:
+            content = getattr(module, name)(content)
+        return content
+
+    return make
+
+
+def _nothing(value: Any) -> None:
+    """Record no content."""
+
+
+def _read_stream(stream: Any) -> Any:
+    if stream.closed:
+        return None
+    start = stream.tell()
+    content = stream.read()
+    stream.seek(start)
+    return content
+
+
+def _stream_maker(kind: Any) -> Callable[[Any], Any]:
+    def make(content: Any) -> Any:
+        stream = kind(content)
+        if content is None:
+            stream.close()
+        return stream
+
+    return make
+
+
+def _read_attempt(attempt: Any) -> list[Any]:
+    error = attempt.exception(0)
+    return [attempt.attempt_number, error, attempt.result(0) if error is None else None]
+
+
+def _make_attempt(content: list[Any]) -> Any:
+    number, error, result = content
+    attempt = import_module("tenacity").Future(number)
+    attempt.set_result(result) if error is None else attempt.set_exception(error)
+    return attempt
+
+
+_FORMS: dict[str, _Form] = {
+    "multidict:MultiDict": _Form(_items, _of_package("multidict", "MultiDict")),
+    "multidict:CIMultiDict": _Form(_items, _of_package("multidict", "CIMultiDict")),
+    "multidict:MultiDictProxy": _Form(_items, _of_package("multidict", "MultiDict", "MultiDictProxy")),
+    "multidict:CIMultiDictProxy": _Form(_items, _of_package("multidict", "CIMultiDict", "CIMultiDictProxy")),
+    # Cookies are credentials.
+    "requests:RequestsCookieJar": _Form(
+        _nothing, lambda _: import_module("requests").cookies.RequestsCookieJar()
+    ),
+    "yarl:URL": _Form(str, _of_package("yarl", "URL")),
+    "httpx:URL": _Form(str, _of_package("httpx", "URL")),
+    "httpx2:URL": _Form(str, _of_package("httpx2", "URL")),
+    "email:Message": _Form(_items, _header_maker("email.message:Message")),
+    "http:HTTPMessage": _Form(_items, _header_maker("http.client:HTTPMessage")),
+    "types:SimpleNamespace": _Form(
+        lambda value: dict(vars(value)), lambda content: SimpleNamespace(**content)
+    ),
+    "builtins:bytearray": _Form(bytes, bytearray),
+    "builtins:mappingproxy": _Form(dict, MappingProxyType),
+    "collections:OrderedDict": _Form(dict, OrderedDict),
+    "collections:defaultdict": _Form(dict, lambda content: defaultdict(None, content)),
+    "collections:deque": _Form(list, deque),
+    "_io:BytesIO": _Form(_read_stream, _stream_maker(io.BytesIO)),
+    # A free lock, as that of a call of gRPC.
+    "_thread:lock": _Form(_nothing, lambda _: threading.Lock()),
+    "_thread:RLock": _Form(_nothing, lambda _: threading.RLock()),
+    "threading:Condition": _Form(_nothing, lambda _: threading.Condition()),
+    # Closes an exception of urllib, whose body is in memory by then.
+    "tempfile:_TemporaryFileCloser": _Form(
+        _nothing, lambda _: tempfile._TemporaryFileWrapper(io.BytesIO(), "", False)._closer
+    ),
+    # The last attempt of tenacity.
+    "tenacity:Future": _Form(_read_attempt, _make_attempt),
+    "_io:StringIO": _Form(_read_stream, _stream_maker(io.StringIO)),
+}
+"""By package and name of the class."""
+
+
+def _form_of(cls: type) -> str | None:
+    name = f"{cls.__module__.partition('.')[0]}:{cls.__qualname__}"
+    return name if name in _FORMS else None
+
+
+# -- objects --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _is_restorable(cls: type) -> bool:
+    """Return True if an instance of ``cls`` is what its attributes are, and is made without running code."""
+    package = cls.__module__.partition(".")[0]
+    if type(cls) not in (type, ABCMeta) or package in sys.stdlib_module_names or package == "flink_agents":
+        return False
+    return cls.__new__ is object.__new__ and member_of(cls, "__del__") is None
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, in its dictionary and in slots, without running its code."""
+    attributes: dict[str, Any] = {}
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            private = slot.startswith("__") and not slot.endswith("__")
+            name = f"_{cls.__name__.lstrip('_')}{slot}" if private else slot
+            with suppress(AttributeError):
+                attributes[name] = object.__getattribute__(value, name)
+    for name in ("__dict__", "__weakref__"):
+        attributes.pop(name, None)
+    with suppress(AttributeError):
+        attributes.update(object.__getattribute__(value, "__dict__"))
+    return attributes
+
+
+def _holds_resource(cls: type, attributes: Mapping[str, Any]) -> bool:
+    """Return True for a connection, a client, a lock or a stream; a response of a service is data."""
+
+    def has(name: str) -> bool:
+        return name in attributes or member_of(cls, name) is not None
+
+    return any(map(has, _RESOURCE)) and not (has("headers") and any(map(has, _STATUS)))
+
+
+class Copies:
+    """Copies the parts of one exception for its record.
+
+    Args:
+        codec: Encodes them.
+        describe: Returns the recorded form of another exception, inside the objects with these ids.
+        inside: Ids of the exception and the objects around it.
+
+    Attributes:
+        left_out: The paths of the parts that the record does not have.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        describe: Callable[[BaseException, tuple[int, ...]], dict[str, Any]],
+        inside: tuple[int, ...],
+    ) -> None:
+        self.left_out: list[str] = []
+        self._codec = codec
+        self._describe = describe
+        self._inside = list(inside)
+        self._count = 0
+
+    def of_attributes(self, content: Mapping[str, Any], delegates: bool = False) -> dict[str, Any]:
+        """Return attributes of an exception; None in place of those that cannot be recorded.
+
+        Args:
+            content: The attributes by name.
+            delegates: True if the class looks for missing attributes in another object. Such classes may keep
+                the methods that they find there. Without them, they find those of the restored object.
+        """
+        return {
+            name: self.of(value, name)
+            for name, value in content.items()
+            if not (delegates and isinstance(value, _METHODS))
+        }
+
+    def of(self, value: Any, path: str) -> Any:
+        """Return a value that state can hold; None if it cannot be recorded."""
+        try:
+            return self._copy(value, path)
+        except (_LeftOut, RecursionError):
+            # Private parts of an object are its own affair.
+            if "._" not in path:
+                self.left_out.append(path)
+            return None
+
+    def _copy(self, value: Any, path: str) -> Any:
+        stored = self._storable(value)
+        if stored is not _NOT_STORABLE:
+            return stored
+        self._count += 1
+        if len(self._inside) > DEEPEST or self._count > MOST_OBJECTS or id(value) in self._inside:
+            raise _LeftOut
+        self._inside.append(id(value))
+        try:
+            return self._of_parts(value, path)
+        finally:
+            self._inside.pop()
+
+    def _storable(self, value: Any) -> Any:
+        """Return ``value`` without secrets if state holds it."""
+        try:
+            # Before secrets are hidden, which makes plain values of collections of other classes.
+            self._codec.encode(value)
+            hidden = _without_credentials(redaction.hidden(value))
+            data = self._codec.encode(hidden)
+        except (StateError, RecursionError):
+            return _NOT_STORABLE
+        if redaction.knows_any() and redaction.shows(data.decode("utf-8", "replace")):
+            # In an object that cannot be changed.
+            raise _LeftOut
+        return hidden
+
+    def _of_parts(self, value: Any, path: str) -> Any:
+        cls: Any = type(value)
+        if isinstance(value, BaseException):
+            return RecordedObject(ERROR, self._describe(value, tuple(self._inside[:-1])))
+        if cls is dict:
+            return self._of_dict(value, path)
+        if cls in (list, tuple):
+            return _without_credentials(cls(self.of(item, f"{path}[{at}]") for at, item in enumerate(value)))
+        if (form := _form_of(cls)) is not None:
+            return RecordedObject(form, self.of(self._content(form, value), path))
+        scalar: Any = next((base for base in _SCALARS if isinstance(value, base)), None)
+        if scalar is not None:
+            return self._storable(scalar.__new__(scalar, value))
+        if (
+            isinstance(value, tuple)
+            and member_of(cls, "_fields") is not None
+            and find_class(_name(cls)) is cls
+        ):
+            fields: Any = zip(cls._fields, value, strict=True)
+            return RecordedObject(_name(cls), [self.of(item, f"{path}.{name}") for name, item in fields])
+        attributes = _attributes(value)
+        if not _is_restorable(cls) or find_class(_name(cls)) is not cls or _holds_resource(cls, attributes):
+            raise _LeftOut
+        return RecordedObject(
+            _name(cls), {name: self.of(part, f"{path}.{name}") for name, part in attributes.items()}
+        )
+
+    @staticmethod
+    def _content(form: str, value: Any) -> Any:
+        try:
+            return _FORMS[form].read(value)
+        except Exception:
+            # Such as a stream that cannot be read in this state.
+            raise _LeftOut from None
+
+    def _of_dict(self, value: dict[Any, Any], path: str) -> dict[Any, Any]:
+        copied: dict[Any, Any] = {}
+        for key, item in value.items():
+            if self._storable(key) is _NOT_STORABLE:
+                raise _LeftOut
+            copied[key] = self.of(item, f"{path}[{key!r}]"[:100])
+        return _without_credentials(copied)
+
+
+_NOT_STORABLE = object()
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _without_credentials(value: Any) -> Any:
+    """Return ``value`` with asterisks in headers such as ``Authorization``, in the forms that clients use."""
+    kind: Any = type(value)
+    if kind in (list, tuple):
+        if 2 <= len(value) <= 3 and redaction.is_secret_name(value[0]) and isinstance(value[-1], str | bytes):
+            hidden = redaction.HIDDEN
+            return kind([*value[:-1], hidden if isinstance(value[-1], str) else hidden.encode()])
+        return kind(map(_without_credentials, value))
+    if kind is deque:
+        return deque(map(_without_credentials, value), value.maxlen)
+    if kind in (dict, OrderedDict, defaultdict):
+        changed = value.copy()
+        changed.update((key, _without_credentials(item)) for key, item in value.items())
+        return changed
+    return value
+
+
+class Restored:
+    """Restores the parts of one exception from its record.
+
+    Args:
+        rebuild: Returns the exception for its recorded form.
+
+    Attributes:
+        missing: The names of classes that this program does not have.
+    """
+
+    def __init__(self, rebuild: Callable[[dict[str, Any]], BaseException]) -> None:
+        self.missing: set[str] = set()
+        self._rebuild = rebuild
+
+    def of(self, value: Any) -> Any:
+        """Return a part as it was before it was recorded."""
+        kind: Any = type(value)
+        if kind is dict:
+            return {key: self.of(item) for key, item in value.items()}
+        if kind in (list, tuple):
+            return kind(map(self.of, value))
+        return self._object(value) if kind is RecordedObject else value
+
+    def _object(self, recorded: RecordedObject) -> Any:
+        if recorded.kind == ERROR:
+            return self._rebuild(recorded.content)
+        content = self.of(recorded.content)
+        try:
+            if recorded.kind in _FORMS:
+                return _FORMS[recorded.kind].make(content)
+            return _made(recorded.kind, content)
+        except Exception:
+            # Code of a library that may have changed since.
+            self.missing.add(recorded.kind)
+            return None
+
+
+def _made(name: str, content: Any) -> Any:
+    cls: Any = find_class(name)
+    if cls is None:
+        raise LookupError(name)
+    if issubclass(cls, tuple):
+        return tuple.__new__(cls, content)
+    if not _is_restorable(cls):
+        raise LookupError(name)
+    instance: Any = object.__new__(cls)
+    for attribute, value in content.items():
+        object.__setattr__(instance, attribute, value)
+    return instance
+
+
+# -- responses that are still open ------------------------------------------------------------
+
+
+def read_response(error: BaseException) -> None:
+    """Read the body of an exception of urllib or requests, in the thread that made the request.
+
+    Its response is a connection, which neither another thread nor a replay has.
+    """
+    # Not through classes of libraries, which may look for a missing attribute anywhere, and raise anything.
+    attributes: dict[str, Any] = object.__getattribute__(error, "__dict__")
+    if isinstance(error, _class_of("requests", "RequestException")):
+        _read_streamed(attributes.get("response"))
+    if not isinstance(error, _class_of("urllib.error", "HTTPError")):
+        return
+    connection = attributes.get("fp")
+    if connection is None or isinstance(connection, io.BytesIO):
+        return
+    try:
+        body = connection.read(LONGEST_BODY)
+        connection.close()
+    except Exception:
+        # The connection is gone. The status and the headers are there.
+        body = b""
+    attributes["fp"] = attributes["file"] = io.BytesIO(body)
+
+
+def _read_streamed(response: Any) -> None:
+    """Read the body of a response of requests with ``stream=True``."""
+    if not isinstance(response, _class_of("requests", "Response")) or response._content_consumed:
+        return
+    try:
+        body = response.raw.read(LONGEST_BODY, decode_content=True)
+        response.close()
+    except Exception:
+        body = b""
+    response._content = body
+    response._content_consumed = True
+
+
+def _class_of(module: str, name: str) -> Any:
+    """Return a class of a module that is imported; otherwise, what no object is an instance of."""
+    return getattr(sys.modules.get(module), name, ())
