@@ -30,15 +30,16 @@ class FakeBroker:
 
 
 class CountingLock:
-    """Knows how often somebody wanted it."""
+    """Knows how many threads wait for it."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.waiting = 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        self.asked += 1
+        self.waiting += 1
         self._lock.acquire()
+        self.waiting -= 1
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
@@ -88,8 +89,7 @@ def test_a_pause_has_no_other_trouble_inside(broker: FakeBroker) -> None:
         wait_until("trouble", lambda: trouble.done.count, 30)
         with trouble.paused():
             begin = len(broker.calls)
-            request_count = lock.asked
-            wait_until("another one that waits", lambda: lock.asked > request_count, 30)
+            wait_until("another one that waits", lambda: lock.waiting, 30)
             assert len(broker.calls) == begin
             assert broker.calls[-1] == "pause"
     assert broker.calls[-1] in ("resume", "start")

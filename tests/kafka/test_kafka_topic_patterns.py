@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -104,6 +105,9 @@ PATTERNS: list[Any] = [
         "😀|a",
     ),
 ]
+OPTIONAL = "(?:{})?+" if sys.version_info >= (3, 11, 5) else "(?:{})?"
+"""Before 3.11.5, Python forgets matches inside of possessive quantifiers (gh-101955 and gh-106052)."""
+
 FLAGS = [0, re.IGNORECASE, re.VERBOSE, re.IGNORECASE | re.VERBOSE, re.MULTILINE | re.DOTALL, re.ASCII]
 
 
@@ -144,7 +148,7 @@ def drawn(rng: random.Random, depth: int = 0) -> str:
         kind = rng.choice(
             ["({})", "(?:{})", "(?i:{})", "(?:{}|a)", "(?={})", "(?!{})", "(?:{})*", "(?:{})+?", "{}"]
         )
-        kind = rng.choice([kind, "(?:{}){{1,2}}", "(?:{})?+", "(?>{})", "(?-i:{})"])
+        kind = rng.choice([kind, "(?:{}){{1,2}}", OPTIONAL, "(?>{})", "(?-i:{})"])
         return kind.format(inner)
     return rng.choice(parts)
 
