@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from flink_agents.api.errors.base import suggest
 from flink_agents.connectors.kafka.client import made_client, made_consumer, reaching
 
 _TIMEOUT_MS = 10_000
+
+_VISIBLE_SECONDS = 10.0
+"""The most seconds that the creation of a topic waits until a broker knows it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,15 @@ def create_topic(
             admin.create_topics({name: new})
         except TopicAlreadyExistsError:
             return False
+        _await_topic(name, admin)
     return True
+
+
+def _await_topic(name: str, admin: Any) -> None:
+    """Wait until a broker knows a topic that was created, for a bounded time: others may follow later."""
+    end = time.monotonic() + _VISIBLE_SECONDS
+    while name not in admin.list_topics() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def list_topics(**client: Any) -> list[str]:

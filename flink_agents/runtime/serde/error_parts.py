@@ -429,7 +429,7 @@ def read_response(error: BaseException) -> None:
     if not isinstance(error, _class_of("urllib.error", "HTTPError")):
         return
     connection = attributes.get("fp")
-    if connection is None or isinstance(connection, io.BytesIO):
+    if connection is None or isinstance(connection, io.BytesIO | io.StringIO):
         return
     try:
         body = connection.read(LONGEST_BODY)

@@ -96,6 +96,8 @@ def partly_read(error: urllib.error.HTTPError) -> Exception:
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "without a body": http_error,
+    # The body of an error without one, before Python 3.11.5.
+    "with a body of text": lambda: http_error(io.StringIO("")),
     "with a body": lambda: http_error(io.BytesIO(b"body")),
     "with a buffered body": lambda: http_error(io.BufferedReader(io.BytesIO(b"body"))),
     "closed": lambda: closed(http_error(io.BytesIO(b"body"))),
