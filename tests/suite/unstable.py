@@ -1,8 +1,9 @@
 """Runs the failed tests of the daily suite again, alone; ``scripts/test`` calls it.
 
-A test shares two cores with concurrent tests. If it fails there and passes alone, the suite passes and lists
-the test as unstable: a defect of the test or of the product, but not of the change that you test. A test that
-starts no process has little to share: it must pass three times.
+A test that starts processes (brokers, clusters, servers, a browser) shares two cores with concurrent tests.
+If it fails there and passes alone, the suite passes and lists the test as unstable: a defect of the test or
+of the product, but not of the change that you test. Tests without processes get no second chance: one of them
+that fails in one of six runs has found a race.
 """
 
 from __future__ import annotations
@@ -17,18 +18,8 @@ from tests.suite.progress import FAILED
 
 ROOT = Path(__file__).parents[2]
 
-WITHOUT_PROCESSES = (
-    "tests/api/",
-    "tests/plan/",
-    "tests/runtime/",
-    "tests/stores/",
-    "tests/suite/",
-    "tests/test_rooms.py",
-)
-"""Where tests start no process (broker, cluster, server, browser)."""
-
-TIMES = 3
-"""How often such tests must pass alone."""
+ONCE = ("tests/api/", "tests/plan/", "tests/runtime/", "tests/stores/", "tests/suite/", "tests/test_rooms.py")
+"""Where tests start no process: a failure counts at once."""
 
 MOST = 5
 """More failures than these are no accident."""
@@ -52,12 +43,10 @@ def judge(failed: Sequence[str], alone: Callable[[Sequence[str]], bool] = run_al
         failed: The failed tests.
         alone: Runs tests without others beside them; True if they pass.
     """
-    if not 0 < len(failed) <= MOST:
+    if not 0 < len(failed) <= MOST or any(test.startswith(ONCE) for test in failed):
         return 1
     print(f"{len(failed)} failed beside other tests; running them alone", flush=True)
-    again = [test for test in failed if test.startswith(WITHOUT_PROCESSES)]
-    rounds = [failed, *[again] * (TIMES - 1 if again else 0)]
-    if not all(map(alone, rounds)):
+    if not alone(failed):
         return 1
     print("UNSTABLE: failed beside other tests, passed alone:", *failed, sep="\n  ", flush=True)
     return 0
