@@ -172,8 +172,7 @@ def pytest_report_header() -> str | None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that forced conditions make pointless."""
-    # However runs are committed with "timers", each is executed once.
-    if item.get_closest_marker("executes_once") is not None and _conditions() - {"timers"}:
+    if item.get_closest_marker("executes_once") is not None and _conditions():
         pytest.skip("looks at executions, of which FLINK_AGENTS_TEST_MODE forces more")
 
 

@@ -1,7 +1,7 @@
 """The marker ``own_conditions``: tests that set replay, restart and crash of their harnesses themselves.
 
-``FLINK_AGENTS_TEST_MODE`` only changes the timers for them, so they are skipped if it forces anything else.
-The run without it checks the marker.
+``FLINK_AGENTS_TEST_MODE`` changes nothing for them, so they are skipped if it forces anything. The run
+without it checks the marker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flink_agents import redaction
-from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
+from flink_agents.testing.recovery.forced import forced_conditions
 
 pytest_plugins = [
     "pytester",
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker(MARKER) is not None and forced_conditions() - {TIMERS}:
+    if item.get_closest_marker(MARKER) is not None and forced_conditions():
         pytest.skip(
             "FLINK_AGENTS_TEST_MODE changes nothing for harnesses that say their conditions themselves"
         )
@@ -63,7 +63,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def says_its_conditions(options: Mapping[str, Any]) -> bool:
-    """Whether arguments of a harness leave nothing to ``FLINK_AGENTS_TEST_MODE`` but timers."""
+    """Whether arguments of a harness leave nothing to ``FLINK_AGENTS_TEST_MODE``."""
     if options.get("crash") == "everywhere":
         return True
     own_store = options.get("store") is not None or "action-state.store" in (options.get("config") or {})

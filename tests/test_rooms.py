@@ -223,8 +223,7 @@ def test_a_folder_is_no_store_of_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    "part",
-    ["RunEnvironment", "RunMetrics", "Journals", "LowWatermark", "AgentProcessor", "KeyTimers", "Heartbeat"],
+    "part", ["RunEnvironment", "RunMetrics", "Journals", "LowWatermark", "AgentProcessor", "Heartbeat"]
 )
 def test_a_subtask_is_built_in_one_place(part: str) -> None:
     """Else the test kit would drift from the operator, and the replay of a run from both."""

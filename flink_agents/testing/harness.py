@@ -33,15 +33,16 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.fakes.checkpoints import FakeFlink
+from flink_agents.testing.fakes.clock import Clock
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import KeyState, Snapshot as Snapshot
 from flink_agents.testing.fakes.waits import KeyedSignal, unkeyed
 from flink_agents.testing.models.blocking import use_test_kit
 from flink_agents.testing.recovery.everywhere import Crashes
-from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
+from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, forced_conditions
 from flink_agents.testing.recovery.restarts import Reorder, Restarts, reordered
 from flink_agents.testing.subtasks.crash_points import crash_points
-from flink_agents.testing.subtasks.driver import START as START, Clock, HarnessSubtask
+from flink_agents.testing.subtasks.driver import START as START, HarnessSubtask
 from flink_agents.testing.subtasks.given import check_open, given_selector, milliseconds
 from flink_agents.testing.subtasks.meters import MetricSums
 
@@ -83,8 +84,6 @@ class OperatorHarness(Restarts):
             function that returns the given inputs in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
         job_id: Flink's id of the job, a new one for each submission. Flink's ids have 32 hexadecimal digits.
-        heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
-            on PyFlink's public way. Default: True, unless ``FLINK_AGENTS_TEST_MODE`` has the word ``timers``.
         observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
         hang_after: If a run has not ended after that many seconds, the harness raises a ``TimeoutError`` that
@@ -120,7 +119,6 @@ class OperatorHarness(Restarts):
         crash: str | None = "",
         reorder: Reorder | None = None,
         job_id: str = "harness",
-        heartbeat: bool | None = None,
         observers: Sequence[ObserverSource] = (),
         lineage: bool = False,
         hang_after: float = 60.0,
@@ -143,7 +141,6 @@ class OperatorHarness(Restarts):
         self._serialize = forced_serialization
         self._runs_at_once = auto_run
         self._event_time = event_time or EventTime.ignore()
-        self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
         self._lineage = lineage
         self._hang_after = hang_after
@@ -164,7 +161,7 @@ class OperatorHarness(Restarts):
         self._observers = check_observers(observers)
         self._inputs: list[tuple[Any, int | None]] | None = None
         self._clock = Clock()
-        self._pauses = Pauses(self._clock)
+        self._pauses = Pauses()
         self.current_watermark = -(2**63)
         self.outputs: list[Any] = []
         self.timestamps: list[int | None] = []
@@ -212,10 +209,11 @@ class OperatorHarness(Restarts):
     def run_until_idle(self, seconds: float | None = None) -> list[Any]:
         """Run all pending work to its end, commit it, and return the outputs.
 
-        Real time passes as actions need it; the harness's own clock stands still.
+        If nothing else is left to do, the clock of the harness moves to the next timer of a run.
 
         Args:
-            seconds: Seconds to wait for a run to end. Default: ``hang_after``.
+            seconds: Real seconds to wait for a run to end; then timers take real time as well. Default:
+                ``hang_after``.
 
         Raises:
             TimeoutError: No run ended. The message describes each run with its stack, and the inputs that
@@ -237,8 +235,7 @@ class OperatorHarness(Restarts):
         start = len(self.outputs)
         until = self.current_time + milliseconds(time, "advance_time")
         self._fire_all("processing_timers", until)
-        self._clock.time = until
-        self._pauses.end_due(until)
+        self._pass_to(until)
         return self.outputs[start:]
 
     def watermark(self, timestamp: int) -> list[Any]:
@@ -257,10 +254,7 @@ class OperatorHarness(Restarts):
         runs_at_once = self._runs_at_once
         self._runs_at_once = False
         try:
-            if self._next_due() is None and not any(task.shared.settings.may_wait for task in self._subtasks):
-                with self._pauses.ended_at_once():
-                    return self.watermark(LAST_WATERMARK)
-            with self._clock.flying(self._next_due), self._pauses.ended_at_once():
+            with self._clock.flying(self._next_due):
                 return self.watermark(LAST_WATERMARK)
         finally:
             self._runs_at_once = runs_at_once
@@ -288,7 +282,8 @@ class OperatorHarness(Restarts):
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
         """Discard the operator and start a new one from ``snapshot``.
 
-        Outputs from after the snapshot are removed, as an exactly-once sink does.
+        Outputs from after the snapshot are removed, as an exactly-once sink does. Time does not go back, as
+        in a job: what was due meanwhile is due at once.
 
         Args:
             snapshot: The checkpoint.
@@ -435,7 +430,7 @@ class OperatorHarness(Restarts):
             # The first execution's metrics: the second one reads records and would measure less.
             counted = self._meters.read(self._subtasks)
         self.restore(checkpoint)
-        self._clock.time = time
+        self._clock.reset(time)
         self._meters = MetricSums(counted)
         self._to_the_end(act)
         if self._runs_at_once:

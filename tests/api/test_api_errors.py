@@ -151,6 +151,7 @@ CODES = {
     "BrokerMismatchError": "FA7004",
     "RecoveryMismatchError": "FA8000",
     "HarnessUseError": "FA8100",
+    "HarnessHangError": "FA8101",
     "KafkaStreamError": "FA7100",
     "KafkaConnectorError": "FA7101",
     "KafkaValueError": "FA7102",

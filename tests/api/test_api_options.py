@@ -28,7 +28,6 @@ DEFAULTS = {
     "events.on-unhandled": OnError.FAIL,
     "run.max-events": 10_000,
     "run.check-code": True,
-    "run.fast-path": True,
     "run.inline": True,
     "run.max-in-flight": 1000,
     "run.pool-size": 16,

@@ -52,14 +52,19 @@ class LocalJob:
         self._wait_for_end("of the cancelled job")
         return time.monotonic() - start_seconds
 
-    def stop_with_savepoint(self, directory: Path) -> str:
-        """Stop the job without draining it, and return where the savepoint lies."""
+    def stop_with_savepoint(self, directory: Path, kind: str = "CANONICAL") -> str:
+        """Stop the job without draining it, and return where the savepoint lies.
+
+        Args:
+            directory: Gets the savepoint.
+            kind: Its format; ForSt only writes NATIVE.
+        """
         from pyflink.java_gateway import get_gateway
 
         # PyFlink's own method calls one that Flink 2 does not have any more.
         java: Any = get_gateway().jvm
-        kind = java.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
-        savepoint = self._client._j_job_client.stopWithSavepoint(False, directory.as_uri(), kind)
+        savepoint_format = getattr(java.org.apache.flink.core.execution.SavepointFormatType, kind)
+        savepoint = self._client._j_job_client.stopWithSavepoint(False, directory.as_uri(), savepoint_format)
         self.wait_for("the savepoint", savepoint.isDone, alive=False)
         self._wait_for_end("of the stopped job")
         return savepoint.get()

@@ -61,7 +61,7 @@ def test_records_of_keys_that_never_come_again_go(
         stores.append(KafkaStore(settings))
         return stores[-1]
 
-    with OperatorHarness(agent, lambda key: key, store=make, heartbeat=True) as harness:
+    with OperatorHarness(agent, lambda key: key, store=make) as harness:
         harness.push_all(["a", "b", "c"])
         harness.push("a")
         assert unpruned_keys(settings) == {"sa", "sb", "sc"}

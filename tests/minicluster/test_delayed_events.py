@@ -56,15 +56,11 @@ class FailsAtTheFirst(FailsOnce):
         return super().__call__(output) if output[0] == "came" else output
 
 
-@pytest.mark.parametrize(
-    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
-)
 def test_delayed_events_come_once_and_not_early(
-    agents_environment: Callable[..., AgentsExecutionEnvironment], fast: bool, tmp_path: Path
+    agents_environment: Callable[..., AgentsExecutionEnvironment], tmp_path: Path
 ) -> None:
     env = agents_environment(
         parallelism=2,
-        config={"run.fast-path": fast},
         flink=restarting(tmp_path),
     )
     stream = env.from_datastream(numbers(env, KEYS), lambda number: number % 10).apply(Sends)

@@ -1,19 +1,19 @@
-"""Both ways from Flink into the operator: PyFlink's public one, and a fast one that does the same."""
+"""The way from Flink into the operator, its outputs, and what a restored state wakes."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyflink.version import __version__ as pyflink_version
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.api.errors import JobFailedError
-from flink_agents.runtime.flink.fast import edges, graph, internals
+from flink_agents.api.errors import JobFailedError, UnsupportedExecutionError
+from flink_agents.runtime.flink.fast import edges, graph, reflection
 from tests.cluster.heartbeats import Heartbeats, read_beats
 from tests.cluster.local_job import LAST, LocalJob, start_agent
 
@@ -21,64 +21,68 @@ pytestmark = pytest.mark.minicluster
 
 MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 
-FAST = "run.fast-path"
-both_ways = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public"])
 
-PUBLIC_FRAME = "process_element_func"
-"""A function of PyFlink that stands between Flink and the operator on the public way."""
-
-
-class WayAgent(Agent):
-    """Tells by which way it is called; some outputs go aside; one is an empty tuple, one None."""
+class ManyAgent(Agent):
+    """Some outputs go aside; one is an empty tuple, one None."""
 
     side_outputs = {"even": str}
 
     @action(InputEvent)
     def act(self, event: InputEvent, ctx: Any) -> None:
-        public = PUBLIC_FRAME in {frame.name for frame in traceback.extract_stack()}
-        ctx.send_event(OutputEvent(output=("way", "public" if public else "fast")))
+        ctx.send_event(OutputEvent(output=("one", 1)))
         ctx.send_event(OutputEvent(output=()))
         ctx.send_event(OutputEvent(output=None))
         if event.input % 2 == 0:
             ctx.emit_to("even", f"{ctx.key} {event.input}")
 
 
-@both_ways
-def test_calls_take_the_way_that_is_configured(agents_environment: MakeEnvironment, fast: bool) -> None:
-    env = agents_environment(config={FAST: fast})
-    stream = env.from_list(range(20), lambda number: number % 3).apply(WayAgent)
+def test_outputs_that_pyflink_would_misread_leave_as_they_are(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    stream = env.from_list(range(20), lambda number: number % 3).apply(ManyAgent)
     outputs = stream.to_list()
     even = env.collect(stream.side_output("even"))
     env.execute()
-    assert outputs == [("way", "fast" if fast else "public"), (), None] * 20
+    assert outputs == [("one", 1), (), None] * 20
     assert sorted(even) == sorted(f"{number % 3} {number}" for number in range(0, 20, 2))
 
 
-class StrangerAgent(WayAgent):
-    """For it, PyFlink is of a version that is not known."""
+class StrangeVersion(str):
+    """The version of an unknown release, until it is compared: other jobs run in the same worker."""
+
+    def startswith(self, *arguments: Any) -> bool:
+        reflection.pyflink_version = pyflink_version
+        return False
+
+
+class StrangerAgent(ManyAgent):
+    """For its worker, PyFlink is of a release that is not known."""
 
     def __init__(self) -> None:
-        # It is made once more in the worker, before the operator looks for its way.
-        internals.VERSIONS = ("0.",)
-
-    @action(InputEvent)
-    def act(self, event: InputEvent, ctx: Any) -> None:
-        # Other jobs run in the same process.
-        internals.VERSIONS = ("2.3.",)
-        super().act(event, ctx)
+        # It is made once more in the worker, before the operator opens.
+        reflection.pyflink_version = StrangeVersion("2.4.0")
 
 
-def test_an_unknown_version_takes_the_public_way(
+def test_a_job_on_an_unknown_release_fails_at_its_start(
     agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(internals, "VERSIONS", internals.VERSIONS)  # the agent is made here as well
+    """The worker's release counts: the job was submitted with a known one."""
+    monkeypatch.setattr(reflection, "pyflink_version", pyflink_version)
     env = agents_environment()
-    stream = env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent)
-    outputs = stream.to_list()
-    even = env.collect(stream.side_output("even"))
-    env.execute()
-    assert outputs == [("way", "public"), (), None] * 3
-    assert even == ["2 2"]
+    env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent).to_list()
+    monkeypatch.setattr(reflection, "pyflink_version", pyflink_version)
+    with pytest.raises(JobFailedError, match="FA2004") as failure:
+        env.execute()
+    assert "PyFlink and Flink 2.3.*" in str(failure.value)
+
+
+def test_an_unknown_release_is_rejected_before_anything_is_submitted(
+    agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = agents_environment()
+    env.from_list([1], lambda number: number).apply(ManyAgent).to_list()
+    monkeypatch.setattr(reflection, "pyflink_version", "2.4.0")
+    with pytest.raises(UnsupportedExecutionError, match=r"PyFlink 2\.4\.0"):
+        env.execute()
 
 
 class LoudAgent(Agent):
@@ -117,9 +121,8 @@ class TypedAgent(Agent):
         return OutputEvent(output=event.input * 2**33)
 
 
-@both_ways
-def test_outputs_of_a_type_of_flink(agents_environment: MakeEnvironment, fast: bool) -> None:
-    env = agents_environment(config={FAST: fast})
+def test_outputs_of_a_type_of_flink(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
     outputs = env.from_list(range(100), lambda number: number % 7).apply(TypedAgent).to_list()
     env.execute()
     assert sorted(outputs) == [number * 2**33 for number in range(100)]
@@ -140,12 +143,9 @@ class FailingAgent(Agent):
         raise ValueError("this very line")
 
 
-@both_ways
 @pytest.mark.parametrize("waits", [False, True], ids=["def", "async"])
-def test_an_error_names_the_line_of_the_author(
-    agents_environment: MakeEnvironment, fast: bool, waits: bool
-) -> None:
-    env = agents_environment(config={FAST: fast})
+def test_an_error_names_the_line_of_the_author(agents_environment: MakeEnvironment, waits: bool) -> None:
+    env = agents_environment()
     env.from_list([1], lambda number: number).apply(FailingAgent(waits)).to_list()
     with pytest.raises(JobFailedError, match="this very line") as caught:
         env.execute()
@@ -167,10 +167,7 @@ class LaterAgent(Agent):
         return OutputEvent(output=number)
 
 
-@both_ways
-def test_outputs_at_the_end_of_the_input_have_no_timestamp(
-    agents_environment: MakeEnvironment, fast: bool
-) -> None:
+def test_outputs_at_the_end_of_the_input_have_no_timestamp(agents_environment: MakeEnvironment) -> None:
     """A broker of Kafka refuses that of the timer which stands for the end."""
     from pyflink.common import Types, WatermarkStrategy
     from pyflink.common.watermark_strategy import TimestampAssigner
@@ -184,7 +181,7 @@ def test_outputs_at_the_end_of_the_input_have_no_timestamp(
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield value, ctx.timestamp()
 
-    env = agents_environment(config={FAST: fast})
+    env = agents_environment()
     numbers = env.stream_env.from_collection(list(range(50)), Types.LONG())
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
     stamped = numbers.assign_timestamps_and_watermarks(strategy)
@@ -229,12 +226,12 @@ class PatientAgent(Agent):
         pass
 
 
-def savepoint_of(env: AgentsExecutionEnvironment, directory: Path) -> str:
+def savepoint_of(env: AgentsExecutionEnvironment, directory: Path, kind: str = "CANONICAL") -> str:
     """A savepoint in which inputs of 300 keys wait."""
     beats = directory / "beats"
     with start_agent(env, PatientAgent(str(beats), False), beats, WAITING) as job:
         job.wait_for("waiting calls", lambda: len(read_beats(beats)) >= WAITING)
-        return job.stop_with_savepoint(directory / "savepoints")
+        return job.stop_with_savepoint(directory / "savepoints", kind)
 
 
 def restored_from(savepoint: str) -> dict[str, str]:
@@ -244,32 +241,41 @@ def restored_from(savepoint: str) -> dict[str, str]:
     }
 
 
+CHANGELOG = {
+    "state.changelog.enabled": "true",
+    "state.changelog.storage": "filesystem",
+}
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "backend"),
+    ("backend", "changelog"),
     [
-        (True, False, "hashmap"),
-        (False, True, "rocksdb"),
-        pytest.param(False, True, "hashmap", marks=pytest.mark.nightly),
-        pytest.param(True, False, "rocksdb", marks=pytest.mark.nightly),
-        pytest.param(True, True, "hashmap", marks=pytest.mark.nightly),
-        pytest.param(True, True, "rocksdb", marks=pytest.mark.nightly),
+        ("hashmap", False),
+        ("rocksdb", False),
+        ("forst", False),
+        ("rocksdb", True),
+        pytest.param("hashmap", True, marks=pytest.mark.nightly),
+        pytest.param("forst", True, marks=pytest.mark.nightly),
     ],
 )
-def test_what_waits_goes_on_by_the_other_way(
-    agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool, backend: str
+def test_what_waits_in_a_savepoint_goes_on(
+    agents_environment: MakeEnvironment, tmp_path: Path, backend: str, changelog: bool
 ) -> None:
     """Without any input, and before the end of the input: nothing but the restore wakes the keys."""
     from pyflink.common import WatermarkStrategy
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
     flink = {"state.backend.type": backend}
-    savepoint = savepoint_of(agents_environment(config={FAST: before}, flink=flink), tmp_path)
+    if changelog:
+        flink |= CHANGELOG | {"dstl.dfs.base-path": (tmp_path / "changes").as_uri()}
+    kind = "NATIVE" if backend == "forst" else "CANONICAL"
+    savepoint = savepoint_of(agents_environment(flink=flink), tmp_path, kind)
 
     def nothing(number: int) -> list[int]:
         time.sleep(0.01)
         return []
 
-    env = agents_environment(config={FAST: after}, flink={**flink, **restored_from(savepoint)}, parallelism=2)
+    env = agents_environment(flink={**flink, **restored_from(savepoint)}, parallelism=2)
     path = str(tmp_path / "beats")
     outputs = tmp_path / "outputs"
     committed = Heartbeats(str(outputs))
@@ -283,14 +289,11 @@ def test_what_waits_goes_on_by_the_other_way(
     assert sorted(int(beat.key) for beat in read_beats(outputs)) == list(range(WAITING))
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [(True, False), pytest.param(False, True, marks=pytest.mark.nightly)]
-)
 def test_what_waits_goes_on_at_the_end_of_the_input(
-    agents_environment: MakeEnvironment, tmp_path: Path, before: bool, after: bool
+    agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
-    savepoint = savepoint_of(agents_environment(config={FAST: before}), tmp_path)
-    env = agents_environment(config={FAST: after}, flink=restored_from(savepoint), parallelism=2)
+    savepoint = savepoint_of(agents_environment(), tmp_path)
+    env = agents_environment(flink=restored_from(savepoint), parallelism=2)
     stream = env.from_list([], lambda number: number)
     outputs = stream.apply(PatientAgent(str(tmp_path / "beats"), True)).to_list()
     env.execute()

@@ -25,7 +25,6 @@ from tests.minicluster.golden_savepoints import (
     timed,
     unpacked,
 )
-from tests.suite.factors import factors
 
 pytestmark = pytest.mark.minicluster
 
@@ -42,7 +41,6 @@ def restored(
     name: str,
     directory: Path,
     backend: str = "hashmap",
-    fast: bool = True,
 ) -> AgentsExecutionEnvironment:
     """The environment of a job that begins with a savepoint of the version before.
 
@@ -54,8 +52,7 @@ def restored(
         "execution.state-recovery.path": savepoint,
         "execution.state-recovery.ignore-unclaimed-state": "true",
     }
-    config = {**config_of(name, store), "run.fast-path": fast}
-    return agents_environment(config=config, flink=flink)
+    return agents_environment(config=config_of(name, store), flink=flink)
 
 
 def check(outputs: list[Any], path: Path, timed: bool) -> None:
@@ -75,11 +72,11 @@ def check(outputs: list[Any], path: Path, timed: bool) -> None:
         assert sorted(int(beat.key) for beat in beats if beat.kind == kind) == list(called)
 
 
-@factors(strength=1, fast=[True, False], backend=["hashmap", "rocksdb"])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_a_savepoint_and_journals_of_the_version_before_go_on(
-    agents_environment: MakeEnvironment, tmp_path: Path, backend: str, fast: bool
+    agents_environment: MakeEnvironment, tmp_path: Path, backend: str
 ) -> None:
-    env = restored(agents_environment, "orders", tmp_path, backend, fast)
+    env = restored(agents_environment, "orders", tmp_path, backend)
     beats = tmp_path / "beats"
     more = env.from_list(range(NUMBERS, NUMBERS + MORE), key_of)
     agent = Orders(str(beats), NUMBERS + MORE)
@@ -88,9 +85,8 @@ def test_a_savepoint_and_journals_of_the_version_before_go_on(
     check(outputs, beats, timed=False)
 
 
-@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_job_that_held_event_time_in_the_version_before_goes_on(
-    agents_environment: MakeEnvironment, tmp_path: Path, fast: bool
+    agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
     """Nobody claims the state of the join by which it held watermarks; what waited keeps its timestamp.
 
@@ -104,7 +100,7 @@ def test_a_job_that_held_event_time_in_the_version_before_goes_on(
         def process(self, key: Any, context: Any, elements: Any) -> Any:
             yield context.window().start, sorted(output[0] for output in elements)
 
-    env = restored(agents_environment, "held_orders", tmp_path, fast=fast)
+    env = restored(agents_environment, "held_orders", tmp_path)
     beats = tmp_path / "beats"
     stream: Any = env.stream_env
     more = timed(stream.from_collection(list(range(NUMBERS, NUMBERS + MORE))))

@@ -90,12 +90,11 @@ def written(broker: KafkaBroker, topic: str) -> list[tuple[str, int]]:
         consumer.close()
 
 
-@pytest.mark.parametrize("fast", [True, False])
 def test_outputs_at_the_end_of_the_input_are_written_as_of_now(
-    agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, connector: Path, fast: bool
+    agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, connector: Path
 ) -> None:
-    topic = f"outputs-{os.getpid()}-{fast}"
-    env = agents_environment(config={"run.fast-path": fast})
+    topic = f"outputs-{os.getpid()}"
+    env = agents_environment()
     stream: Any = env.stream_env
     stream.add_jars(connector.as_uri())
     records = env.from_list(range(RECORDS), lambda number: number)

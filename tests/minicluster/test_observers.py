@@ -47,14 +47,9 @@ class Locked(RunObserver):
         self.lock = threading.Lock()
 
 
-@pytest.mark.parametrize(
-    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast", "public"]
-)
-def test_observers_are_told_in_workers(
-    agents_environment: MakeEnvironment, tmp_path: Path, fast: bool
-) -> None:
+def test_observers_are_told_in_workers(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     path = str(tmp_path / "told")
-    env = agents_environment(config={"run.fast-path": fast}, parallelism=2)
+    env = agents_environment(parallelism=2)
     stream = env.from_list(range(20), lambda number: number)
     outputs = stream.apply(EchoAgent, observers=[Writing(path), Locked, lambda: Writing(path)]).to_list()
     env.execute()

@@ -122,15 +122,9 @@ def test_a_job_whose_requests_nobody_answers_is_refused(
         env.execute()
 
 
-@pytest.mark.parametrize(
-    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
-)
-def test_suspended_runs_survive_a_failure(
-    agents_environment: MakeEnvironment, fast: bool, tmp_path: Path
-) -> None:
+def test_suspended_runs_survive_a_failure(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     env = agents_environment(
         parallelism=2,
-        config={"run.fast-path": fast},
         flink=restarting(tmp_path),
     )
     signals = numbers(env, KEYS).map(signal).set_parallelism(1)
@@ -187,15 +181,11 @@ def test_signals_of_a_key_keep_their_order_at_any_parallelism(agents_environment
     assert sorted(outputs) == [[n for n in range(2 * ANSWERS) if n // 2 % 2 == key] for key in range(2)]
 
 
-@pytest.mark.parametrize(
-    "fast", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["fast path", "public path"]
-)
 def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
-    agents_environment: MakeEnvironment, fast: bool, tmp_path: Path
+    agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
     env = agents_environment(
         parallelism=2,
-        config={"run.fast-path": fast},
         flink=restarting(tmp_path),
     )
     # First an input for each key that waits, then one that does not.

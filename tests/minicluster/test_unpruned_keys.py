@@ -68,7 +68,7 @@ def records(config: dict[str, Any]) -> int:
 
 
 def prunes_keys_that_never_come(
-    make: MakeEnvironment, directory: Path, config: dict[str, Any], backend: str, fast: bool = True
+    make: MakeEnvironment, directory: Path, config: dict[str, Any], backend: str
 ) -> None:
     """Stop a job before anything is pruned, and restore it without any input."""
     from pyflink.common import WatermarkStrategy
@@ -91,7 +91,7 @@ def prunes_keys_that_never_come(
         "execution.checkpointing.interval": "500 ms",
         "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
     }
-    env = make(config={**config, "run.fast-path": fast}, flink={**flink, **restored}, parallelism=2)
+    env = make(config=config, flink={**flink, **restored}, parallelism=2)
     source = NumberSequenceSource(0, 10**12), WatermarkStrategy.no_watermarks(), "idle"
     stream_env: Any = env.stream_env
     idle = stream_env.from_source(*source).set_parallelism(1).flat_map(nothing).set_parallelism(1)

@@ -80,9 +80,7 @@ def test_a_payment_with_a_long_receipt(function: str, options: dict[str, Any]) -
     CASE.clear()
     CASE.update(options)
     SCRIPT[:] = [ScriptedModel([ToolCall(function, {"amount": 1}), obeys, obeys, obeys])]
-    with OperatorHarness(
-        Pays(), forced_replay=False, forced_restart=False, crash=None, heartbeat=True
-    ) as harness:
+    with OperatorHarness(Pays(), forced_replay=False, forced_restart=False, crash=None) as harness:
         if options:
             [output] = harness.push(function)
             assert output.startswith("The call was made; do not repeat it. The result has 800002 bytes")

@@ -114,7 +114,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
-@mutation("tasks-by-address", "runtime.execution.delivery:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.action_tasks:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__

@@ -16,6 +16,10 @@ class CallFailed(Exception):
     """What a call raises."""
 
 
+class Stumbled(CallFailed):
+    """What an action raises for a reason that nothing records."""
+
+
 def work(place: str, after: str) -> str:
     """A call that returns."""
     World.effect(place)

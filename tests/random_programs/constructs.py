@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any
 
-from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
-from tests.random_programs.calls import CallFailed
+from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy, RunnerContext
+from flink_agents.api.errors import ActionTimeoutError
+from tests.random_programs.calls import AT_ONCE, CallFailed, Stumbled
 from tests.random_programs.execution import CONSTRUCTS, Construct, Execution, expect, name_of, short
 from tests.random_programs.programs import Block
 
@@ -127,13 +128,13 @@ async def generator(x: Execution, here: str, branches: Branches, settings: list[
 @construct("ask")
 async def ask(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
     """Branches that are actions of an asked agent."""
-    return await x.ctx.gather(*asks(x, here, branches))
+    return await x.ctx.gather(*asks(x, here, branches, settings[-1]))
 
 
-def asks(x: Execution, here: str, branches: Branches) -> list[Awaitable[Any]]:
+def asks(x: Execution, here: str, branches: Branches, kind: str) -> list[Awaitable[Any]]:
     """One ask for each branch."""
     return [
-        x.ctx.call_agent(ASKED[x.depth], (x, f"{here}/{number}", branch))
+        x.ctx.call_agent(ASKED[kind][x.depth], (x, f"{here}/{number}", branch))
         for number, branch in enumerate(branches)
     ]
 
@@ -141,7 +142,37 @@ def asks(x: Execution, here: str, branches: Branches) -> list[Awaitable[Any]]:
 async def answer(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
     """Execute a branch as the action of an asked agent."""
     x, here, branch = event.input
-    return OutputEvent(output=await x.within(ctx).block(here, branch))
+    x = x.within(ctx, event, here)
+    try:
+        result = await x.block(here, branch)
+    except (Stumbled, asyncio.CancelledError):
+        # The next attempt may go on behind it: it has not ended as far as records say.
+        x.note("given up")
+        raise
+    except Exception as error:
+        x.note("raised", name_of(error))
+        raise
+    x.note("end")
+    return OutputEvent(output=result)
+
+
+async def pass_question(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+    """Have another agent answer, between two steps of its own."""
+    x, here, branch = event.input
+    x = x.within(ctx, event, f"{here} between")
+    try:
+        first_result = await x.call(f"{here}-before", "async", True, [])
+        kind = "retried" if ctx.agent_name.startswith("between retried") else "plain"
+        (result,) = await x.ctx.gather(*asks(x, here, [branch], kind))
+        after = await x.call(f"{here}-after", "async", True, [result])
+    except asyncio.CancelledError:
+        x.note("given up")
+        raise
+    except Exception as error:
+        x.note("raised", name_of(error))
+        raise
+    x.note("end")
+    return OutputEvent(output=[first_result, result, after])
 
 
 class AskedAgent(Agent):
@@ -150,7 +181,23 @@ class AskedAgent(Agent):
     side_outputs = {"audit": tuple}
 
 
-ASKED = [AskedAgent(name=f"asked{depth}").add_action("answer", [InputEvent], answer) for depth in range(8)]
+AGAIN = RetryPolicy(initial_interval=0, jitter=0, max_attempts=30, retry_on=(CallFailed, ActionTimeoutError))
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (answer, {}),
+    "retried": (answer, {"retry": AT_ONCE}),
+    "timed": (answer, {"retry": AGAIN, "timeout": 0.5}),
+    "between": (pass_question, {}),
+    "between retried": (pass_question, {"retry": AT_ONCE}),
+}
+
+ASKED = {
+    kind: [
+        AskedAgent(name=f"{kind}{depth}").add_action("answer", [InputEvent], function, **settings)
+        for depth in range(16)
+    ]
+    for kind, (function, settings) in KINDS.items()
+}
 """One for each depth: an agent cannot ask itself."""
 
 
@@ -324,7 +371,7 @@ async def wait_timeout(x: Execution, here: str, branches: Branches, settings: li
 
 @construct("join")
 async def join(x: Execution, here: str, branches: Branches, settings: list[Any]) -> Any:
-    joined = await x.ctx.join(*asks(x, here, branches), timeout=settings[0])
+    joined = await x.ctx.join(*asks(x, here, branches, settings[-1]), timeout=settings[0])
     for result in joined:
         if isinstance(result, BaseException):
             expect(result)

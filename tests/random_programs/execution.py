@@ -11,7 +11,7 @@ from typing import Any
 from flink_agents import OutputEvent
 from flink_agents.api.errors import RecordedFailureError, SignalTimeoutError
 from tests.random_programs import events
-from tests.random_programs.calls import CALLS, CallFailed
+from tests.random_programs.calls import CALLS, CallFailed, Stumbled
 from tests.random_programs.programs import Block
 from tests.random_programs.world import Entry, World, wait_inside
 
@@ -67,10 +67,13 @@ class Execution:
         """Note something that was seen."""
         self.entries.append(entry)
 
-    def within(self, ctx: Any) -> Execution:
-        """The same execution, in an action of an agent that it asks."""
+    def within(self, ctx: Any, event: Any, label: str) -> Execution:
+        """An execution of an action of an agent that it asks."""
         inner = copy.copy(self)
         inner.ctx = ctx
+        inner.event = event
+        # A replay does not execute an attempt that failed, so what it saw is not part of this execution.
+        inner.entries = World.begin(label)
         inner.depth += 1
         return inner
 
@@ -96,6 +99,8 @@ class Execution:
             await asyncio.sleep(args[0])
             self.note("slept", here)
             return None
+        if kind in ("stumble", "hang"):
+            return await self.stumble(here, kind)
         if kind == "nap":
             await self.ctx.sleep(args[0])
             self.note("napped", here)
@@ -108,6 +113,14 @@ class Execution:
             branches, *settings = args
             return await CONSTRUCTS[kind](self, here, branches, settings)
         return self.at_once(here, kind, args, seen)
+
+    async def stumble(self, here: str, kind: str) -> None:
+        """Fail, or hang, each second time, for a reason that nothing records."""
+        World.tried[f"{here} {kind}"] += 1
+        if World.tried[f"{here} {kind}"] % 2:
+            if kind == "hang":
+                await asyncio.get_running_loop().create_future()
+            raise Stumbled(here)
 
     async def listen(self, here: str, timeout: float | None) -> Any:
         """Wait for a signal that is named by the place, or as all of its key are."""

@@ -147,9 +147,29 @@ MIXED = 9
 """Each so many-th program has runs of which nothing is recorded among others."""
 
 
+ASKS = ("ask", "join")
+"""Operations that call agents."""
+
+CALLED_AGENTS = ("plain", "plain", "retried", "timed", "between", "between retried")
+"""Kinds of called agents: whether their action is tried again, has a timeout, or calls another agent."""
+
+
 def program(seed: int) -> Program:
     """The program with that seed."""
-    return _Maker(seed).make()
+    maker = _Maker(seed).make()
+    chance = random.Random(-17 - seed)
+    # A real timeout depends on how fast the machine is.
+    left_out = {*LEFT_OUT, "timed"} if maker.calm else LEFT_OUT
+    for op in [op for program_input in maker.inputs for op in _all(program_input.ops) if op[0] in ASKS]:
+        kind = chance.choice([kind for kind in CALLED_AGENTS if kind not in left_out])
+        op.append(kind)
+        for branch in op[1]:
+            if kind.endswith("retried") and chance.random() < 0.8:
+                stumbles: Op = list(chance.choice((["stumble"], ["call", "flaky once", False])))
+                branch.insert(chance.randint(0, len(branch)), stumbles)
+            elif kind == "timed" and chance.random() < 0.5:
+                branch.insert(chance.randint(0, len(branch)), ["hang"])
+    return maker
 
 
 APPROVALS = (["approve", None], ["approve", None], ["approve", 4.0])

@@ -35,7 +35,7 @@ class Caller(Agent):
     async def call(self, record: Any, output: OutputEvent) -> OutputEvent:
         await asyncio.sleep(0.002)
         while record in CLOSED:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
         return output
 
 

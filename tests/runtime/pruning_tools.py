@@ -13,7 +13,6 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, RestError
 from flink_agents.runtime.retention.pruning import FAILURES, Pruner
-from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
 
 JOB = "0123456789abcdef0123456789abcdef"
 KEY = JournalKey("job/agent", "skey")
@@ -90,8 +89,3 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(wait(), seconds))
-
-
-def harness_commits_by_timers() -> bool:
-    """Whether harnesses commit by a timer for each key, unless they say otherwise."""
-    return TIMERS in forced_conditions()

@@ -23,7 +23,7 @@ from tests.suite import conditions
 INPUTS = 20
 BATCHES = 16
 
-UNFORCED: Any = {**conditions.UNFORCED, "forced_serialization": False, "heartbeat": True}
+UNFORCED: Any = {**conditions.UNFORCED, "forced_serialization": False}
 
 pytestmark = pytest.mark.own_conditions
 
@@ -53,7 +53,7 @@ class Paying(Agent):
         return OutputEvent(output=await ctx.durable_execute_async(charge, event.input))
 
 
-FROM_FLINK = {"__call__", "process", "on_timer"}
+FROM_FLINK = {"__call__", "process", "fire"}
 """What the harness calls in place of Flink. What else it calls, it asks for its own sake."""
 
 

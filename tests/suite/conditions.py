@@ -1,6 +1,6 @@
-"""The harness condition of each test: plain, replay and restart, timers, or crash.
+"""The harness condition of each test: plain, replay and restart, or crash.
 
-Running every test under every condition takes four times as long, and hardly finds more defects per day. So
+Running every test under every condition takes three times as long, and hardly finds more defects per day. So
 each test gets one condition, by a hash of its id and of the commit. If a test fails, the report has the
 command to repeat it. ``scripts/nightly`` runs all tests under all conditions.
 
@@ -30,9 +30,7 @@ ROTATION = "TEST_ROTATION"
 """Environment variable with what the rotation depends on; by default the commit."""
 
 PLAIN = ""
-ALL = (PLAIN, "replay,restart", "timers", "crash")
-GENTLE = (PLAIN, "timers")
-"""The conditions of tests that set all others themselves, or count executions."""
+ALL = (PLAIN, "replay,restart", "crash")
 
 ROTATED = (("tests/runtime/*", ALL), ("tests/models/*", ALL), ("tests/examples/*", ALL))
 NOT_ROTATED = ("tests/runtime/flink/*", "tests/models/*_mcp*", "tests/models/*_vector_*")
@@ -59,10 +57,9 @@ def conditions_of(item: pytest.Item) -> tuple[str, ...]:
     path = item.nodeid.partition("::")[0]
     if item.get_closest_marker("minicluster") or any(fnmatch(path, pattern) for pattern in NOT_ROTATED):
         return (PLAIN,)
-    conditions = next((chosen for pattern, chosen in ROTATED if fnmatch(path, pattern)), (PLAIN,))
     if item.get_closest_marker("own_conditions") or item.get_closest_marker("executes_once"):
-        return tuple(condition for condition in conditions if condition in GENTLE)
-    return conditions
+        return (PLAIN,)
+    return next((chosen for pattern, chosen in ROTATED if fnmatch(path, pattern)), (PLAIN,))
 
 
 def condition_of(item: pytest.Item, rotation: str) -> str:

@@ -80,11 +80,6 @@ PARTS = (
         condition="replay,restart",
     ),
     _tests(
-        *("timers", "a timer for each key"),
-        *("-m", "not minicluster", "tests/runtime", "--ignore=tests/runtime/flink"),
-        condition="timers",
-    ),
-    _tests(
         *("crash", "a crash before and after each append and each commit"),
         *("-m", "not minicluster", *HARNESSES),
         condition="crash",

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from flink_agents.api.settings.options import TEST_MODE_VARIABLE
-from tests.suite.conditions import ALL, GENTLE, PLAIN, ROTATION, condition_of, conditions_of
+from tests.suite.conditions import ALL, PLAIN, ROTATION, condition_of, conditions_of
 
 
 class Item:
@@ -30,8 +30,8 @@ TABLE = (
     (Item("tests/models/test_models_mcp.py::test_b"), (PLAIN,)),
     (Item("tests/models/retrieval/test_vector_stores.py::test_b"), (PLAIN,)),
     (Item("tests/plan/test_a.py::test_b"), (PLAIN,)),
-    (Item("tests/runtime/loop/test_a.py::test_b", "own_conditions"), GENTLE),
-    (Item("tests/runtime/loop/test_a.py::test_b", "executes_once"), GENTLE),
+    (Item("tests/runtime/loop/test_a.py::test_b", "own_conditions"), (PLAIN,)),
+    (Item("tests/runtime/loop/test_a.py::test_b", "executes_once"), (PLAIN,)),
     (Item("tests/plan/test_a.py::test_b", "executes_once"), (PLAIN,)),
 )
 
@@ -80,7 +80,7 @@ def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester, monkeypatch:
     assert command.startswith("scripts/test 'tests/runtime/test_inner.py::test_inner[")
 
 
-@pytest.mark.parametrize("words", ["", "timers"])
+@pytest.mark.parametrize("words", ["", "replay,restart"])
 def test_a_condition_of_the_environment_switches_the_rotation_off(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:

@@ -312,3 +312,7 @@ class ClassAttribute(staticmethod):  # type: ignore[type-arg]
         function.__module__ = owner.__module__
         function.__name__ = name
         function.__qualname__ = f"{owner.__qualname__}.{name}"
+
+    def __reduce__(self) -> tuple[type[ClassAttribute], tuple[Any]]:
+        # Classes of a script are sent by value: a static method can be pickled, but not its subclass.
+        return type(self), (self.__func__,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Protocol
@@ -124,7 +124,7 @@ class AskMethods(AwaitedMethods, ABC):
             event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
             transcript: True to include the steps of the agent.
         """
-        return noted("ctx.call_agent_traced", self._ask(agent, event, transcript))
+        return noted("ctx.call_agent_traced", self._ask(agent, event, transcript)())
 
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | timedelta | None = None
@@ -159,15 +159,19 @@ class AskMethods(AwaitedMethods, ABC):
     @abstractmethod
     def _ask(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
-    ) -> Coroutine[Any, Any, Answer]: ...
+    ) -> Callable[[], Coroutine[Any, Any, Answer]]:
+        """Prepare a call of an agent; return a function that makes it.
+
+        So there is one coroutine for each call, which a task closes that is cancelled before its start.
+        """
 
 
-async def _only(answer: Awaitable[Answer]) -> Any:
-    return (await answer).output
+async def _only(answer: Callable[[], Awaitable[Answer]]) -> Any:
+    return (await answer()).output
 
 
-async def _values(answer: Awaitable[Answer]) -> list[Any]:
-    return (await answer).outputs
+async def _values(answer: Callable[[], Awaitable[Answer]]) -> list[Any]:
+    return (await answer()).outputs
 
 
 def _ended(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:

@@ -132,6 +132,7 @@
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryMismatchError          FA8000  found by the test kit  (also an AssertionError)
     ├── HarnessUseError                  FA8100  a test uses the test kit in an invalid way
+    │   └── HarnessHangError             FA8101  (also a TimeoutError)
     ├── ModelError                       FA9000  a chat model did not answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
@@ -291,7 +292,7 @@ class ConflictingPackageError(SetupError):
 
 
 class UnsupportedExecutionError(SetupError):
-    """The execution settings of the Flink job do not work with agents."""
+    """This release of Flink, or the execution settings of the job, do not work with agents."""
 
     code = "FA2004"
 

@@ -40,3 +40,9 @@ class HarnessUseError(AgentsError):
     """A test uses the test kit in an invalid way."""
 
     code = "FA8100"
+
+
+class HarnessHangError(HarnessUseError, TimeoutError):
+    """Runs in a harness do not end. The text has the stack of each of them."""
+
+    code = "FA8101"

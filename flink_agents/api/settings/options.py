@@ -83,9 +83,6 @@ class AgentOptions(TraceOptions):
     INLINE = option("run.inline", bool, True)(
         "Run def actions at once if nothing of the key is waiting; for tests."
     )
-    FAST_PATH = option("run.fast-path", bool, True)(
-        "Use known internals of PyFlink, which is faster than its public API."
-    )
     MAX_IN_FLIGHT = option("run.max-in-flight", int, 1000, minimum=1)(
         "Most actions of a subtask that run at a time."
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent import futures
 from contextvars import Context
@@ -75,18 +76,23 @@ class Bridge:
 
     Args:
         loop: The loop.
+        seconds: Returns the time that durations are measured with.
 
     Attributes:
         loop: The agent loop.
+        seconds: Returns the time that durations are measured with.
         closed: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: Callable[[], float] = time.monotonic
+    ) -> None:
         self.loop = loop
+        self.seconds = seconds
         self.closed = False
         self._progress = threading.Condition()
-        self._waited_for = False
+        self._waited_for: Callable[[], bool] | None = None
 
     # -- to the loop ------------------------------------------------------------------
 
@@ -164,8 +170,18 @@ class Bridge:
         """
         with self._progress:
             # Before the condition is checked, see `notify`.
-            self._waited_for = True
+            self._waited_for = until
             try:
                 return self._progress.wait_for(until, seconds)
             finally:
-                self._waited_for = False
+                self._waited_for = None
+
+    def act_meanwhile(self, act: Callable[[], T]) -> T | None:
+        """Call a function if Flink's thread waits for something that has not happened, and keep it waiting.
+
+        Only for tests, which move the time while both threads have nothing to do.
+        """
+        with self._progress:
+            if self._waited_for is None or self._waited_for():
+                return None
+            return act()

@@ -58,6 +58,11 @@ class Outcome:
         self._value = value
         self._error = error
 
+    @property
+    def raised(self) -> BaseException | None:
+        """Its exception, or None."""
+        return self._error
+
     def result(self) -> Any:
         """Return the result; call it once.
 

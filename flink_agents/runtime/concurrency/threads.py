@@ -7,6 +7,7 @@ keys. The time that a call waits for a thread does not count towards the timeout
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -30,19 +31,28 @@ T = TypeVar("T")
 
 
 class ThreadWait:
-    """Time for which work with a deadline has only waited for a thread. Thread-safe.
+    """Time of work with a deadline that does not count, since it did not run. Thread-safe.
 
-    While any of its calls is executed, its time runs, even if others wait: that call may be the one that
-    hangs.
+    This is time in which it waited for a thread only, or for durable waits only. While any of its calls is
+    executed, its time runs, even if others wait: that call may be the one that hangs.
 
     Args:
         outer: The counter of the enclosing work, which waits as well; None if there is none.
+        seconds_now: Returns the time of the loop whose timers end the work.
+
+    Attributes:
+        at_rest: True if it waits for durable waits only.
+        expired: True if its time is over.
     """
 
-    def __init__(self, outer: ThreadWait | None) -> None:
+    def __init__(self, outer: ThreadWait | None, seconds_now: Callable[[], float] = time.monotonic) -> None:
         self._outer = outer
+        self._seconds_now = seconds_now
         self._lock = threading.Lock()
         self._waiting = self._executed = 0
+        self._began = self._seconds_now()
+        self.at_rest = self.expired = False
+        self._continued: asyncio.Event | None = None
         self._since: float | None = None
         self._seconds = 0.0
 
@@ -51,20 +61,48 @@ class ThreadWait:
         with self._lock:
             self._waiting += waiting
             self._executed += executed
-            only_waits = self._waiting > 0 and self._executed == 0
-            if only_waits and self._since is None:
-                self._since = time.monotonic()
-            elif not only_waits and self._since is not None:
-                self._seconds += time.monotonic() - self._since
-                self._since = None
+            self._update()
         if self._outer is not None:
             self._outer.count(waiting, executed)
+
+    def rest(self, at_rest: bool) -> None:
+        """Record that it waits for durable waits only, or no longer. The enclosing work may run meanwhile."""
+        if at_rest is not self.at_rest:
+            with self._lock:
+                self.at_rest = at_rest
+                self._update()
+            if not at_rest and self._continued is not None:
+                self._continued.set()
+
+    async def end_of_rest(self) -> None:
+        """Wait until it no longer waits for durable waits only."""
+        while self.at_rest:
+            self._continued = asyncio.Event()
+            await self._continued.wait()
+
+    def _update(self) -> None:
+        only_waits = self.at_rest or (self._waiting > 0 and self._executed == 0)
+        if only_waits and self._since is None:
+            self._since = self._seconds_now()
+        elif not only_waits and self._since is not None:
+            self._seconds += self._seconds_now() - self._since
+            self._since = None
+
+    @property
+    def ran(self) -> float:
+        """The time that counts, in seconds."""
+        return self._seconds_now() - self._began - self.seconds
 
     @property
     def seconds(self) -> float:
         """The time for which it has only waited, in seconds."""
         with self._lock:
-            return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
+            return self._seconds + (0.0 if self._since is None else self._seconds_now() - self._since)
+
+
+def seconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock of a loop, as it is outside of any action."""
+    return getattr(loop, "own_time", loop.time)
 
 
 thread_wait: ContextVar[ThreadWait | None] = ContextVar("thread_wait", default=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, hand_to
 from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome
-from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
+from flink_agents.runtime.concurrency.threads import ThreadWait, seconds_of, thread_wait
 
 _log = bounded_logger("flink_agents.loop")
 
@@ -75,10 +74,13 @@ async def within(
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is abandoned.
     """
-    wait = wait or ThreadWait(thread_wait.get())
+    loop = asyncio.get_running_loop()
+    # The time of the loop, whose timers end the waits below.
+    seconds_now = seconds_of(loop)
+    wait = wait or ThreadWait(thread_wait.get(), seconds_now)
     whole = deadline.seconds if seconds is None else seconds
-    task = asyncio.get_running_loop().create_task(_awaited(coroutine, wait))
-    started = time.monotonic()
+    task = loop.create_task(_awaited(coroutine, wait))
+    started = seconds_now()
     remaining_seconds = whole
     try:
         while True:
@@ -86,19 +88,34 @@ async def within(
             await asyncio.wait({task}, timeout=remaining_seconds)
             if task.done() or whole is None:
                 return task.result().result()
-            # The time that its calls have waited for a thread does not count.
-            remaining_seconds = whole + wait.seconds - (time.monotonic() - started)
+            # The time for which it has waited for a thread, or durably, does not count.
+            remaining_seconds = whole + wait.seconds - (seconds_now() - started)
             if remaining_seconds <= 0:
                 break
+            if wait.at_rest:
+                # Without a timer: it may rest for a month.
+                await _rested(task, wait)
             remaining_seconds = max(remaining_seconds, LEAST_SECONDS)
     except asyncio.CancelledError:
-        if not task.done():
+        if task.done():
+            _retrieve(task)
+        else:
             await _cancel(task, deadline)
         if task.done() and inspect.iscoroutine(coroutine):
             # A task that is cancelled before its first step has not awaited it.
             coroutine.close()
         raise
+    wait.expired = True
     raise timed_out(deadline, await _cancel(task, deadline))
+
+
+async def _rested(task: asyncio.Task[Any], wait: ThreadWait) -> None:
+    """Wait until work continues after durable waits, or has ended."""
+    rest = asyncio.get_running_loop().create_task(wait.end_of_rest())
+    try:
+        await asyncio.wait({task, rest}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        rest.cancel()
 
 
 async def _awaited(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
@@ -123,7 +140,7 @@ async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType 
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception of an abandoned task, so that asyncio does not complain."""
+    """Retrieve the exception of a task that is no longer awaited, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
 

@@ -32,7 +32,7 @@ from flink_agents.runtime.concurrency.outcomes import (
     own_cancellations,
     thrown,
 )
-from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
+from flink_agents.runtime.concurrency.threads import ThreadWait, seconds_of, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
 from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -269,7 +269,8 @@ class CallAttempts(WaitPhase):
             policy = _default_policy()
         if policy is None:
             return None
-        following = next_attempt(policy, retry_state, error, f"{self.step.path}\x00{self._call.index}")
+        seed = f"{self.step.path}\x00{self._call.index}"
+        following = next_attempt(policy, retry_state, error, seed, self.step.shared.seconds())
         if following is not None:
             state = self.step.run.state
             action = self.step.action.name
@@ -338,7 +339,7 @@ class CallAttempts(WaitPhase):
         inside = _await_inside(function, result, context)
         if self._callable.seconds is None:
             return inside
-        wait = ThreadWait(thread_wait.get())
+        wait = ThreadWait(thread_wait.get(), seconds_of(asyncio.get_running_loop()))
         context.run(thread_wait.set, wait)
         return within(self._deadline, self._settled(inside), wait=wait)
 

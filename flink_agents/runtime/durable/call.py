@@ -18,12 +18,8 @@ from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.durable.typed_results import result_type_of
 from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import (
-    Delivery,
-    OwnFuture,
-    current_delivery,
-    outside,
-)
+from flink_agents.runtime.execution.action_tasks import OwnFuture
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
@@ -145,7 +141,7 @@ class DurableCall:
             outcome = await pending.future
         except asyncio.CancelledError:
             self._delivery.leave(pending)
-            if not (self._delivery.failing or self._recording.bridge.closed):
+            if not (self._delivery.lets_finish(self._call.number) or self._recording.bridge.closed):
                 pending.stop()
             raise
         raised = pending.raised

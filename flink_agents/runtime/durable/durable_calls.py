@@ -48,6 +48,7 @@ from flink_agents.runtime.journal.calls import (
     Number,
     Outcome,
     as_shown,
+    is_inside,
 )
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
 from flink_agents.runtime.serde.awaitables import awaitable_text
@@ -261,6 +262,28 @@ class DurableCalls:
             unsure = delivery.calls.take_unsure()
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self.recording.stored(append, delivery.calls, unsure)
+
+    async def end_attempt(self, step: ActionRun, delivery: Delivery, path: str, failed: bool) -> None:
+        """End the calls that an attempt of a sub-agent's action has left.
+
+        Args:
+            step: The action of the job's agent.
+            delivery: Delivers outcomes to it.
+            path: The path of the sub-agent's action.
+            failed: True if it has raised: then calls may finish and be recorded, in bounded time.
+        """
+        going_on = {
+            pending.performing: pending
+            for pending in delivery.performing
+            if pending.performing is not None
+            and not pending.performing.done()
+            and is_inside(pending.number.task, path)
+        }
+        if failed and going_on and not self._bridge.closed:
+            await asyncio.wait(going_on, timeout=self._grace)
+        for pending in going_on.values():
+            pending.stop()
+        await self._end_calls(step, {task: attempt for task, attempt in going_on.items() if not task.done()})
 
     async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], PendingOutcome]) -> None:
         if not going_on or self._bridge.closed:

@@ -202,7 +202,7 @@ class ActionRunContext(RunnerContext):
     @override
     def _ask(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
-    ) -> Coroutine[Any, Any, Answer]:
+    ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._of.guard()
         if self._of.shared.services.sub_agents is None:
             self._of.slot()

@@ -12,7 +12,6 @@ The handles of the action are counted to know if it is at rest, see ``runtime.lo
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -21,9 +20,16 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.execution.action_tasks import (
+    ActionTask,
+    TimedCode,
+    awaits_foreign,
+    is_foreign,
+    is_task_inside,
+)
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome, QueuedOutcome
 from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
-from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome
+from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome, is_inside
 
 current_delivery: ContextVar[Delivery | None] = cast("Any", current.current_delivery)
 """The delivery of the action whose code runs. Tasks that the action starts inherit it."""
@@ -58,20 +64,26 @@ class Delivery:
         tasks: Tasks that the action started, in order.
         unawaited: Coroutines of durable calls that were not awaited yet, by the number of the call.
         children: The number of tasks that the action started itself, not from another of its tasks.
+        own_tasks: The number of all its tasks without those of sub-agents.
         now: Seconds since the start, as the execution sees them. They change only with an outcome.
         swallowed: The cancellations of a suspended run that its code has swallowed; None if there are none.
         at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
+        failing_paths: Paths of actions of sub-agents that have raised, so their calls may end.
+        deadlines: The code of attempts with timeouts. Empty for most.
     """
 
     # Attributes of the class, because each event creates a delivery, and most never change these.
     ready = 0
     running = counted = failing = fired = closed = False
-    interrupted = children = 0
+    interrupted = children = own_tasks = 0
     now = 0.0
     main: asyncio.Task[Any] | None = None
     at_rest: Callable[[], None] | None = None
     swallowed: SwallowedSuspension | None = None
+    failing_paths: Collection[str] = ()
+    deadlines: tuple[TimedCode, ...] = ()
     _expects = False
+    _passed = -1
 
     def __init__(
         self,
@@ -87,7 +99,8 @@ class Delivery:
         self._describe = describe
         self._bridge = bridge
         self._replay = calls.in_order()
-        self._begun = self._origin = time.monotonic()
+        self._seconds = bridge.seconds
+        self._begun = self._origin = self._seconds()
         self.awaits: dict[str, None] = {}
         self.others: list[asyncio.Task[Any]] = []
         self.performing: list[PendingOutcome] = []
@@ -156,6 +169,8 @@ class Delivery:
         """Note that the action waits for an outcome from now on."""
         if not self._expects:
             self._open()
+        if self.deadlines:
+            self._count_time(pending)
         # The wait must be known before it starts: it may end at once.
         self._pending[pending.number] = pending
         if not self._replay:
@@ -175,8 +190,9 @@ class Delivery:
         if self._replay[0][0] != number:
             return None
         _, outcome = self._replay.popleft()
+        self._passed = max(self._passed, outcome.order)
         self.now = max(self.now, outcome.elapsed / 1e6)
-        self._begun = time.monotonic() - self.now
+        self._begun = self._seconds() - self.now
         return outcome
 
     def leave(self, pending: PendingOutcome) -> None:
@@ -221,7 +237,7 @@ class Delivery:
 
     def elapsed(self) -> int:
         """Return microseconds since the start of the execution. They continue from the end of a replay."""
-        return int(1e6 * max(self.now, time.monotonic() - self._begun))
+        return int(1e6 * max(self.now, self._seconds() - self._begun))
 
     def time(self) -> float:
         """Return the time of the event loop as code of the action sees it."""
@@ -245,6 +261,8 @@ class Delivery:
                 return
             # The first outcome is still being recorded. Later ones must not pass it.
             if not self._ended or self._ended[0].outcome is None:
+                for timed in self.deadlines:
+                    timed.wait.rest(self._outlasts(timed.path))
                 if self.at_rest is not None and self.outlasts:
                     self.at_rest()
                 return
@@ -260,16 +278,21 @@ class Delivery:
                     # Cancelled code repeats no more calls, and its clean-up may wait for a timer.
                     self._end_replay()
                     return True
+                if self._is_in_transit() or any(timed.wait.expired for timed in self.deadlines):
+                    # An action of a sub-agent that will wait for it has not started yet, or the attempt ends.
+                    return False
                 if not self._awaits_others():
                     self._stuck(number, outcome)
                 return False
             if not pending.is_there():
                 return False
             self._replay.popleft()
+            self._passed = max(self._passed, outcome.order)
             self._give(pending, outcome)
-            self._begun = time.monotonic() - self.now
+            self._begun = self._seconds() - self.now
         else:
             self._replay.popleft()
+            self._passed = max(self._passed, outcome.order)
         return True
 
     def _end_replay(self) -> None:
@@ -281,9 +304,10 @@ class Delivery:
 
     def _deliver_new(self, ended: QueuedOutcome) -> None:
         pending = ended.pending
+        assert ended.outcome is not None
+        self._passed = ended.outcome.order
         if pending.gone:
             return
-        assert ended.outcome is not None
         # It is not in the store yet, so it goes with the action's next record.
         if not ended.recorded:
             self.calls.seen(pending.number, ended.outcome)
@@ -291,6 +315,8 @@ class Delivery:
 
     def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._pending.pop(pending.number, None)
+        if self.deadlines:
+            self._count_time(pending)
         # Before the delivery: code that resumes must see the time of this outcome.
         self.now = max(self.now, outcome.elapsed / 1e6, pending.not_before)
         if self.main is None:
@@ -312,11 +338,91 @@ class Delivery:
         """True if the action is at rest and waits for durable waits only."""
         if self.ready or self.closed or self.main is None or not self._expects:
             return False
-        if self._replay or self._ended or not self._pending:
+        if self._replay or self._ended:
             return False
-        if not all(pending_outcome.outlasts for pending_outcome in self._pending.values()):
+        return self._outlasts("")
+
+    def _outlasts(self, path: str) -> bool:
+        """Return True if the code with a path, which is at rest, waits for durable waits only."""
+        waits = list(self._pending.values())
+        if path:
+            waits = [pending for pending in waits if is_inside(pending.number.task, path)]
+        if all(pending.encloses for pending in waits) or not all(pending.outlasts for pending in waits):
             return False
-        return not any(_awaits_foreign(task, self) for task in self._all_tasks())
+        tasks = [task for task in self._all_tasks() if not path or is_task_inside(task, path)]
+        return not any(awaits_foreign(task, self) for task in tasks)
+
+    # -- actions of sub-agents ----------------------------------------------------------
+
+    def _is_in_transit(self) -> bool:
+        """Return True if an action of a sub-agent is about to start or has just ended."""
+        return any(pending.in_transit for pending in self._pending.values())
+
+    def _count_time(self, pending: PendingOutcome) -> None:
+        """Let the time run of the actions to which the code belongs that waits for an outcome, or gets it."""
+        for timed in self.deadlines:
+            if is_inside(pending.number.task, timed.path):
+                timed.wait.rest(False)
+
+    def restart(self, path: str, repeats: bool) -> None:
+        """Prepare an attempt of an action of a sub-agent.
+
+        Outcomes that an attempt before it has got are delivered again, in their order, before any new one.
+
+        Args:
+            path: The path of the action.
+            repeats: True if there may have been attempts before it.
+        """
+        if not self._expects:
+            self._open()
+        self._gone = {number for number in self._gone if not is_inside(number.task, path)}
+        self.failing_paths = [failing for failing in self.failing_paths if not is_inside(failing, path)]
+        self.calls.restart(path)
+        if repeats:
+            self.forget_repeated(path)
+            repeated = self.calls.of_attempts(path, self._passed)
+            # An enclosing attempt may repeat its own outcomes meanwhile: they keep their places among these.
+            self._replay = deque(sorted([*repeated, *self._replay], key=_place))
+
+    def forget_repeated(self, path: str) -> None:
+        """Deliver nothing a second time to an attempt of a sub-agent's action, which has ended."""
+        self._replay = deque(
+            (number, outcome)
+            for number, outcome in self._replay
+            if outcome.order > self._passed or not is_inside(number.task, path)
+        )
+
+    def is_replaying(self, path: str) -> bool:
+        """Return True if recorded outcomes of an action of a sub-agent are still to be delivered."""
+        return any(
+            outcome.order > self._passed and is_inside(number.task, path) for number, outcome in self._replay
+        )
+
+    def pass_over(self, path: str, order: int) -> None:
+        """Skip the recorded outcomes of an attempt of a sub-agent's action that failed.
+
+        Args:
+            path: The path of the action.
+            order: The place of the end of the attempt in the order.
+        """
+        if not self._expects:
+            self._open()
+        self._gone |= {
+            number
+            for number, outcome in self._replay
+            if outcome.order < order and is_inside(number.task, path)
+        }
+
+    def end_failed_attempt(self, path: str, order: int) -> None:
+        """Note that an attempt of a sub-agent's action has failed; see ``CallReplay.end_failed_attempt``."""
+        self.calls.end_failed_attempt(path, order)
+        for number in [number for number in self.unawaited if is_inside(number.task, path)]:
+            # A call that was never awaited was not made.
+            self.unawaited.pop(number).close()
+
+    def lets_finish(self, number: Number) -> bool:
+        """Return True if a call that the code stops to await may finish, because the code has raised."""
+        return self.failing or any(is_inside(number.task, path) for path in self.failing_paths)
 
     # -- the end ----------------------------------------------------------------------
 
@@ -363,7 +469,7 @@ class Delivery:
 
     def _awaits_others(self) -> bool:
         """Return True if a task awaits something that is not an outcome, so it may continue without one."""
-        waiting_tasks = [task for task in self._all_tasks() if _awaits_foreign(task, self)]
+        waiting_tasks = [task for task in self._all_tasks() if awaits_foreign(task, self)]
         self.awaits.update(dict.fromkeys(map(self._describe, waiting_tasks)))
         return bool(waiting_tasks)
 
@@ -376,6 +482,10 @@ class Delivery:
         return (crc32(repr(self._seed).encode("utf-8", "surrogatepass")) + ordinal * _SPREAD) & _HASH_MASK
 
 
+def _place(item: tuple[Number, Outcome]) -> int:
+    return item[1].order
+
+
 def _ignore(number: Number, outcome: Outcome) -> None:
     """Ignore an outcome: the execution is over."""
 
@@ -384,69 +494,8 @@ _SPREAD = 0x9E3779B97F4A7C15
 _HASH_MASK = (1 << 61) - 1
 
 
-class ActionTask(asyncio.Task[Any]):
-    """A task that an action started.
-
-    Its hash follows from the order in which the execution created its tasks. So sets of tasks, such as those
-    of ``asyncio.wait`` and ``asyncio.TaskGroup``, have the same order in each execution.
-
-    Attributes:
-        delivery: The delivery of the execution.
-        path: The path of the task; see ``journal.calls``.
-        children: The number of tasks that it started.
-    """
-
-    def __init__(self, coroutine: Any, *, delivery: Delivery, parent: str, **options: Any) -> None:
-        self.delivery = delivery
-        self.children = 0
-        maker = _maker(delivery)
-        self.path = f"{parent}.{maker.children}" if parent else str(maker.children)
-        maker.children += 1
-        self._hash = delivery.hash_of(len(delivery.tasks))
-        delivery.tasks.append(self)
-        super().__init__(coroutine, **options)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-def _maker(delivery: Delivery) -> ActionTask | Delivery:
-    """Return the running task of the action, or its delivery: both count the tasks that they start."""
-    task = asyncio.current_task()
-    return task if isinstance(task, ActionTask) and task.delivery is delivery else delivery
-
-
 def outside() -> Context:
     """Return a copy of the running context that belongs to no action."""
     context = copy_context()
     context.run(current_delivery.set, None)
     return context
-
-
-# -- futures -------------------------------------------------------------------------
-
-
-class OwnFuture(asyncio.Future[Any]):
-    """A future that an outcome ends, or a task of the same action.
-
-    Attributes:
-        enders: Other futures that can end it, if those may be foreign.
-    """
-
-    enders: Collection[Any] = ()
-
-
-def is_foreign(future: Any, delivery: Delivery) -> bool:
-    """Return True if ``future`` may end by something that is not an outcome of the action."""
-    if isinstance(future, OwnFuture):
-        return any(is_foreign(ender, delivery) for ender in future.enders)
-    if isinstance(future, ActionTask):
-        return future.delivery is not delivery
-    if type(future).__name__ == "_GatheringFuture":
-        return any(is_foreign(child, delivery) for child in getattr(future, "_children", ()))
-    return True
-
-
-def _awaits_foreign(task: asyncio.Task[Any], delivery: Delivery) -> bool:
-    future = getattr(task, "_fut_waiter", None)
-    return future is not None and is_foreign(future, delivery)

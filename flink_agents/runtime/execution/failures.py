@@ -5,7 +5,6 @@ The effects of the failed attempt are rolled back first, so no policy sees half 
 
 from __future__ import annotations
 
-import time
 from typing import Any, NoReturn
 
 from flink_agents.api.common.logs import bounded_logger
@@ -196,7 +195,7 @@ class FailurePolicies:
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that measures attempts."""
-        return time.monotonic()
+        return self._shared.seconds()
 
     def _policy_of(self, action: BoundAction) -> OnError:
         return OnError(action.settings.on_error or self._on_error)

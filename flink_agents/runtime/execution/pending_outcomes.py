@@ -23,9 +23,13 @@ class PendingOutcome:
         stopped: True if that task was cancelled, because nothing waits for the outcome.
         not_before: Seconds since the start of the execution before which the outcome does not come.
         outlasts: True if the run can be suspended while the action waits for nothing else.
+        encloses: True if it is the end of code of the action, which waits for other outcomes meanwhile.
+        in_transit: True if such code is about to start, or has just ended.
     """
 
     outlasts = False
+    encloses = False
+    in_transit = False
 
     __slots__ = ("ended", "gone", "not_before", "number", "performing", "stopped")
 

@@ -71,12 +71,15 @@ class RetryState:
         since: Time of the first failure, by the clock that measures attempts.
         delay: Seconds to wait before the attempt.
         slot: Its slot among the executions in flight; None until it has one.
+        ran: Seconds for which attempts with timeouts had run when their run was suspended, by their names in
+            state; or None.
     """
 
     failed: tuple[FailedAttempt, ...] = ()
     since: float = 0.0
     delay: float = 0.0
     slot: Slot | None = None
+    ran: dict[str, float] | None = None
 
 
 def next_attempt(
@@ -107,26 +110,27 @@ def next_attempt(
     return RetryState((*failed, record(number, error, delay)), since, delay)
 
 
-def stored_attempts(state: RetryState | None) -> list[list[Any]]:
-    """Return the failed attempts in the form that state stores for a suspended run."""
-    if state is None or not state.failed:
+def stored_attempts(state: RetryState | None, now: float) -> list[list[Any]]:
+    """Return the failed attempts in the form that state stores for a run that is suspended ``now``."""
+    if state is None or not (state.failed or state.ran):
         return []
     failed = [
         [attempt.number, attempt.error_type, attempt.error_message, attempt.delay] for attempt in state.failed
     ]
-    return [[time.monotonic() - state.since], *failed]
+    return [[now - state.since if failed else 0.0, state.ran or {}], *failed]
 
 
-def resumed_attempt(stored: Sequence[Sequence[Any]]) -> RetryState:
-    """Return the attempt that resumes, from the form that :func:`stored_attempts` returned."""
+def resumed_attempt(stored: Sequence[Sequence[Any]], now: float) -> RetryState:
+    """Return the attempt that resumes ``now``, from the form that :func:`stored_attempts` returned."""
     if not stored:
         return RetryState()
-    (elapsed,), *failed = stored
+    (elapsed, *ran), *failed = stored
     attempts = tuple(
         FailedAttempt(number=number, error_type=kind, error_message=message, delay=delay)
         for number, kind, message, delay in failed
     )
-    return RetryState(attempts, time.monotonic() - elapsed)
+    since = now - elapsed if attempts else 0.0
+    return RetryState(attempts, since, ran=dict(ran[0]) if ran else None)
 
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:

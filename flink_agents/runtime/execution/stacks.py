@@ -194,7 +194,9 @@ def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
         return None, awaitable.get_coro()
     if isinstance(awaitable, Awaited):
         return None, awaitable.begun
-    if asyncio.isfuture(awaitable) or type(awaitable).__name__ not in _WRAPPERS:
+    if asyncio.isfuture(awaitable):
+        return None, getattr(awaitable, "inner", None)
+    if type(awaitable).__name__ not in _WRAPPERS:
         return None, None
     # These have no attribute for the object that they hold, but the garbage collector knows it.
     return None, next((referent for referent in gc.get_referents(awaitable) if _is_awaited(referent)), None)

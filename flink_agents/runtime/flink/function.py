@@ -1,7 +1,7 @@
 """``ActionExecutionOperator``: the agent as a PyFlink ``KeyedProcessFunction``.
 
 A thin adapter: it passes Flink's keyed state, timers and clock to the engine-free
-``AgentProcessor`` and yields the result. A failure is printed at once, with the
+``AgentProcessor`` and emits the result. A failure is printed at once, with the
 user's line first, and then raised to Flink.
 
 PyFlink calls ``close()`` at the regular end of a job only. After a failure, a cancel or a stop with a
@@ -40,10 +40,9 @@ from flink_agents.runtime.flink.shipping import module_renewal, module_uses
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.placeholders import plain_output
 from flink_agents.runtime.flink.values.restamp import Envelopes, untimed
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import NOTHING
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
@@ -152,7 +151,6 @@ class ActionExecutionOperator(KeyedProcessFunction):
             untimed_tags = [untimed(tag) for tag in ("", *side_types)]
             self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in untimed_tags}
         self._event_time = event_time
-        self._envelopes: Envelopes | None = None
         self._watermarks = watermarks
         self._store = store
         self._observers = observers
@@ -173,19 +171,17 @@ class ActionExecutionOperator(KeyedProcessFunction):
         module_renewal.operator_opens(task.job_id, task.job_name)
         agent = bind(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
-        fast: bool = self._config.get(AgentOptions.FAST_PATH)
-        try:
-            agent.check_worker(self._config)
-        except AgentsError as error:
-            _announce(error)
-            raise
         # All states are registered before the operator switches from key to key.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        access = self._access = OperatorAccess(self, runtime_context, self._tags, fast, name)
+        try:
+            agent.check_worker(self._config)
+            access = OperatorAccess(self, runtime_context, self._tags)
+        except AgentsError as error:
+            _announce(error)
+            raise
         state.journals = access.journals
         subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
-        self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
         self._metrics = _metrics_of(subtask.shared.telemetry, runtime_context, name)
         processor = subtask.processor
         self._attempt = SubtaskAttempt((task.job_id, name, task.subtask), processor.close)
@@ -196,11 +192,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
             _announce(error)
             raise
         self._processor = processor
-        if (heartbeat := subtask.heartbeat) is not None:
-            self._go_fast(processor, heartbeat, subtask.low)
-            timers = access.timers
-            assert timers is not None
-            self._open_end = OpenEnd(self._end, timers.current_watermark, lambda: heartbeat.rests)
+        heartbeat = subtask.heartbeat
+        self._go_fast(access, processor, heartbeat, subtask.low)
+        self._open_end = OpenEnd(self._end, access.timers.current_watermark, lambda: heartbeat.rests)
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
@@ -243,7 +237,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             state=state,
             clock=wall_clock_ms,
             keys=access.keys,
-            outlet=None if fast_path is None else lambda low: _leave(fast_path, low),
+            outlet=lambda low: _leave(fast_path, low),
             check_cancelled=flink_compat.cancellation_check(),
             make_pruner=lambda metrics: pruner_of(
                 self._config, task_configuration(context), task.job_id, metrics
@@ -252,12 +246,17 @@ class ActionExecutionOperator(KeyedProcessFunction):
             identity=None if run is None else run.identity,
         )
 
-    def _go_fast(self, processor: AgentProcessor, heartbeat: Heartbeat, low: LowWatermark | None) -> None:
-        """Route Flink's calls to ``processor`` by the fast path."""
-        fast_path = self._access.fast_path
-        collector = self._access.collector
-        timers = self._access.timers
-        assert fast_path is not None and collector is not None and timers is not None
+    def _go_fast(
+        self,
+        access: OperatorAccess,
+        processor: AgentProcessor,
+        heartbeat: Heartbeat,
+        low: LowWatermark | None,
+    ) -> None:
+        """Route Flink's calls to ``processor`` and ``heartbeat``."""
+        fast_path = access.fast_path
+        collector = access.collector
+        timers = access.timers
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
         fire = heartbeat.fire
         report = self._metrics.report_if_due
@@ -309,59 +308,13 @@ class ActionExecutionOperator(KeyedProcessFunction):
             self._metrics.report()
             self._attempt.end(wait=True)
 
-    # PyFlink's own annotations are missing or wrong from here on.
     def process_element(self, value: Any, ctx: Any) -> Any:
-        """Handle a record."""
-        assert self._processor is not None
-        if self._envelopes is not None and self._processor.is_crowded(ctx.get_current_key()):
-            return self._wait_for_room(value, ctx)
-        timestamp = ctx.timestamp()
-        if timestamp == NO_TIMESTAMP:
-            timestamp = None
-        try:
-            emission = self._processor.process(ctx.get_current_key(), value, timestamp, ctx.timer_service())
-        except AgentsError as error:
-            _announce(error)
-            raise
-        self._metrics.report_if_due()
-        return self._leaving(emission)
-
-    def _wait_for_room(self, value: Any, ctx: Any) -> Any:
-        """Handle a record once there is room; meanwhile, report this subtask's watermark downstream.
-
-        Outputs of a generator leave immediately.
-        """
-        assert self._processor is not None
-        while self._processor.is_crowded(ctx.get_current_key()):
-            self._processor.waits.wait_for_a_sign()
-            yield from self._leaving(NOTHING)
-        yield from self.process_element(value, ctx)
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        """Run the pending work of the timer's key."""
-        assert self._processor is not None
-        if timestamp >= START and self._access.collector is not None:
-            # Outputs get the time of Flink's event-time timer, which represents the end of the input.
-            self._access.collector.erase_timestamp()
-        try:
-            emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
-        except AgentsError as error:
-            _announce(error)
-            raise
-        self._metrics.report_if_due()
-        return self._leaving(emission)
-
-    def _leaving(self, emission: Emission) -> list[Any]:
-        if self._envelopes is not None:
-            emission = self._envelopes.of(emission)
-        outputs = [plain_output(value) for value in emission.outputs]
-        if emission.side_outputs:
-            return [*((self._tags[tag], value) for tag, value in emission.side_outputs), *outputs]
-        return outputs
+        """Required by PyFlink, and never called: ``_go_fast`` has replaced the call."""
+        raise NotImplementedError
 
 
 def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
-    """Return the function that emits on the fast path."""
+    """Return the function that emits."""
     if low is None:
         return fast_path.leave
     envelopes = Envelopes(low)

@@ -29,6 +29,7 @@ from flink_agents.plan.binding.resource_options import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
 from flink_agents.runtime.flink.fast.identities import name_operators
+from flink_agents.runtime.flink.fast.reflection import check_version
 from flink_agents.runtime.flink.following.console import is_terminal, new_log
 from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
@@ -79,8 +80,7 @@ class AppliedAgent:
         place: The user's line with ``apply``.
         typed: The user's line with the output type.
         level: Number of agents of the job that were applied before it.
-        may_stay_open: True if the end of its input may wait for its runs with checkpoints.
-        stays_open: True if it does.
+        stays_open: True if the end of its input waits for its runs with checkpoints.
         approvals_read: True if the stream of approval requests is used.
         resumable: The facts that a local job needs to resume it.
     """
@@ -100,7 +100,6 @@ class AppliedAgent:
     resumable: ResumableAgent | None = None
     typed: list[str] = field(default_factory=list[str])
     level: int = 0
-    may_stay_open: bool = True
     stays_open: bool = False
 
 
@@ -191,7 +190,6 @@ class Job:
     def register(self, applied: AppliedAgent) -> None:
         """Add an applied agent."""
         applied.level = self.level
-        applied.may_stay_open = bool(self.config.get(AgentOptions.FAST_PATH))
         self._applied[applied.name] = applied
         keep(self)
         self._announce_classes()
@@ -319,6 +317,7 @@ class Job:
             has_tables: True if tables run it, which add operators later.
         """
         check_may_run(job_name)
+        check_version()
         for applied in self._applied.values():
             check_runtime_mode(self.stream_env, applied.place)
         self._check_dead_letters()
@@ -338,10 +337,7 @@ class Job:
             self._attach_lists()
             self._keep_ends_open()
         name_operators(self.stream_env)
-        is_fast = self.config.get(AgentOptions.FAST_PATH)
-        forward_at_once(
-            self.stream_env, [applied_agent.stream for applied_agent in self._applied.values() if is_fast]
-        )
+        forward_at_once(self.stream_env, [applied_agent.stream for applied_agent in self._applied.values()])
         if not has_tables and (self._start is None or not self._start.skips):
             fit_to_state(
                 self.stream_env, {name: applied_agent.place for name, applied_agent in self._applied.items()}
@@ -452,7 +448,7 @@ class Job:
         if not checkpoints or not self._applied:
             return
         for name, applied in self._applied.items():
-            if applied.may_stay_open and not applied.stays_open:
+            if not applied.stays_open:
                 applied.stays_open = keep_open(self.stream_env, name, applied.level, applied.stream)
         waits = not all(applied_agent.stays_open for applied_agent in self._applied.values())
         flink = flink_compat.configuration_of(self.stream_env)

@@ -37,6 +37,9 @@ CANCELLED: dict[str, Any] = {"type": "", "message": "cancelled", "args": None}
 _OF_TASK = "\x00"
 """Separates the path of the execution from the task, in the ``step`` of a record."""
 
+_ATTEMPT = "!"
+"""Follows the path of an action of a sub-agent in the task of the numbers of its attempts."""
+
 
 class Number(NamedTuple):
     """The number of an outcome within its execution.
@@ -58,6 +61,38 @@ Outcome: TypeAlias = CallRecord | WaitRecord
 def step_name(step: str, task: str) -> str:
     """Return the ``step`` of the records of ``task`` in the execution ``step``."""
     return f"{step}{_OF_TASK}{task}" if task else step
+
+
+def sub_agent_path(task: str, call: int, place: int) -> str:
+    """Return the path of an action of a sub-agent: that of the task which executes it.
+
+    Args:
+        task: The task that calls the sub-agent.
+        call: The number of earlier calls of sub-agents from that task.
+        place: The number of actions of the sub-agent before it.
+    """
+    return f"{task}>{call}.{place}"
+
+
+def is_of_sub_agent(task: str) -> bool:
+    """Return True if a task belongs to a sub-agent."""
+    return ">" in task
+
+
+def action_path(task: str) -> str:
+    """Return the path of the action of a sub-agent that a task belongs to; empty for the job's agent."""
+    outer, is_inner, inner = task.rpartition(">")
+    return f"{outer}>{'.'.join(inner.split('.')[:2])}" if is_inner else ""
+
+
+def attempts_task(path: str) -> str:
+    """Return the task of the numbers of the attempts of an action of a sub-agent, from its path."""
+    return path + _ATTEMPT
+
+
+def is_inside(task: str, path: str) -> bool:
+    """Return True if a task is, or belongs to, the action of a sub-agent, or the action, with that path."""
+    return not path or task == path or task.startswith((path + ".", path + ">"))
 
 
 def task_of(name: str) -> tuple[str, str]:
@@ -201,12 +236,13 @@ class CallReplay:
     Attributes:
         ended: The place of the next outcome in the order.
         calls: The number of calls so far.
+        attempts: The paths of actions of sub-agents whose attempts have not ended; empty for most.
         unrecorded: Outcomes that were delivered and are not recorded yet, by number.
         unsure: Outcomes that may or may not be recorded, because their append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "calls", "ended", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_made", "_records", "attempts", "calls", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
@@ -218,6 +254,7 @@ class CallReplay:
         self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
         self.calls = 0
+        self.attempts: tuple[str, ...] = ()
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
         """Return the recorded outcomes in the order in which they are delivered."""
@@ -267,8 +304,47 @@ class CallReplay:
             if not may_be(call):
                 raise self.note_mismatch(Mismatch(number, call, identity))
         # A copy, because outcomes that come later do not belong to this call's history.
-        after = dict(self.unrecorded) if self.unrecorded else _NOTHING
+        after = self.seen_by(task) if self.unrecorded else _NOTHING
         return Call(number, identity, recorded, intent is not None, after)
+
+    def restart(self, path: str) -> None:
+        """Number the outcomes of an action of a sub-agent from the start: an attempt of it begins."""
+        self.end_attempt(path)
+        self.attempts = (*self.attempts, path)
+        for kind, task in self._made:
+            # Not the numbers of its own attempts, none of which is used twice.
+            if is_inside(task, path):
+                self._made[kind, task] = 0
+
+    def of_attempts(self, path: str, through: int) -> list[tuple[Number, Outcome]]:
+        """Return the outcomes that an attempt of a sub-agent's action repeats, up to a place in the order."""
+        return [
+            (number, outcome)
+            for number, outcome in self._records.in_order()
+            if outcome.order <= through and is_inside(number.task, path)
+        ]
+
+    def end_attempt(self, path: str) -> None:
+        """Note that an attempt of an action of a sub-agent has ended, and that the calling task knows."""
+        self.attempts = tuple(running for running in self.attempts if not is_inside(running, path))
+
+    def end_failed_attempt(self, path: str, order: int) -> None:
+        """Note that an attempt of an action of a sub-agent has failed.
+
+        As after an attempt of any other action, failures that are not recorded are forgotten, so that the
+        next attempt makes these calls again. A replay does not execute it, so it reads none of its records.
+
+        Args:
+            path: The path of the action.
+            order: The place of the end of the attempt in the order.
+        """
+        self.end_attempt(path)
+        for number in [number for number in self.unrecorded if is_inside(number.task, path)]:
+            del self.unrecorded[number]
+        for number, outcome in self._records.outcomes.items():
+            if outcome.order < order and is_inside(number.task, path):
+                task = number.kind, number.task
+                self._made[task] = max(self._made.get(task, 0), number.nth + 1)
 
     def end(self) -> int:
         """Return the place in the order for an outcome that has just ended."""
@@ -278,6 +354,19 @@ class CallReplay:
     def seen(self, number: Number, outcome: Outcome) -> None:
         """Note that the action has seen an outcome that is not recorded."""
         self.unrecorded[number] = outcome
+
+    def seen_by(self, task: str) -> dict[Number, Outcome]:
+        """Return the unrecorded outcomes that a task can have seen.
+
+        Others see nothing of an attempt in a sub-agent before its end. Its failures must not be recorded with
+        their calls: if it fails, the next attempt makes these calls again.
+        """
+        if not self.attempts:
+            return dict(self.unrecorded)
+        return {number: outcome for number, outcome in self.unrecorded.items() if self._is_seen(number, task)}
+
+    def _is_seen(self, number: Number, task: str) -> bool:
+        return all(is_inside(task, path) for path in self.attempts if is_inside(number.task, path))
 
     def still_unrecorded(self, after: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
         """Return the outcomes of ``after`` that are still not recorded."""

@@ -35,6 +35,9 @@ END = "end of input"
 DEADLINE = "deadline"
 """The ends of a durable wait: by a signal, by its own time, with the input, or by the deadline of its run."""
 
+FAILED = "failed"
+"""The end of an attempt of an action of a sub-agent that raised. Its error is the value of the record."""
+
 
 def input_digest(packed: bytes) -> bytes:
     """Return the digest of an input: of its value, or of its bytes if it is nested too deeply."""
@@ -168,10 +171,10 @@ class WaitRecord(NamedTuple):
         order: The number of outcomes of the execution before it.
         elapsed: Microseconds from the start of the execution to the end of the wait, by the execution's
             clock.
-        end: The end of a durable wait: ``signal``, ``timeout``, ``end of input`` or ``deadline``; None for
-            others.
+        end: The end of a durable wait: ``signal``, ``timeout``, ``end of input`` or ``deadline``; ``failed``
+            for an attempt in a sub-agent that raised; None for others.
         identity: The identity of the signal.
-        value: The value of the signal, encoded.
+        value: The value of the signal, or the error of the attempt, encoded.
         name: The name of the signal.
         wait: The wait that the signal names, or None.
     """

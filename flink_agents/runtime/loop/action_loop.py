@@ -17,7 +17,8 @@ from typing import Any
 
 from flink_agents.api.common.current import OWN_LOCKS
 from flink_agents.runtime.execution import call_scope
-from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFuture, current_delivery
+from flink_agents.runtime.execution.action_tasks import ActionTask, OwnFuture
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
@@ -62,7 +63,14 @@ class _ActionHandle(asyncio.Handle):
 
 
 class ActionLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop that counts the handles of each execution of an action."""
+    """An asyncio loop that counts the handles of each execution of an action.
+
+    Attributes:
+        moves_wall_clock: True if the wall clock moves with the time of the loop, as in tests; else it may be
+            set at any time.
+    """
+
+    moves_wall_clock = False
 
     # typeshed gives the parameters of these methods types that no override can repeat.
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
@@ -108,6 +116,10 @@ class ActionLoop(asyncio.SelectorEventLoop):
         """Return the time of the loop. For code of an action, it changes only with an outcome."""
         delivery = current_delivery.get()
         return super().time() if delivery is None or delivery.closed else delivery.time()
+
+    def own_time(self) -> float:
+        """Return the time of the loop, whatever code asks for it."""
+        return super().time()
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         """Set a timer. If an action sets it, its end is an outcome."""

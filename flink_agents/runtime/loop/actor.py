@@ -62,8 +62,6 @@ class KeyActor:
         ahead: The number of inputs that ``pending`` lacked at first, because they were committed before older
             ones.
         gone: The number of these that were found to be missing.
-        timer: Time of the timer that will wake the actor, or None.
-        far: True if that is the time at which its inputs have waited for too long.
         noted: The last run that the pruner knows as committed.
         unpruned: The number of runs with records that were committed since then.
         resumed: Number of the input of a suspended run that resumes, or None.
@@ -73,7 +71,6 @@ class KeyActor:
     __slots__ = (
         "ahead",
         "committed",
-        "far",
         "gone",
         "head",
         "key_text",
@@ -83,7 +80,6 @@ class KeyActor:
         "resumed",
         "runs",
         "submitted",
-        "timer",
         "unpruned",
         "woken",
     )
@@ -98,8 +94,6 @@ class KeyActor:
         self.loaded = head.first_pending
         self.ahead = head.ahead
         self.submitted = self.committed = self.gone = 0
-        self.timer: int | None = None
-        self.far = False
         self.unpruned = 0
         self.noted = head.committed_through
         self.resumed: int | None = None

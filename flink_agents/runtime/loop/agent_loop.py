@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from flink_agents.api.agents.observers import Phase
@@ -29,6 +30,7 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
+from flink_agents.runtime.execution.sub_agents.executor import MakeStrategy
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns, cancelled_itself
@@ -36,6 +38,7 @@ from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_s
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
+from flink_agents.runtime.loop.sub_agent_attempts import SubAgentAttempts
 from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -59,8 +62,7 @@ class AgentLoop:
         shared: The agent's shared objects.
         steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
-        to_look_at: Receives the runs of keys with news for Flink's task thread; None if that thread checks
-            all keys.
+        to_look_at: Receives the runs of keys with news for Flink's task thread.
 
     Attributes:
         failure: The error that ends the attempt, or None.
@@ -68,7 +70,6 @@ class AgentLoop:
         progress: Grows with each run that ends, and with other news for Flink's task thread.
         replays: Chooses the next run if runs were recorded.
         expected: The duration of a run here, in seconds: a moving average.
-        deviation: The deviation from that, in seconds: a moving average.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class AgentLoop:
         shared: RunEnvironment,
         steps: StepExecutor,
         clock: Callable[[], int],
-        to_look_at: deque[KeyRuns] | None = None,
+        to_look_at: deque[KeyRuns],
     ) -> None:
         self._shared = shared
         self._to_look_at = to_look_at
@@ -93,16 +94,16 @@ class AgentLoop:
         self.ended = self.progress = 0
         self.failure: BaseException | None = None
         self.expected = 0.0
-        self.deviation = 0.0
         _collect_garbage_less_often()
         # If nothing can be recorded, outcomes need no order.
         ordered = shared.journals is not None or shared.settings.may_wait
-        self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
+        make_loop = shared.make_loop or (lambda _: ActionLoop() if ordered else asyncio.new_event_loop())
+        self._loop = make_loop(self)
         self._threads = LoopThreads(shared.settings.pool_size)
         self._loop.set_default_executor(self._threads)
-        self._bridge = Bridge(self._loop)
+        self._bridge = Bridge(self._loop, shared.seconds)
         self._durable = self._durable_calls() if ordered else None
-        shared.services.sub_agents = SubAgents(shared, self._loop)
+        shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy())
         slots = Slots(shared.settings.max_in_flight)
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
@@ -110,6 +111,10 @@ class AgentLoop:
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
+
+    def _sub_agent_strategy(self) -> MakeStrategy:
+        of_job = {"pool": self._pool, "durable": self._durable, "is_over": self._is_over}
+        return partial(SubAgentAttempts, **of_job)
 
     def _durable_calls(self) -> DurableCalls:
         shared = self._shared
@@ -217,6 +222,10 @@ class AgentLoop:
     def describe_runs(self) -> str:
         """Return action, key and stack of the runs in flight, as text."""
         return "\n".join(self._watch.describe_runs())
+
+    def place_of_run(self) -> str | None:
+        """Return your line at which the first run in flight waits, or None."""
+        return self._watch.place_of_run()
 
     def close(self, wait: bool = True) -> None:
         """Cancel everything that runs. No step starts any longer.
@@ -433,13 +442,11 @@ class AgentLoop:
             state.executing = False
 
     def _ended(self, runs: KeyRuns, took: float) -> None:
-        """Count a run that has ended, and update the moving averages."""
+        """Count a run that has ended, and update the moving average."""
         if took >= self._watch.stuck_after:
             self._watch.ended(runs, took)
-        off = took - self.expected
         if self.ended:
-            self.expected += off * 0.1
-            self.deviation += (abs(off) - self.deviation) * 0.1
+            self.expected += (took - self.expected) * 0.1
         else:
             self.expected = took
         self.ended += 1
@@ -456,7 +463,7 @@ class AgentLoop:
         self._notify()
 
     def _notify(self, runs: KeyRuns | None = None) -> None:
-        if runs is not None and self._to_look_at is not None:
+        if runs is not None:
             self._to_look_at.append(runs)
         self.progress += 1
         # After the counter, which a waiting thread checks.

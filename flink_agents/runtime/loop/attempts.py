@@ -21,6 +21,7 @@ from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, with
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.durable.values import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.action_tasks import TimedCode
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
@@ -74,6 +75,9 @@ class Attempts:
         durable: Makes durable calls; None if there is no store.
         is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
     """
+
+    _notifies = True
+    """True if observers learn of the ends of attempts."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Attempts:
             ContextMisuseError: The code swallowed it again and again.
         """
         if step.retry_state is None:
-            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()))
+            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
         failure: BaseException | None = None
         try:
             await self._perform(step)
@@ -192,7 +196,7 @@ class Attempts:
                 await going_on
             if step.calls is not None and step.suspended is None:
                 await durable.end(step)
-        if step.suspended is None:
+        if self._notifies and step.suspended is None:
             # An end that is not in the journal is none: after a crash, the action ends again.
             notify_ended(self._observers, step, seconds)
 
@@ -246,8 +250,21 @@ class Attempts:
         timeout = step.action.settings.timeout
         if timeout is None:
             return self._wait(step)
-        remaining_seconds = max(0.0, started + timeout - clock())
+        remaining_seconds = max(0.0, started + timeout - clock() - self._ran_before(step))
         return within(Deadline.of(step.action), self._wait(step), remaining_seconds)
+
+    def _ran_before(self, step: ActionRun) -> float:
+        """Return the seconds for which an attempt that resumes has run before its run was suspended."""
+        ran = step.retry_state.ran if step.retry_state is not None else None
+        return 0.0 if ran is None else ran.get("", 0.0)
+
+    def _limit_time(self, step: ActionRun, path: str, name: str) -> None:
+        """Let durable waits of an attempt not count towards its timeout, if it has one."""
+        delivery = step.delivery
+        wait = thread_wait.get()
+        if step.action.settings.timeout is not None and delivery is not None and wait is not None:
+            timed = TimedCode(path, name, wait, self._ran_before(step))
+            delivery.deadlines = (*delivery.deadlines, timed)
 
     async def _wait(self, step: ActionRun) -> None:
         variables = step.variables
@@ -261,6 +278,7 @@ class Attempts:
         step.task = asyncio.current_task()
         if self._durable is not None:
             variables.run(self._durable.enter, step)
+            self._limit_time(step, "", "")
         try:
             await in_context(variables, self._steps.wait(step))
         except BaseException as error:

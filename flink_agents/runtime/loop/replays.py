@@ -225,11 +225,6 @@ class Replays:
 
     # -- for any thread ---------------------------------------------------------------
 
-    def rest(self, runs: KeyRuns) -> float | None:
-        """Return the seconds for which inputs of a key may still wait for another one; None if none waits."""
-        since = runs.held
-        return None if since is None else max(0.0, since + self._seconds - clock())
-
     def end_of_input(self) -> None:
         """Stop all waits for inputs."""
         self.no_more_input = True

@@ -101,6 +101,7 @@ class RunSuspender:
             self.settle(run, waiting.suspension, waits)
         # Before the stored form is built, which contains all records.
         journal.keep_reads()
+        failed = stored_attempts(step.retry_state, self._shared.seconds())
         release = runs.release
         part = None if release is None else await release.end_part(run, waiting)
         suspension = Suspension(
@@ -114,7 +115,7 @@ class RunSuspender:
             journal.has_records,
             waits,
             run.waits.left(),
-            {step.path: failed} if (failed := stored_attempts(step.retry_state)) else {},
+            {step.path: failed} if failed else {},
             self._shared.submission,
             last_deadline=run.waits.last_deadline,
         )

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -30,8 +30,10 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import end_blocking_code, end_waiting_code
 from flink_agents.runtime.loop.actor import KeyRuns
+from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 
 _log = bounded_logger("flink_agents.watch")
@@ -128,7 +130,7 @@ class Watchdog:
     def wake(self) -> None:
         """Wake the thread, because there is something to watch."""
         if not self._busy.is_set():
-            self._used = self._loop.time()
+            self._used = clock()
             self._busy.set()
 
     def ended(self, runs: KeyRuns, seconds: float) -> None:
@@ -144,7 +146,7 @@ class Watchdog:
             # Before the open callback is cleared: the other thread reads both.
             self._answered = time.monotonic() - self._asked
             self._asked = None
-        now = self._loop.time()
+        now = clock()
         if self._runs:
             self._used = now
             if now >= self._next_look:
@@ -161,11 +163,14 @@ class Watchdog:
             state = runs.state
             if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
                 continue
-            if state.started > now - self.stuck_after or self._reported.get(runs) is state:
+            if state.started > now - self.stuck_after:
                 continue
             step = state.action_run
             if step is not None and step.suspended is not None:
-                end_waiting_code(step, Stack.of(step.task or task).frames)
+                # Its code may clean up for as long as a run may take.
+                end_waiting_code(step, Stack.of(step.task or task).frames, LOOKS)
+            if self._reported.get(runs) is state:
+                continue
             # Once per run: the key of the table is the run's state.
             self._reported[runs] = state
             self._stuck.inc()
@@ -184,14 +189,18 @@ class Watchdog:
 
     def describe_runs(self) -> list[str]:
         """Return activity and stack of each run in flight, for the first of many. For any thread."""
-        now = self._loop.time()
-        texts = list[str]()
+        return [_REPORT % fields for fields in self._fields_of_runs()]
+
+    def place_of_run(self) -> str | None:
+        """Return your line at which the first run in flight waits, or None. For any thread."""
+        return next((where for where, *_ in self._fields_of_runs()), None)
+
+    def _fields_of_runs(self) -> Iterator[tuple[Any, ...]]:
+        now = clock()
         for task, runs in list(self._runs.items())[:MAX_TASKS]:
             state = runs.state
             if state is not None and state.action_run is not None:
-                fields = self._report_fields(task, state, state.action_run, now - state.started)
-                texts.append(_REPORT % fields)
-        return texts
+                yield self._report_fields(task, state, state.action_run, now - state.started)
 
     def _report(self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float) -> None:
         self._note(logging.WARNING, _REPORT, *self._report_fields(task, state, step, seconds))
@@ -293,9 +302,9 @@ class Watchdog:
         stack = Stack(frames[::-1])
         task = asyncio.current_task(self._loop)
         step = _step_of(handle, self._current) or self._step_of_run(task)
-        if alone and step is not None and step.suspended is not None:
+        if alone and step is not None and (root := root_of(step)).suspended is not None:
             # Its code swallows the suspension of its run.
-            end_blocking_code(step, self._loop_thread)
+            end_blocking_code(root, self._loop_thread)
         if episode.reported:
             return
         episode.reported = True

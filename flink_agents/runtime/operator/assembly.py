@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections import deque
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +62,6 @@ from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.service import RequestService
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
 from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
-from flink_agents.runtime.operator.schedules.key_timers import KeyTimers
 from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
@@ -151,14 +150,16 @@ class OperatorHost:
         parallelism: Number of subtasks.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
-        keys: The keys of the subtask; None if the host cannot list them.
+        keys: The keys of the subtask.
         outlet: Creates the function that emits the outputs of a heartbeat, given the low watermark, or None
-            if outputs need no timestamps. It needs ``keys``. If it is None, each key has a timer.
+            if outputs need no timestamps.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         make_pruner: Creates the object that removes records no checkpoint needs, or None.
         on_call: Called with each durable call and its ``ActionRun``; for debugging, or None.
         around_durable: Wraps the object that makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
+        seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
+        make_loop: Creates the event loop of an ``AgentLoop``, for tests; None for the usual one.
         attempt: Number of the task attempt, from 0.
         identity: The base of all ids. Default: the option ``job-identifier``, else ``job_id``.
         submission: Identifies the submission of the job. Default: ``job_id``.
@@ -169,13 +170,15 @@ class OperatorHost:
     parallelism: int
     state: KeyedState
     clock: Callable[[], int]
-    keys: Keys | None
-    outlet: Callable[[LowWatermark | None], Outlet] | None
+    keys: Keys
+    outlet: Callable[[LowWatermark | None], Outlet]
     check_cancelled: Callable[[], None] = lambda: None
     make_pruner: Callable[[RunMetrics], Pruner | None] = lambda metrics: None
     on_call: Callable[[Any, Call], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    seconds: Callable[[], float] = time.monotonic
+    make_loop: Callable[[Any], asyncio.AbstractEventLoop] | None = None
     attempt: int = 0
     identity: str | None = None
     submission: str | None = None
@@ -189,13 +192,13 @@ class Subtask:
         shared: The agent's shared objects.
         low: The low watermark; None if outputs need no timestamps.
         processor: Handles inputs and timers.
-        heartbeat: The timer for all keys; None if each key has its own.
+        heartbeat: The timer for all keys.
     """
 
     shared: RunEnvironment
     low: LowWatermark | None
     processor: AgentProcessor
-    heartbeat: Heartbeat | None
+    heartbeat: Heartbeat
 
 
 def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
@@ -226,6 +229,8 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
         host.clock,
         host.pause,
         _submission(host, agent.plan),
+        host.seconds,
+        host.make_loop,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
@@ -265,11 +270,7 @@ def _journals(
 def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
-    """Return the operator.
-
-    It has one timer for all keys if the host can switch keys, else one for each key.
-    """
-    one_timer = host.outlet is not None and host.keys is not None
+    """Return the operator."""
     hooks = Hooks()
     forgetting = None
     if shared.settings.idle_key_ttl is not None:
@@ -283,18 +284,13 @@ def _operator(
         hooks,
         Head if forgetting is None else forgetting.new_head,
         math.inf if low is None else low.alive_seconds,
-        deque() if one_timer else None,
     )
-    services = key_services(host, shared, job_id, low, forgetting, one_timer)
+    services = key_services(host, shared, job_id, low, forgetting)
     hooks.resolve(services, KeyService)
     for service in services:
         service.attach(operator)
     if shared.settings.may_wait and not shared.settings.interleaves:
         operator.heads.on_released = partial(_interleave, operator, services, shared, host, low)
-    if not one_timer:
-        operator.attach(KeyTimers(operator, host.clock, host.keys, end))
-        return Subtask(shared, low, operator, None)
-    assert host.outlet is not None and host.keys is not None
     heartbeat = Heartbeat(operator, host.clock, host.keys, host.outlet(low), end)
     operator.attach(heartbeat)
     return Subtask(shared, low, operator, heartbeat)
@@ -320,7 +316,6 @@ def key_services(
     job_id: str,
     low: LowWatermark | None,
     forgetting: IdleKeyExpiry | None,
-    one_timer: bool,
 ) -> list[KeyService]:
     """Return the services that the plan and the options use, in the order that this module states.
 
@@ -330,7 +325,6 @@ def key_services(
         job_id: Identity of the job.
         low: The low watermark; None if outputs need no timestamps.
         forgetting: Removes the heads of idle keys; None if they stay.
-        one_timer: True if one timer serves all keys.
     """
     state = host.state
     clock = host.clock
@@ -339,7 +333,7 @@ def key_services(
     if low is not None:
         services.append(EventTimeService(shared, state, low))
     work = PendingWork(shared, state)
-    if work.needed and keys is not None:
+    if work.needed:
         services.append(work)
     suspension = SuspensionService(shared, state, clock) if shared.settings.may_wait else None
     requests = RequestService(shared, state, clock, suspension)
@@ -348,12 +342,12 @@ def key_services(
         services.append(suspension)
     if shared.settings.interleaves:
         add_interleaving(services, shared, host, low)
-    services.append(Delays(shared, state, clock, low, keys if one_timer else None))
+    services.append(Delays(shared, state, clock, low, keys))
     if (journals := shared.journals) is not None:
         services.append(LateReplays(shared, clock))
     if forgetting is not None:
         services.append(forgetting)
-    if one_timer and keys is not None and journals is not None and journals.pruner is not None:
+    if journals is not None and journals.pruner is not None:
         unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
         services.append(PruningService(unpruned))
     return services

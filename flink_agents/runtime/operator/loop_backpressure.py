@@ -37,8 +37,7 @@ class LoopBackpressure:
         feeder: Knows if the loop has enough work.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the runs of keys with news for Flink's task thread; None if that thread checks
-            all keys.
+        to_look_at: Receives the runs of keys with news for Flink's task thread.
 
     Attributes:
         running_loop: The agent loop; None before the first run that needs it.
@@ -52,7 +51,7 @@ class LoopBackpressure:
         feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
         most_seconds: float,
-        to_look_at: deque[KeyRuns] | None,
+        to_look_at: deque[KeyRuns],
     ) -> None:
         self._shared = shared
         self._steps = steps

@@ -50,13 +50,6 @@ PROGRESS_MS = 20
 HELD_MS = 50
 """The interval of checks while an input holds the low watermark."""
 
-RESTORED_MS = 5000
-"""The time after a start within which a timer of each restored key has fired.
-
-If the host cannot list the keys of a checkpoint, each key with inputs has a timer in processing time. It is
-at most ``key_timers.MAX_DELAY_OF_MANY_MS`` ahead of the clock of the attempt before.
-"""
-
 
 @dataclass(slots=True)
 class _Waiting:
@@ -113,9 +106,8 @@ class LowWatermark:
         self._keys: dict[str, _Waiting] = {}
         self._holding = 0
         self._heap: list[tuple[int, int, str]] = []
-        # The keys of the restored checkpoint that are not known yet; None if the host cannot list them.
-        self._restored: set[str] | None = None
-        self._known_at: int | None = None
+        # The keys of the restored checkpoint whose inputs are not known yet.
+        self._restored: set[str] = set()
         # The times at which watermarks of the input were seen, and the last one whose max_hold has passed.
         self._seen: deque[tuple[int, int]] = deque()
         self._watermark = self._expired = NO_TIMESTAMP
@@ -163,8 +155,7 @@ class LowWatermark:
         """Note numbers and timestamps of all inputs of a restored key."""
         for number, timestamp in inputs:
             self.stored(key_text, number, timestamp)
-        if self._restored:
-            self._restored.discard(key_text)
+        self._restored.discard(key_text)
 
     def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
         """Note that an input waits for its run. A late input holds nothing."""
@@ -305,7 +296,8 @@ class LowWatermark:
         self._at = None
         self._looked = now
         self._note(watermark, now)
-        if self._knows_inputs(now):
+        # Before, an unknown input of the restored checkpoint may hold it.
+        if not self._restored:
             low = self._lowest(watermark, is_held_back)
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
@@ -319,14 +311,6 @@ class LowWatermark:
         if self._at is None or at < self._at:
             self._at = at
             timers.register_processing_time_timer(at)
-
-    def _knows_inputs(self, now: int) -> bool:
-        """Return True if all inputs of a restored checkpoint are known."""
-        if self._restored is not None:
-            return not self._restored
-        if self._known_at is None:
-            self._known_at = now + RESTORED_MS
-        return now >= self._known_at
 
     def _note(self, watermark: int, now: int) -> None:
         if watermark > self._watermark:

@@ -6,16 +6,16 @@ If the whole run of an input can execute on the calling thread, and nothing of i
 and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
-This module handles inputs and actors. ``operator.commit`` commits runs, and a schedule decides when Flink's
-task thread checks an actor. The operator knows no feature by name: features attach to its hooks, see
-``assembly``.
+This module handles inputs and actors. ``operator.commit`` commits runs, and ``schedules.heartbeat`` decides
+when Flink's task thread checks an actor. The operator knows no feature by name: features attach to its hooks,
+see ``assembly``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -31,11 +31,29 @@ from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
 from flink_agents.runtime.operator.schedules.end_times import START
-from flink_agents.runtime.operator.schedules.schedule import Schedule
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
+
+
+class Schedule(Protocol):
+    """The part of ``Heartbeat`` that the operator and its services use. The key is current."""
+
+    def open(self, timers: Timers | None) -> None:
+        """Find the restored keys that have work; there are timers only if there is restored state."""
+
+    def added(self, actor: KeyActor, timers: Timers) -> None:
+        """Schedule the first check of a new actor."""
+
+    def fed(self, actor: KeyActor, timers: Timers) -> None:
+        """Schedule the next check of an actor that has one more input."""
+
+    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+        """Stop checking an actor whose key has no waiting inputs."""
+
+    def see_the_end(self, timers: Timers) -> None:
+        """Register a timer at the end of a bounded input."""
 
 
 class InputRejected(Exception):
@@ -62,8 +80,6 @@ class AgentProcessor:
         hooks: The hooks of key services; resolved before the first input.
         new_head: Creates the head of a key that has none.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the runs of keys with news for Flink's task thread; None if the schedule checks
-            all keys.
 
     Attributes:
         actors: The keys with uncommitted work, each with its actor.
@@ -73,12 +89,10 @@ class AgentProcessor:
         feeder: Hands inputs from state to actors.
         waits: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
-        on_timer: Called for each timer of the current key, with its time and the timers of the key.
-        to_look_at: The runs of keys with news for Flink's task thread; None if the schedule checks all keys.
+        to_look_at: The runs of keys with news for Flink's task thread.
     """
 
     schedule: Schedule
-    on_timer: Callable[[str, int, Timers], Emission]
 
     def __init__(
         self,
@@ -90,7 +104,6 @@ class AgentProcessor:
         hooks: Hooks,
         new_head: Callable[[str], Head],
         most_seconds: float,
-        to_look_at: deque[KeyRuns] | None,
     ) -> None:
         self._shared = shared
         self._state = state
@@ -105,9 +118,9 @@ class AgentProcessor:
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, hooks)
         self.feeder = InputDispatcher(shared, state)
-        self.to_look_at = to_look_at
+        self.to_look_at: deque[KeyRuns] = deque()
         self.waits = LoopBackpressure(
-            shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, to_look_at
+            shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
         )
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, hooks)
@@ -116,7 +129,6 @@ class AgentProcessor:
     def attach(self, schedule: Schedule) -> None:
         """Set the schedule. Called before the operator opens."""
         self.schedule = schedule
-        self.on_timer = schedule.on_timer
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""

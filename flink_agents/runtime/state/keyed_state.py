@@ -72,10 +72,6 @@ class Timers(Protocol):
         """Call the operator when the watermark reaches that time."""
         ...
 
-    def delete_event_time_timer(self, timestamp: int, /) -> None:
-        """Cancel such a timer."""
-        ...
-
 
 class Keys(Protocol):
     """The keys of a subtask. State and timers always belong to the current key."""

@@ -20,12 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
+from flink_agents.api.common.current import current_action_run
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside
 from flink_agents.runtime.durable.values import identity
 from flink_agents.runtime.execution.environment.loop_services import Durable
-from flink_agents.runtime.journal.calls import task_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun
+from flink_agents.runtime.journal.calls import action_path, step_name, task_of
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 
@@ -42,10 +44,10 @@ SHORT_SECONDS = 0.002
 """A function that took less time answers at once."""
 
 MadeCall = tuple[str, int, str, str, bytes]
-"""Identifies a call: key, number of the run, execution of an action, function, digest of the arguments."""
+"""Identifies a call: key, number of the run, action, function, digest of the arguments."""
 
 Execution = tuple[int, int]
-"""One execution of an action: sequence number of the run, and the number of the attempt."""
+"""One attempt of an action, also of a sub-agent's: sequence number of the run, and the attempt's identity."""
 
 
 @dataclass
@@ -53,12 +55,14 @@ class RecordedAnswer:
     """The result or the error of a function.
 
     Attributes:
+        attempt: The recorded attempt of a sub-agent's action that made the call, or "".
         order: Number of functions that had ended before it.
         seconds: Its duration.
         value: Its result.
         error: Its error, or None.
     """
 
+    attempt: str
     order: int
     seconds: float
     value: Any = None
@@ -87,7 +91,7 @@ class AnswerLog:
         self._codec = codec
         self._lock = threading.Lock()
         self._answers: dict[tuple[MadeCall, int], list[RecordedAnswer]] = {}
-        self._given: Counter[tuple[MadeCall, int]] = Counter()
+        self._given: Counter[tuple[MadeCall, int, str]] = Counter()
         self._over: set[int] = set()
         self._made: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
         self._executed: defaultdict[MadeCall, defaultdict[Execution, set[int]]] = _sets()
@@ -123,12 +127,13 @@ class AnswerLog:
         """End the recording.
 
         Args:
-            timed: True if a time-out may have influenced the result.
+            timed: True if a timeout of the job's agent may have influenced the result.
         """
         deliveries = [step.delivery for step in self._steps]
-        self.timed = (
-            self.timed or timed or any(delivery.fired for delivery in deliveries if delivery is not None)
-        )
+        fired = any(delivery.fired for delivery in deliveries if delivery is not None)
+        # The plan of the job does not show the actions of sub-agents.
+        limited = any(step.action.settings.timeout is not None for step in self._steps)
+        self.timed = self.timed or timed or fired or limited
         self._most_made = {call_key: _in_all_runs(counts) for call_key, counts in self._made.items()}
 
     @property
@@ -164,9 +169,9 @@ class AnswerLog:
                     return Counter()
                 if record.kind is RecordKind.CALL:
                     call = CallRecord.unpack(self._codec, record.data).call
-                    # Executions of actions make calls, in any of their tasks.
-                    step, _ = task_of(record.step)
-                    step_key = (journal.key, self._number(record.seq), step)
+                    # Actions make calls, in any of their tasks.
+                    step, task = task_of(record.step)
+                    step_key = (journal.key, self._number(record.seq), step_name(step, action_path(task)))
                     stored[(*step_key, call.function, call.arguments)] += 1
         return stored
 
@@ -194,19 +199,24 @@ class AnswerLog:
         except AgentsError:
             return what  # The runtime rejects it.
         run = step.run
+        attempt: Any = current_action_run.get() or step
+        end = attempt.run.attempt_end if isinstance(attempt.run, SubAgentRun) else None
         call_key = (
             run.key_text,
             self._number(run.sequence_number),
-            step.path,
+            step_name(step.path, "" if end is None else end.path),
             called.function,
             called.arguments,
         )
-        execution = (step.run.sequence_number, id(step))
+        # A recorded attempt is the same one in each execution; a replay may skip it if it failed.
+        attempt_name = "" if end is None else end.attempt
+        execution = (run.sequence_number, id(attempt))
         with self._lock:
-            self._steps.append(step)  # As long as it exists, no other object has its id.
+            # As long as they exist, no other objects have their ids.
+            self._steps += [step] if attempt is step else [step, attempt]
             number = self._made[call_key][execution]
             self._made[call_key][execution] += 1
-        call = _Call(self, call_key, number, execution)
+        call = _Call(self, call_key, number, attempt_name, execution)
         function: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
         return replace(what, function=function, name=what.identity)
 
@@ -217,15 +227,18 @@ class AnswerLog:
             if not self.repeats:
                 return None
             answers = self._answers.get((call.asked, call.number), [])
-            answer_index = self._given[call.asked, call.number]
-            self._given[call.asked, call.number] += 1
+            former_answers = sum(_attempts(answer.attempt) < _attempts(call.attempt) for answer in answers)
+            answer_index = former_answers + self._given[call.asked, call.number, call.attempt]
+            self._given[call.asked, call.number, call.attempt] += 1
+            # A replay may skip the attempts that got them.
+            self._over.update(answer.order for answer in answers[:answer_index])
             return answers[min(answer_index, len(answers) - 1)] if answers else None
 
     def ended(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
         """Record the answer of a function."""
         with self._lock:
             if not self.repeats:
-                answer = RecordedAnswer(self._orders, seconds, _copied(value), error)
+                answer = RecordedAnswer(call.attempt, self._orders, seconds, _copied(value), error)
                 self._answers.setdefault((call.asked, call.number), []).append(answer)
                 self._orders += 1
 
@@ -267,11 +280,12 @@ class AnswerLog:
 
 @dataclass(frozen=True)
 class _Call:
-    """One durable call: its identity, its number among equal calls, and the execution that makes it."""
+    """One durable call: its identity, its number among equal calls, and the attempt that makes it."""
 
     outside: AnswerLog
     asked: MadeCall
     number: int
+    attempt: str
     execution: Execution
 
     def awaited(self, what: DurableCallable) -> Callable[..., Awaitable[Any]]:
@@ -357,6 +371,11 @@ class OutsideCalls:
 
 def _sets() -> defaultdict[MadeCall, defaultdict[Execution, set[int]]]:
     return defaultdict(lambda: defaultdict(set))
+
+
+def _attempts(name: str) -> list[int]:
+    """Return the numbers of an attempt and of those that enclose it, the outermost first."""
+    return [int(number) for number in name.split(".")] if name else []
 
 
 def _in_all_runs(counts: Mapping[Execution, int]) -> int:

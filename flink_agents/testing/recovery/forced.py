@@ -1,8 +1,8 @@
 """``FLINK_AGENTS_TEST_MODE``: harder conditions for every harness of a process.
 
-The variable holds words, separated by commas: ``replay``, ``restart``, ``crash`` and ``timers``. They are
-defaults for the arguments ``forced_replay``, ``forced_restart``, ``crash`` and ``heartbeat`` (False) of
-``OperatorHarness``; a test's own arguments take precedence.
+The variable holds words, separated by commas: ``replay``, ``restart`` and ``crash``. They are defaults for
+the arguments ``forced_replay``, ``forced_restart`` and ``crash`` of ``OperatorHarness``; a test's own
+arguments take precedence.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 REPLAY = "replay"
 RESTART = "restart"
 CRASH = "crash"
-TIMERS = "timers"
-WORDS = (REPLAY, RESTART, CRASH, TIMERS)
+WORDS = (REPLAY, RESTART, CRASH)
 
 
 def forced_conditions() -> frozenset[str]:

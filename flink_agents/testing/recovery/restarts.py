@@ -121,5 +121,5 @@ class Restarts(WaitsShown, Records):
         for tag in {*self._side, *kept_values["side"]}:
             self._left(tag)[:] = kept_values["side"].get(tag, [])
             self.side_times(tag)[:] = kept_values["side_times"].get(tag, [])
-        self._clock.time = kept_values["time"]
+        self._clock.reset(kept_values["time"])
         self.current_watermark = kept_values["watermark"]

@@ -25,16 +25,12 @@ from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.outside import OutsideCalls
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import FakeBackend, OperatorState, Snapshot
-from flink_agents.testing.subtasks.driver import Clock, Driver, HarnessSubtask, leaving
+from flink_agents.testing.fakes.virtual_loop import VirtualLoop
+from flink_agents.testing.subtasks.driver import Driver, HarnessSubtask, leaving
 from flink_agents.testing.subtasks.due_timers import DueTimers
+from flink_agents.testing.subtasks.hangs import check_hang
 
 Shipped = TypeVar("Shipped")
-
-
-def _waited(clock: Clock, pauses: Pauses) -> None:
-    """Let time pass for runs: the operator's thread waits for them, so the test cannot advance the clock."""
-    clock.waited()
-    pauses.end_due(None)
 
 
 class Builder(Driver):
@@ -47,7 +43,6 @@ class Builder(Driver):
 
     plan: AgentPlan
     current_watermark: int
-    _heartbeat: bool
     _watermarks: bool
     _lineage: bool
     _job_id: str
@@ -96,7 +91,7 @@ class Builder(Driver):
             backend.tell(subtask.low)
         most_released = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         due = DueTimers(backend, self._clock, most_released, self._event_time.holds, self._keeps_timers)
-        return HarnessSubtask(subtask.processor, backend, subtask.shared, due)
+        return HarnessSubtask(subtask.processor, subtask.heartbeat, backend, subtask.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:
         """Return the form of a value that workers get.
@@ -122,13 +117,15 @@ class Builder(Driver):
             parallelism=parallelism,
             state=backend.keyed_state(self._names_store),
             clock=self._clock,
-            check_cancelled=partial(_waited, self._clock, self._pauses),
+            check_cancelled=partial(check_hang, self._clock),
             keys=backend,
-            outlet=(lambda low: leaving(self, backend)) if self._heartbeat else None,
+            outlet=lambda low: leaving(self, backend),
             make_pruner=self._pruner,
             around_durable=self._around_durable,
             pause=self._pauses.pause,
             submission=self._submission,
+            seconds=self._clock.stamp,
+            make_loop=partial(VirtualLoop, self._clock),
         )
 
     def _pruner(self, metrics: RunMetrics) -> Pruner | None:

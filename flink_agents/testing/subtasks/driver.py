@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import threading
-import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,68 +17,18 @@ from flink_agents.plan import AgentCode
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
-from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.testing.fakes.clock import START as START, Clock
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import DownstreamView, FakeBackend
 from flink_agents.testing.subtasks.crash_points import CrashPoints
 from flink_agents.testing.subtasks.due_timers import DueTimers
 from flink_agents.testing.subtasks.given import check_open, check_tag
-
-START = 1_700_000_000_000
-"""Wall-clock time at which a harness starts, in milliseconds."""
-
-
-FLYING_MS = 60_000
-"""Jump of the clock when a run first reads it while time flies; it doubles each further time."""
-
-FLAP_SECONDS = 0.03
-"""The clock jumps at most once in this many seconds: a run asks for the time more often than it needs it."""
-
-
-class Clock:
-    """The wall clock in milliseconds. Not part of the harness, so that nothing refers back to it."""
-
-    def __init__(self) -> None:
-        self.time = START
-        self._step = 0
-        self._flown = 0.0
-        self._next_due: Callable[[int], int | None] = lambda after: None
-
-    def __call__(self) -> int:
-        """Return the time."""
-        if self._step and threading.current_thread().name == "agent-loop":
-            now = time.monotonic()
-            if now - self._flown >= FLAP_SECONDS:
-                # A sleeping run has read the clock.
-                self._flown = now
-                self.time += self._step
-                self._step *= 2
-        return self.time
-
-    @contextmanager
-    def flying(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
-        """Let time fly: the end of a bounded input waits for sleeping runs, and for delayed events.
-
-        Args:
-            next_due: Returns the first time after a given one at which a delayed event is due, or None.
-        """
-        self._step = FLYING_MS
-        self._next_due = next_due
-        try:
-            yield
-        finally:
-            self._step = 0
-            self._next_due = lambda after: None
-
-    def waited(self) -> None:
-        """Jump to the next delayed event: the operator's thread has waited."""
-        due = self._next_due(self.time)
-        if due is not None:
-            self.time = due
+from flink_agents.testing.subtasks.hangs import check_hang, hang_error
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
@@ -98,9 +45,10 @@ def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
 
 @dataclass
 class HarnessSubtask:
-    """One subtask: the operator's core, its state, and what its runs share."""
+    """One subtask: the operator's core, its timer, its state, and what its runs share."""
 
     processor: AgentProcessor
+    heartbeat: Heartbeat
     backend: FakeBackend
     shared: RunEnvironment
     due: DueTimers
@@ -115,21 +63,19 @@ def _fix_of(error: Exception) -> str:
     return "use values whose classes are at the top level of a module"
 
 
-def wait_for_progress(loop: AgentLoop, seen: int, seconds: float) -> None:
+def wait_for_progress(loop: AgentLoop, seen: int, seconds: float, clock: Clock) -> None:
     """Wait until the ``progress`` of a loop is greater than ``seen``.
 
     Raises:
-        TimeoutError: It is not in time. The text describes each run, and the inputs that wait for others.
+        HarnessHangError: It is not in time, or never will be.
     """
     remaining = seconds
     while not loop.wait_for_progress(seen, min(remaining, FLINK_SLICE_SECONDS)):
+        check_hang(clock)
         # Counted: a test may freeze or move the clocks of ``time``, but not those of locks.
         remaining -= FLINK_SLICE_SECONDS
         if remaining <= 0:
-            held = loop.held_back()
-            runs = loop.describe_runs()
-            text = f"no run ended within {seconds:g} s" + (held and f": {held}")
-            raise TimeoutError("\n".join(filter(None, (text, runs))))
+            raise hang_error(f"no run ended within {seconds:g} s", loop)
 
 
 class Driver:
@@ -185,7 +131,18 @@ class Driver:
             self._run_to_the_end()
 
     def _run_to_the_end(self, seconds: float | None = None) -> None:
-        with self._pauses.ended_at_once():
+        self._clock.is_real = seconds is not None
+        try:
+            self._run_in_time(seconds)
+        finally:
+            self._clock.is_real = False
+
+    def _run_in_time(self, seconds: float | None) -> None:
+        began = self._clock.time
+        self._run_all(seconds)
+        # Time has passed for waits in memory, and with it for runs and events that wait in state.
+        while self._clock.time > began and (due := self._next_timer("processing_timers", self._clock.time)):
+            self._fire(due[1], "processing_timers", due[0])
             self._run_all(seconds)
 
     def _run_all(self, seconds: float | None) -> None:
@@ -201,8 +158,9 @@ class Driver:
                         at = min(timers) if self._keeps_timers else max(timers)
                         self._fire(key, "processing_timers", at)
                 # A heartbeat visits a limited number of keys, and leaves others to the next one.
-                if processor.actors and not processor.schedule.is_behind:
-                    wait_for_progress(loop, seen, self._hang_after if seconds is None else seconds)
+                if processor.actors and not subtask.heartbeat.is_behind:
+                    patience = self._hang_after if seconds is None else seconds
+                    wait_for_progress(loop, seen, patience, self._clock)
 
     @cached_property
     def _keeps_timers(self) -> bool:
@@ -211,10 +169,8 @@ class Driver:
 
     def _next_due(self, after: int = 0) -> int | None:
         """Return the first time after ``after`` at which a key has a delayed event, or None."""
-        states = [state for subtask in self._subtasks for state in subtask.backend.keys.values()]
-        heads = [Head.unpack(state.head) for state in states if state.head is not None]
-        times = [head.delayed_due for head in heads if head.delayed_due is not None]
-        return min((at for at in times if at > after), default=None)
+        times = [subtask.due.first_delayed(after) for subtask in self._subtasks]
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def output_watermark(self) -> int | None:
@@ -239,8 +195,16 @@ class Driver:
     def _fire_each(self, kind: str, until: int, fire: Callable[[str, str, int], None]) -> None:
         while (due := self._next_timer(kind, until)) is not None:
             if kind == "processing_timers":
-                self._clock.time = max(self._clock.time, due[0])
+                self._pass_to(due[0])
             fire(due[1], kind, due[0])
+
+    def _pass_to(self, time_ms: int) -> None:
+        """Let time pass, with the timers of runs in flight."""
+        if self._runs_at_once or time_ms <= self._clock.time:
+            # Nothing is in flight between two steps of a test.
+            self._clock.time = max(self._clock.time, time_ms)
+        else:
+            self._clock.pass_to(time_ms, self._hang_after)
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
         """Return time and key of the first timer that is due; at equal times, the first key's."""
@@ -252,7 +216,8 @@ class Driver:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
-        self._emit(subtask.processor.on_timer(key, at, subtask.backend), subtask.backend)
+        subtask.heartbeat.fire(at, subtask.backend)
+        self._emit(NOTHING, subtask.backend)
 
     def _emit(self, emission: Emission, backend: FakeBackend) -> None:
         crashes = self._crashes

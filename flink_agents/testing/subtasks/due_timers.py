@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from flink_agents.runtime.operator.schedules.heartbeat import MAX_DELAY_MS
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.fakes.state import LEAST_TIMERS, FakeBackend, KeyState
 from flink_agents.testing.fakes.waits import delayed_times, suspension_of
 
 SOON_MS = 5000
@@ -22,6 +22,36 @@ BEAT_MS = 2
 
 _head_of = lru_cache(maxsize=8)(Head.unpack)
 """A key is asked several times before it changes. The harness itself changes no head."""
+
+
+class KeyTimes:
+    """A time for each of some keys; the first one is at hand."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+        self._queue: list[tuple[int, str]] = []
+
+    def put(self, key: str, time: int | None) -> None:
+        """Set the time of a key; None for no time."""
+        if self._times.get(key) == time:
+            return
+        if time is None:
+            del self._times[key]
+            return
+        self._times[key] = time
+        heapq.heappush(self._queue, (time, key))
+        if len(self._queue) > LEAST_TIMERS + 2 * len(self._times):
+            # Times may change for a whole test before the first one comes.
+            self._queue = sorted((time, key) for key, time in self._times.items())
+
+    def first(self) -> tuple[int, str] | None:
+        """Return the first time and its key, or None."""
+        while self._queue:
+            time, key = self._queue[0]
+            if self._times.get(key) == time:
+                return time, key
+            heapq.heappop(self._queue)
+        return None
 
 
 class DueTimers:
@@ -52,7 +82,8 @@ class DueTimers:
         self._keeps_timers = keeps_timers
         self._working: set[str] = set()
         self._with_timers: set[str] = set()
-        self._later: list[tuple[int, str]] = []
+        self._later = KeyTimes()
+        self._delays = KeyTimes()
 
     def keys(self) -> list[str]:
         """Return the keys with such timers, in the order in which the subtask first saw them."""
@@ -65,6 +96,14 @@ class DueTimers:
             keys = self._backend.keys
             due_keys = {key for key in self._with_timers if min(keys[key].processing_timers) <= until}
         return sorted(due_keys, key=self._backend.number)
+
+    def first_delayed(self, after: int) -> int | None:
+        """Return the first time after a given one at which a key has a delayed event, or None."""
+        self._look()
+        while (first := self._delays.first()) is not None and first[0] <= after:
+            # It is delivered at this time, and its key is touched.
+            self._delays.put(first[1], None)
+        return None if first is None else first[0]
 
     def of(self, state: KeyState) -> set[int]:
         """Return such timers of a key: all except those of its suspended runs, signals and delayed events."""
@@ -84,8 +123,9 @@ class DueTimers:
     def _look(self) -> None:
         """Update what is known of keys that have changed, or whose time has come."""
         now = self._clock()
-        while self._later and self._later[0][0] <= now:
-            self._backend.touched.add(heapq.heappop(self._later)[1])
+        while (first := self._later.first()) is not None and first[0] <= now:
+            self._later.put(first[1], None)
+            self._backend.touched.add(first[1])
         touched = self._backend.touched
         while touched:
             key = touched.pop()
@@ -94,18 +134,18 @@ class DueTimers:
             works = state and self._works(state)
             (self._with_timers.add if has_timers else self._with_timers.discard)(key)
             (self._working.add if works else self._working.discard)(key)
-            if state is not None:
-                self._note_later(key, state, now)
+            self._note_times(key, state or KeyState(), now)
 
-    def _note_later(self, key: str, state: KeyState, now: int) -> None:
+    def _note_times(self, key: str, state: KeyState, now: int) -> None:
         """Record the next time at which the answer for a key can change without a change of its state."""
         times = set(state.processing_timers)
-        if state.head is not None:
-            times |= _dues_of(_head_of(state.head))
+        head = None if state.head is None else _head_of(state.head)
+        if head is not None:
+            times |= _dues_of(head)
         changes = (at - early for at in times for early in (SOON_MS, BEAT_MS, 0))
         following = min((at for at in changes if at > now), default=None)
-        if following is not None:
-            heapq.heappush(self._later, (following, key))
+        self._later.put(key, following)
+        self._delays.put(key, None if head is None else head.delayed_due)
 
     def _works(self, state: KeyState) -> bool:
         """Return True if a key has inputs that wait for more than the end of a suspended run."""

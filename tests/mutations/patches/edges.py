@@ -123,3 +123,31 @@ patch(
     "pass",
     "Two commands at once start two JobManagers in one directory.",
 )
+patch(
+    "replay-counts",
+    "loop.sub_agent_attempts:SubAgentAttempts._replay_again",
+    "step.retry_state = failures",
+    "pass",
+    "A replay that fails uses up an attempt of a sub-agent's action.",
+)
+patch(
+    "pause-unwaited",
+    "loop.sub_agent_attempts:SubAgentAttempts.pause",
+    "await step.shared.pause(step.retry_state.delay)",
+    "pass",
+    "A sub-agent's action is tried again without a pause.",
+)
+patch(
+    "rest-counts",
+    "concurrency.threads:ThreadWait.rest",
+    "if at_rest is not self.at_rest:",
+    "if False:",
+    "The timeout of an action counts the time for which it waits durably.",
+)
+patch(
+    "tasks-count-attempts",
+    "execution.action_tasks:ActionTask.__init__",
+    "ordinal = delivery.own_tasks",
+    "ordinal = len(delivery.tasks)",
+    "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",
+)

@@ -319,3 +319,24 @@ patch(
     "not (",
     "A fork that records in another store is rejected.",
 )
+patch(
+    "attempt-counts-on",
+    "calls:CallReplay.restart",
+    "self._made[kind, task] = 0",
+    "pass",
+    "The next attempt of a sub-agent's action makes calls with new numbers, and so again.",
+)
+patch(
+    "attempt-seen-outside",
+    "calls:CallReplay.seen_by",
+    "if not self.attempts:",
+    "if True:",
+    "Failures of an attempt of a sub-agent's action are recorded with calls of others.",
+)
+patch(
+    "inner-attempts-unrepeated",
+    "calls:CallReplay.of_attempts",
+    "is_inside(number.task, path)",
+    "_ATTEMPT not in number.task and is_inside(number.task, path)",
+    "An attempt repeats its calls, but not the ends of the sub-agents that it had called.",
+)

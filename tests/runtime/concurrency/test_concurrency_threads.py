@@ -74,7 +74,7 @@ def test_calls_that_hang_starve_no_key(make: Callable[..., Any], release: thread
     agent = Agent(name="threads").add_action(
         "act", [InputEvent], make(maybe_hang), timeout=timeout, on_error="dead-letter"
     )
-    conditions = {"forced_replay": False, "forced_restart": False, "crash": None, "heartbeat": True}
+    conditions = {"forced_replay": False, "forced_restart": False, "crash": None}
     config = {"run.pool-size": SIZE}
     with OperatorHarness(agent, key_selector=str, config=config, auto_run=False, **conditions) as job:
         for number in range(HUNG):
@@ -106,7 +106,7 @@ def test_threads_of_anyio_that_hung_starve_no_key_that_comes_later(
     agent = Agent(name="threads").add_action(
         "act", [InputEvent], by_anyio(abandon)(maybe_hang), timeout=0.2, on_error="dead-letter"
     )
-    conditions = {"forced_replay": False, "forced_restart": False, "crash": None, "heartbeat": True}
+    conditions = {"forced_replay": False, "forced_restart": False, "crash": None}
     with OperatorHarness(agent, key_selector=str, auto_run=False, **conditions) as job:
         for number in range(50):
             job.push(f"hangs {number}")

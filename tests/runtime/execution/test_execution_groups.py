@@ -167,9 +167,7 @@ GATES: dict[str, asyncio.Event] = {}
 @pytest.mark.own_conditions
 def test_a_global_that_belongs_to_another_loop_leads_to_a_client() -> None:
     GATES["orders"] = asyncio.Event()
-    with OperatorHarness(
-        Globals(), crash=None, forced_replay=False, forced_restart=False, heartbeat=True
-    ) as harness:
+    with OperatorHarness(Globals(), crash=None, forced_replay=False, forced_restart=False) as harness:
         snapshot = harness.snapshot()
         assert harness.push("orders") == ["in time"]
         harness.restore(snapshot)

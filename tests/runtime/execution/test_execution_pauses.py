@@ -86,12 +86,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.executes_once
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_push_waits_for_no_pause(agent: type[Agent]) -> None:
+def test_a_push_passes_pauses_on_the_clock(agent: type[Agent]) -> None:
+    pauses = 1 if agent is Told else 2
     with OperatorHarness(agent) as harness:
         start_ms = harness.current_time
         assert harness.push(1) == ["done"]
-        assert harness.current_time == start_ms
-    assert len(ATTEMPTS) == (2 if agent is Told else 3)
+        assert harness.current_time == start_ms + pauses * HOUR
+    assert len(ATTEMPTS) == pauses + 1
 
 
 @pytest.mark.executes_once
@@ -142,12 +143,9 @@ def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
         assert harness.outputs == []
 
 
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-def test_an_input_that_waits_for_room_ends_pauses(heartbeat: bool) -> None:
+def test_an_input_that_waits_for_room_ends_pauses() -> None:
     config = {"run.max-in-flight": 1, "queue.max-total": 1, "queue.max-per-key": 1}
-    with OperatorHarness(
-        ActionAsync, lambda number: number, config=config, auto_run=False, heartbeat=heartbeat
-    ) as harness:
+    with OperatorHarness(ActionAsync, lambda number: number, config=config, auto_run=False) as harness:
         harness.push_all(range(4))
         harness.run_until_idle()
         assert len(harness.outputs) == 4

@@ -365,6 +365,12 @@ OTHER: dict[str, str] = {
         "@attrs.define\nclass Order:\n    id: str\n    items: list = attrs.field(factory=list)\n",
         "assert moved(Order('a')) == Order('a') and attrs.asdict(Order('a')) == {'id': 'a', 'items': []}",
     ),
+    "agent with another one as a tool": _kind(
+        "from flink_agents import Agent, InputEvent, OutputEvent, action\n",
+        "class Clerk(Agent):\n    @action(InputEvent)\n    def work(self, event, ctx):\n        return OutputEvent(output=1)\n"
+        "class Desk(Agent):\n    clerk = Clerk().as_tool('Works.')\n",
+        "assert Desk.clerk.__name__ == 'clerk' and Desk.clerk.__module__ == Desk.__module__",
+    ),
     "new type and literal": _kind(
         "from typing import *\n",
         "Key = NewType('Key', str)\nSize = Literal['big', 'small']\nPair = Annotated[tuple[Key, Size], 'pair']\n",

@@ -1,18 +1,18 @@
-"""What the operator does where PyFlink is not as it is known: go by the public way, and say why."""
+"""Where PyFlink is not as it is known, the job fails by an error that names the supported releases."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
 
-from flink_agents.runtime.flink.fast import internals
+from flink_agents.api.errors import UnsupportedExecutionError
+from flink_agents.runtime.flink.fast import internals, reflection
 from flink_agents.runtime.flink.fast.access import OperatorAccess
 
 
 class Context:
-    """A runtime context without what the fast path looks for."""
+    """A runtime context without the parts that the operator uses."""
 
 
 class Backend:
@@ -29,37 +29,45 @@ class Backend:
     _keyed_state_backend = _Java()
 
 
-def access(context: Any, fast: bool = True) -> OperatorAccess:
-    return OperatorAccess(object(), context, {}, fast, "a")
+class Raising:
+    """A runtime context of another release, which raises something else."""
+
+    @property
+    def _keyed_state_backend(self) -> Any:
+        raise TypeError("moved")
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_missing_parts_are_told_once_each(caplog: pytest.LogCaptureFixture, fast: bool) -> None:
-    caplog.set_level(logging.WARNING)
-    parts = access(Context(), fast)
-    assert (parts.keys, parts.timers, parts.collector, parts.fast_path) == (None, None, None, None)
-    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
-        "agent a: Context has no _keyed_state_backend"
-    ] * 2
+def rejection(context: Any) -> UnsupportedExecutionError:
+    with pytest.raises(UnsupportedExecutionError) as failure:
+        OperatorAccess(object(), context, {})
+    return failure.value
 
 
-def test_another_version_is_not_trusted(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(internals, "pyflink_version", "2.4.0")
-    assert access(Context()).keys is None
-    assert "PyFlink is 2.4.0" in caplog.text
+def test_a_missing_part_is_named_with_the_supported_releases() -> None:
+    error = rejection(Context())
+    assert (error.code, error.found) == ("FA2004", "Context has no _keyed_state_backend")
+    assert error.expected == "PyFlink and Flink 2.3.*"
+    assert "apache-flink 2.3.*" in str(error.fix)
 
 
-def test_an_unknown_backend_is_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
+def test_whatever_another_release_raises_is_the_same_error() -> None:
+    error = rejection(Raising())
+    assert (error.code, error.found) == ("FA2004", "TypeError: moved")
+
+
+def test_another_version_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflection, "pyflink_version", "2.4.0")
+    assert rejection(Context()).found == "PyFlink 2.4.0"
+
+
+def test_an_unknown_backend_is_not_trusted() -> None:
     context: Any = Context()
     context._keyed_state_backend = Backend()
-    caplog.set_level(logging.WARNING)
-    assert access(context).keys is None
-    assert "BatchExecutionKeyedStateBackend" in caplog.text
+    error = rejection(context)
+    assert error.found == "org.example.BatchExecutionKeyedStateBackend"
+    assert "state.backend.type" in str(error.fix)
 
 
 def test_the_operation_is_that_of_the_caller() -> None:
-    with pytest.raises(internals.Unfit, match="has opened the function"):
+    with pytest.raises(UnsupportedExecutionError, match="has opened the function"):
         internals.find_caller(Context)

@@ -103,8 +103,8 @@ def copy_file(file: Path) -> None:
 
 
 @each_case(
-    ("loss", "parallelism", "following", "heartbeat"),
-    product(LOSSES, ((1, 1), (1, 3), (3, 1)), ("o1", "o2", "new"), (True, False)),
+    ("loss", "parallelism", "following"),
+    product(LOSSES, ((1, 1), (1, 3), (3, 1)), ("o1", "o2", "new")),
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_restore_compares_the_journals_before_any_effect(
@@ -112,11 +112,10 @@ def test_a_restore_compares_the_journals_before_any_effect(
     loss: Callable[[Path], None],
     parallelism: tuple[int, int],
     following: str,
-    heartbeat: bool,
 ) -> None:
     file = tmp_path_factory.mktemp("journal") / "journal.sqlite"
     old_parallelism, after = parallelism
-    with job(file, parallelism=old_parallelism, heartbeat=heartbeat) as harness:
+    with job(file, parallelism=old_parallelism) as harness:
         harness.push("o1")
         copy_file(file)
         harness.push("o2")

@@ -244,7 +244,6 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
             job.push("c")
             assert previous_calls == MADE
             return
-        # With a timer for each key, the restore already looks at keys with work.
         with pytest.raises(JobIdentifierMismatchError) as refused:
             job.restore(savepoint)
             job.push("c")

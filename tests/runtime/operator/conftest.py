@@ -1,4 +1,4 @@
-"""Harnesses with both ways of the operator's timers."""
+"""Harnesses of agents that several tests share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from hold_tools import CLOSED, HOLD, Caller
 from flink_agents.testing import OperatorHarness
 
 
-@pytest.fixture(params=[True, False], ids=["heartbeat", "timers"])
-def hold_harness(
-    agent_harness: Callable[..., OperatorHarness], request: pytest.FixtureRequest
-) -> Iterator[Callable[..., OperatorHarness]]:
+@pytest.fixture
+def hold_harness(agent_harness: Callable[..., OperatorHarness]) -> Iterator[Callable[..., OperatorHarness]]:
     """Makes a harness of ``hold_tools.Caller``, all of whose calls may return."""
 
     def with_hold(**options: Any) -> OperatorHarness:
-        options = {"event_time": HOLD, "auto_run": False, "heartbeat": request.param, **options}
+        options = {"event_time": HOLD, "auto_run": False, **options}
         return agent_harness(Caller, lambda record: record[0], **options)
 
     CLOSED.clear()
@@ -27,10 +25,8 @@ def hold_harness(
     CLOSED.clear()
 
 
-@pytest.fixture(params=[True, False], ids=["heartbeat", "timers"])
-def make(
-    agent_harness: Callable[..., OperatorHarness], request: pytest.FixtureRequest
-) -> Callable[..., OperatorHarness]:
-    """Makes a harness by either kind of the operator's timers; no call was made before."""
+@pytest.fixture
+def make(agent_harness: Callable[..., OperatorHarness]) -> Callable[..., OperatorHarness]:
+    """Makes a harness; no call was made before."""
     calls.clear()
-    return lambda *args, **options: agent_harness(*args, **{"heartbeat": request.param, **options})
+    return agent_harness

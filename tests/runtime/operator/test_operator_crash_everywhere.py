@@ -336,11 +336,11 @@ def test_answers_take_their_time_where_a_timer_decides() -> None:
 
 def test_answers_take_no_time_where_only_their_order_counts() -> None:
     outside = AnswerLog(ValueCodec())
-    assert list(outside.pauses_before(RecordedAnswer(0, 3600.0), None)) == []
-    assert list(outside.pauses_before(RecordedAnswer(0, 3600.0), 3601.0)) == []
-    assert next(outside.pauses_before(RecordedAnswer(0, 3600.0), 3600.0)) > 0
+    assert list(outside.pauses_before(RecordedAnswer("", 0, 3600.0), None)) == []
+    assert list(outside.pauses_before(RecordedAnswer("", 0, 3600.0), 3601.0)) == []
+    assert next(outside.pauses_before(RecordedAnswer("", 0, 3600.0), 3600.0)) > 0
     outside.recorded(timed=True)
-    waiting = outside.pauses_before(RecordedAnswer(0, 3600.0), None)
+    waiting = outside.pauses_before(RecordedAnswer("", 0, 3600.0), None)
     assert next(waiting) > 0
     outside.die()
     assert list(waiting) == []

@@ -1,7 +1,4 @@
-"""Events that actions send with a delay: delivered once, not before their time, whatever dies meanwhile.
-
-Each test runs by a heartbeat and by timers of keys, where that may differ.
-"""
+"""Events that actions send with a delay: delivered once, not before their time, whatever dies meanwhile."""
 
 from __future__ import annotations
 

@@ -162,13 +162,13 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
     wait = loop.wait_for_progress
     loop.wait_for_progress = wait_for_progress
     fired: list[int] = []
-    on_timer = task.processor.on_timer
+    fire = task.heartbeat.fire
 
-    def counted(key_text: str, timestamp: int, timers: Any) -> Any:
+    def counted(timestamp: int, timers: Any) -> None:
         fired.append(timestamp)
-        return on_timer(key_text, timestamp, timers)
+        fire(timestamp, timers)
 
-    task.processor.on_timer = counted  # type: ignore[method-assign]
+    task.heartbeat.fire = counted  # type: ignore[method-assign]
     assert harness.end_input() == ["slow"]
     assert fired.count(DRAIN) > 1
 

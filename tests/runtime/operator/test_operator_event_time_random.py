@@ -121,15 +121,14 @@ class World:
 
 
 @pytest.mark.executes_once
-@factors(strength=1, seed=range(40), heartbeat=[True, False])
-def test_no_output_is_late(seed: int, heartbeat: bool, agent_harness: MakeHarness) -> None:
+@factors(strength=1, seed=range(40))
+def test_no_output_is_late(seed: int, agent_harness: MakeHarness) -> None:
     chance = random.Random(seed)
     harness = agent_harness(
         Waiter,
         lambda record: record[0],
         event_time=EventTime.hold_watermarks(max_hold=ENOUGH, idle_timeout="3 s"),
         auto_run=False,
-        heartbeat=heartbeat,
         parallelism=chance.choice((1, 2)),
         max_parallelism=16,
         config={"queue.max-per-key": chance.choice((2, 100))},

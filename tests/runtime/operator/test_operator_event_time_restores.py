@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, look, on_time, timed_outputs
 
-from flink_agents.runtime.operator.assembly import OperatorHost
-from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP, RESTORED_MS
+from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
-
-
-@pytest.fixture
-def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody says which keys have inputs in state, as on PyFlink's public way."""
-    host_of = OperatorHarness._host
-
-    def host_without(self: OperatorHarness, *arguments: Any) -> OperatorHost:
-        return replace(host_of(self, *arguments), keys=None)
-
-    monkeypatch.setattr(OperatorHarness, "_host", host_without)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -76,8 +63,6 @@ def test_a_restored_signal_holds_nothing_if_an_input_comes_first(
     harness.restore(harness.snapshot())
     harness.push(("a", record), timestamp=10)
     harness.run_until_idle()
-    # Where keys cannot be listed, all are known after this time.
-    harness.advance_time(RESTORED_MS)
     harness.watermark(100)
     assert look(harness) == 100
     assert harness.outputs == [record]
@@ -140,67 +125,16 @@ def test_inputs_beyond_the_queue_hold_too(hold_harness: MakeHarness) -> None:
     assert on_time(harness)
 
 
-STEP_MS = 10
-
-
-@pytest.mark.usefixtures("without_keys")
-@pytest.mark.executes_once
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
-    agent_harness: MakeHarness, parallelism: int
-) -> None:
-    """Keys are found one by one, by their timers, and the watermark is there before the first of them."""
-    options = {"event_time": HOLD, "auto_run": False, "heartbeat": False, "max_parallelism": 16}
-    harness = agent_harness(Caller, lambda record: record[0], **options)
-    CLOSED.add("blocked")
-    for number in range(20, 0, -1):
-        for place, record in enumerate(("blocked", number)):
-            harness.push((number, record), timestamp=100 * number + place)
-        # Their timers are not all of one time.
-        harness.advance_time(number)
-    harness.watermark(3000)
-    snapshot = harness.snapshot()
-    harness.current_watermark = NO_TIMESTAMP
-    harness.restore(snapshot, parallelism)
-    harness.watermark(3000)
-    for _ in range(0, 2 * RESTORED_MS, STEP_MS):
-        harness.advance_time(STEP_MS)
-        assert harness.output_watermark in (None, 99)
-    assert harness.output_watermark == 99
-    CLOSED.clear()
-    harness.run_until_idle()
-    assert look(harness) == 3000
-    everything = [100 * number + place for number in range(1, 21) for place in (0, 1)]
-    assert sorted(filter(None, harness.timestamps)) == everything
-    assert on_time(harness)
-
-
-@pytest.mark.usefixtures("without_keys")
-@pytest.mark.executes_once
-def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_harness: MakeHarness) -> None:
-    """Nothing waits, and one record comes: the watermark is told once all timers would have fired."""
-    harness = agent_harness(
-        Caller, lambda record: record[0], event_time=HOLD, auto_run=False, heartbeat=False
-    )
-    harness.push(("a", "now"), timestamp=10)
-    harness.watermark(20)
-    assert look(harness) is None
-    harness.advance_time(RESTORED_MS)
-    assert look(harness) == 20
-
-
 @pytest.mark.own_conditions
 @pytest.mark.parametrize("forced", [{"forced_restart": True}, {"forced_replay": True}])
-@pytest.mark.parametrize("heartbeat", [True, False])
 def test_forced_starts_of_several_subtasks_come_to_an_end(
-    agent_harness: MakeHarness, forced: dict[str, bool], heartbeat: bool, monkeypatch: pytest.MonkeyPatch
+    agent_harness: MakeHarness, forced: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each start registers a timer of the present time in each subtask, so firing one brings back the others.
     conditions = {"forced_restart": False, "forced_replay": False, "crash": None, **forced}
     harness = agent_harness(
         Caller,
         event_time=HOLD,
-        heartbeat=heartbeat,
         parallelism=3,
         config={"run.may-suspend": True},
         **conditions,

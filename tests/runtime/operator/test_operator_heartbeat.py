@@ -1,4 +1,4 @@
-"""One timer for all keys, and a timer for each: both do the same, and either takes over the other's state."""
+"""One timer for all keys commits their runs, and takes over what a restored state has."""
 
 from __future__ import annotations
 
@@ -53,25 +53,21 @@ def expected(rounds: int, begin: int = 0) -> list[tuple[str, int, int]]:
     return sorted((key, number + 1, number) for key in KEYS for number in range(begin, rounds))
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("after", [True, False])
-def test_either_takes_over_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
+def test_a_restore_takes_over_what_waits(agent_harness: MakeHarness) -> None:
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False)
     old_harness.push_all(KEYS * 2)
     snapshot = old_harness.snapshot()
-    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=3)
+    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, parallelism=3)
     new_harness.restore(snapshot)
     assert sorted(new_harness.run_until_idle()) == expected(2)
     new_harness.push_all(KEYS)
     assert sorted(new_harness.run_until_idle()) == expected(3, 2)
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("after", [True, False])
-def test_either_drains_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
+def test_the_end_of_the_input_drains_what_waits(agent_harness: MakeHarness) -> None:
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False)
     old_harness.push_all(KEYS * 2)
-    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=2)
+    new_harness = agent_harness(CountingAgent, by_itself, auto_run=False, parallelism=2)
     new_harness.restore(old_harness.snapshot())
     assert sorted(new_harness.end_input()) == expected(2)
     assert all(new_harness.pending(key) == 0 for key in KEYS)
@@ -86,7 +82,7 @@ def timers_of(harness: OperatorHarness) -> Counter[str]:
 
 
 def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> None:
-    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False, **UNFORCED)
     # A further one comes before it where a run ends sooner than was expected.
     harness.push_all(KEYS)
     assert timers_of(harness)["event"] == 1 and timers_of(harness)["processing"] in (1, 2)
@@ -96,13 +92,16 @@ def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> N
     assert timers_of(harness)["event"] == 1 and timers_of(harness)["processing"] in (1, 2)
 
 
-def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarness) -> None:
-    """Those of each key fire besides the heartbeat, before and after what waited is committed."""
-    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=False)
+def test_other_timers_of_a_savepoint_do_nothing_twice(agent_harness: MakeHarness) -> None:
+    """Those of several subtasks, and of all keys, fire before and after what waited is committed."""
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False)
     old_harness.push_all(KEYS * 2)
-    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True, **UNFORCED)
-    harness.restore(old_harness.snapshot())
-    assert timers_of(harness)["processing"] > len(KEYS)
+    snapshot = old_harness.snapshot()
+    for state in snapshot.keys.values():
+        state.processing_timers.add(old_harness.current_time)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False, **UNFORCED)
+    harness.restore(snapshot)
+    assert timers_of(harness)["processing"] >= len(KEYS)
     for _ in range(3):
         for key in KEYS:
             for at in sorted(harness.state(key).processing_timers):
@@ -114,9 +113,9 @@ def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarnes
 
 
 def test_an_input_of_a_restored_key_does_not_pass_what_waits(agent_harness: MakeHarness) -> None:
-    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
+    old_harness = agent_harness(CountingAgent, by_itself, auto_run=False)
     old_harness.push_all(KEYS)
-    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False)
     harness.restore(old_harness.snapshot())
     harness.push_all(KEYS)  # before any beat has woken the keys
     harness.run_until_idle()
@@ -128,7 +127,7 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, auto_run=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(OnceAgent, by_first, auto_run=False, **UNFORCED)
     harness.push_all([("endless", True), ("a", False), ("b", False)])
     subtask = harness._subtasks[0]
     while len(harness.outputs) < 2:
@@ -151,9 +150,8 @@ class LookingHarness(OperatorHarness):
         super()._emit(emission, backend)
 
 
-@pytest.mark.parametrize("heartbeat", [True, False])
-def test_nothing_leaves_before_its_run_is_committed(heartbeat: bool) -> None:
-    with LookingHarness(CountingAgent, by_itself, auto_run=False, heartbeat=heartbeat) as harness:
+def test_nothing_leaves_before_its_run_is_committed() -> None:
+    with LookingHarness(CountingAgent, by_itself, auto_run=False) as harness:
         harness.push_all(KEYS * 3)
         harness.run_until_idle()
         assert sorted(harness.outputs) == expected(3)
@@ -165,7 +163,7 @@ def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) 
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, auto_run=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(OnceAgent, by_first, auto_run=False, **UNFORCED)
     harness.push(("endless", True))
     for _ in range(20):
         (at,) = harness.state("endless").processing_timers
@@ -181,7 +179,7 @@ def test_a_failure_ends_the_next_beat(agent_harness: MakeHarness) -> None:
             await asyncio.sleep(0)
             raise ValueError("never mind")
 
-    harness = agent_harness(Fails, by_itself, heartbeat=True)
+    harness = agent_harness(Fails, by_itself)
     with pytest.raises(Exception, match="never mind"):
         harness.push("a")
 
@@ -202,10 +200,9 @@ class TellingAgent(Agent):
         return OutputEvent(output=event.input)
 
 
-@pytest.mark.parametrize("heartbeat", [True, False])
-def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarness, heartbeat: bool) -> None:
+def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarness) -> None:
     """Behind a restart, the first input of a key looks for records. It does not keep those behind it."""
-    options = {"auto_run": False, "heartbeat": heartbeat, "observers": [Listener], **UNFORCED}
+    options = {"auto_run": False, "observers": [Listener], **UNFORCED}
     harness = agent_harness(TellingAgent, lambda record: record[0], **options)
     snapshot = harness.snapshot()
     harness.push(("a", "ask"))

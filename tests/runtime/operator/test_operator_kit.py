@@ -16,7 +16,7 @@ from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecordsPrunedError
 from flink_agents.runtime.operator.schedules.heartbeat import MOST_COMMITS
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.subtasks import driver
+from flink_agents.testing.fakes import clock
 
 CHARGED: list[Any] = []
 GATE = threading.Event()
@@ -74,7 +74,7 @@ def test_a_hang_is_noticed_if_a_test_freezes_the_clocks(monkeypatch: pytest.Monk
         raise AssertionError("this clock may stand still, or jump")
 
     with OperatorHarness(Hanging, str, hang_after=0.1) as harness:
-        monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=read))
+        monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=read))
         with pytest.raises(TimeoutError, match="no run ended within 0.1 s"):
             harness.push("ada")
 
@@ -257,9 +257,7 @@ class Naps(Agent):
 def test_a_timer_of_an_idle_key_commits_the_run_of_another_one() -> None:
     conditions = {"crash": None, "forced_restart": False, "forced_replay": False}
     config = {"state.idle-key-ttl": "10 s"}
-    with OperatorHarness(
-        Naps, lambda record: record[0], config=config, heartbeat=True, **conditions
-    ) as harness:
+    with OperatorHarness(Naps, lambda record: record[0], config=config, **conditions) as harness:
         harness.signal("idle", "x", 1)
         harness.restore(harness.snapshot())
         assert harness.push(("busy", False)) == ["busy"]

@@ -11,6 +11,8 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.fakes import state
+from flink_agents.testing.subtasks import due_timers
 
 pytestmark = pytest.mark.own_conditions
 
@@ -94,3 +96,25 @@ def test_work_is_linear(agent: type[Agent], fill: Filled, finish: Filled) -> Non
     few_calls = calls_of(agent, fill, finish, few)
     after = calls_of(agent, fill, finish, many)
     assert after < 2 * few_calls * many / few
+
+
+class Echo(Agent):
+    @action(InputEvent)
+    async def answer(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=event.input)
+
+
+def test_inputs_leave_no_timers_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "LEAST_TIMERS", 10)
+    monkeypatch.setattr(due_timers, "LEAST_TIMERS", 10)
+    with OperatorHarness(Echo, crash=None, forced_replay=False, forced_restart=False) as harness:
+        (subtask,) = harness._subtasks
+        subtask.backend.timers["processing_timers"]._most = 10
+        harness.push_all(range(100))
+        sizes = [
+            len(subtask.backend.timers["processing_timers"]._queue),
+            len(subtask.due._later._queue),
+            len(subtask.due._delays._queue),
+        ]
+    assert max(sizes) < 40
+    assert not harness.noted

@@ -21,7 +21,6 @@ PLAIN: dict[str, Any] = {
     "crash": None,
     "forced_replay": False,
     "forced_restart": False,
-    "heartbeat": True,
     "config": {"job-identifier": "job"},
 }
 
@@ -79,16 +78,15 @@ def upgraded(make: Make, old: OperatorHarness, agent: Agent, **options: Any) -> 
     kind=list(ENDS),
     change=list(CHANGES),
     on_suspend=["block", "interleave"],
-    heartbeat=[True, False],
     passed=[False, True],
     without=lambda kind, change, **_: kind == "sleep" and None in CHANGES[change],
 )
 def test_the_new_timeout_decides(
-    agent_harness: Make, kind: str, change: str, on_suspend: str, heartbeat: bool, passed: bool
+    agent_harness: Make, kind: str, change: str, on_suspend: str, passed: bool
 ) -> None:
     old_timeout, after = CHANGES[change]
     place = MemoryPlace()
-    options = PLAIN | {"heartbeat": heartbeat, "store": lambda: MemoryStore(place)}
+    options = PLAIN | {"store": lambda: MemoryStore(place)}
     old = agent_harness(waiting_agent(kind, old_timeout, on_suspend), **options)
     began = old.current_time
     old.push("a")

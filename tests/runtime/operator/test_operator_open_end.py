@@ -85,7 +85,7 @@ def _wait_until_it_rests(harness: OperatorHarness) -> None:
     """Hold the watermark at the end until no run is open."""
     harness.watermark(START)
     for _ in range(50):
-        with harness._clock.flying(harness._next_due), harness._pauses.ended_at_once():  # pyright: ignore[reportPrivateUsage]
+        with harness._clock.flying(harness._next_due):  # pyright: ignore[reportPrivateUsage]
             harness.run_until_idle()
         if _rests(harness):
             return
@@ -118,7 +118,7 @@ def test_what_an_open_end_puts_out(agent_harness: Make, restores: bool) -> None:
     """It is what the end puts out that waits at the last watermark, with a restart in the middle or not."""
 
     def harness_of(agent: type[Agent], config: dict[str, Any], event_time: EventTime) -> OperatorHarness:
-        options = {"config": config, "event_time": event_time, "heartbeat": True, "auto_run": False}
+        options = {"config": config, "event_time": event_time, "auto_run": False}
         options |= PLAIN
         harness = agent_harness(agent, lambda value: value % 3, parallelism=2, **options)
         for value in range(4):
@@ -150,7 +150,7 @@ def test_what_an_open_end_puts_out(agent_harness: Make, restores: bool) -> None:
 
 @pytest.mark.own_conditions
 def test_it_rests_only_at_the_end(agent_harness: Make) -> None:
-    harness = agent_harness(Waits, lambda value: value, heartbeat=True, auto_run=False, **PLAIN)
+    harness = agent_harness(Waits, lambda value: value, auto_run=False, **PLAIN)
     assert _rests(harness)
     harness.push(1)
     assert not _rests(harness)

@@ -21,8 +21,6 @@ from flink_agents.testing import OperatorHarness
 CALLED: list[str] = []
 """What durable calls did outside."""
 
-BEATS = pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-
 
 @pytest.fixture(autouse=True)
 def nothing_called() -> Iterator[None]:
@@ -75,10 +73,9 @@ class Sending(Agent):
         return OutputEvent(output=(event.what, previous_count, count(ctx, f"{event.what} end")))
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
-    with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat) as harness:
+def test_delayed_events_overtake_and_are_overtaken() -> None:
+    with OperatorHarness(Sending, crash="everywhere") as harness:
         harness.push_all(["a", "b", "plain"])
         assert harness.outputs == [("plain", 3)]
         assert [getattr(delayed_event.event, "what", None) for delayed_event in harness.delayed()] == [
@@ -101,11 +98,10 @@ def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
     assert len(CALLED) == len(set(CALLED)) == 9
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_delayed_events_wait_behind_too_many_runs(heartbeat: bool) -> None:
+def test_delayed_events_wait_behind_too_many_runs() -> None:
     config = {"run.max-suspended-per-key": 1}
-    with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
+    with OperatorHarness(Sending, crash="everywhere", config=config) as harness:
         harness.push("a")
         harness.advance_time(20_000)
         assert (harness.outputs, harness.delayed()) == ([], [])
@@ -114,10 +110,9 @@ def test_delayed_events_wait_behind_too_many_runs(heartbeat: bool) -> None:
         assert harness.outputs == [("a", 1), ("a before", 2, 3), ("plain", 5)]
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_the_end_of_the_input_ends_waits_and_delayed_events(heartbeat: bool) -> None:
-    with OperatorHarness(Ends, heartbeat=heartbeat) as harness:
+def test_the_end_of_the_input_ends_waits_and_delayed_events() -> None:
+    with OperatorHarness(Ends) as harness:
         harness.push_all("abc")
         outputs = sorted(harness.end_input())
         assert outputs == ["a ended", "a later", "b ended", "b later", "c ended", "c later"]
@@ -282,11 +277,10 @@ class Hurried(Limited):
     seconds = 8
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_a_deadline_counts_from_the_begin_of_the_first_part(heartbeat: bool) -> None:
+def test_a_deadline_counts_from_the_begin_of_the_first_part() -> None:
     config = {"run.deadline": "10 s"}
-    with OperatorHarness(Hurried, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
+    with OperatorHarness(Hurried, crash="everywhere", config=config) as harness:
         harness.push_all("ab")
         harness.advance_time(6_000)
         harness.signal(0, "b1")
@@ -429,13 +423,12 @@ class Gate:
 GATE = Gate()
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_a_signal_is_for_the_run_that_waited_when_it_came(heartbeat: bool) -> None:
+def test_a_signal_is_for_the_run_that_waited_when_it_came() -> None:
     """A run that has a wake-up, and its turn behind others, loses no signal to these."""
     opened: list[bool] = []
     GATE.opens = lambda: bool(opened)
-    with OperatorHarness(Two, auto_run=False, heartbeat=heartbeat, crash=None) as harness:
+    with OperatorHarness(Two, auto_run=False, crash=None) as harness:
         harness.push("both")
         harness.run_until_idle()
         harness.push("gate")
@@ -449,12 +442,11 @@ def test_a_signal_is_for_the_run_that_waited_when_it_came(heartbeat: bool) -> No
         assert harness.unmatched_signals == []
 
 
-@BEATS
 @pytest.mark.executes_once
-def test_a_signal_goes_to_others_if_its_run_does_not_wait_for_it_any_more(heartbeat: bool) -> None:
+def test_a_signal_goes_to_others_if_its_run_does_not_wait_for_it_any_more() -> None:
     opened: list[bool] = []
     GATE.opens = lambda: bool(opened)
-    with OperatorHarness(Two, auto_run=False, heartbeat=heartbeat, crash=None) as harness:
+    with OperatorHarness(Two, auto_run=False, crash=None) as harness:
         harness.push("either")
         harness.run_until_idle()
         harness.push("gate")

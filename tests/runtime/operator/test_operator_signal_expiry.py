@@ -22,8 +22,6 @@ Make = Callable[..., OperatorHarness]
 UNDISTURBED = {"auto_run": False, "crash": None, "forced_replay": False, "forced_restart": False}
 """The test says when time passes, and looks at a run that goes on."""
 
-TIMERS = pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-
 
 class Hears(Agent):
     """Listens while a call goes on, and once more behind it."""
@@ -74,9 +72,8 @@ def names(harness: OperatorHarness) -> list[str | None]:
     return [wait.name for wait in harness.waits()]
 
 
-@TIMERS
-def test_a_signal_that_a_run_has_taken_does_not_expire(agent_harness: Make, heartbeat: bool) -> None:
-    harness = agent_harness(Hears, config={"signals.ttl": "5 s"}, heartbeat=heartbeat, **UNDISTURBED)
+def test_a_signal_that_a_run_has_taken_does_not_expire(agent_harness: Make) -> None:
+    harness = agent_harness(Hears, config={"signals.ttl": "5 s"}, **UNDISTURBED)
     harness.push("a")
     wait_until(lambda: names(harness) == ["said"])
     harness.signal(0, "said", "yes")
@@ -94,11 +91,8 @@ def test_a_signal_that_a_run_has_taken_does_not_expire(agent_harness: Make, hear
     assert harness.state().pending == {}
 
 
-@TIMERS
-def test_a_signal_that_no_run_has_taken_expires_while_one_goes_on(
-    agent_harness: Make, heartbeat: bool
-) -> None:
-    harness = agent_harness(Hears, config={"signals.ttl": "5 s"}, heartbeat=heartbeat, **UNDISTURBED)
+def test_a_signal_that_no_run_has_taken_expires_while_one_goes_on(agent_harness: Make) -> None:
+    harness = agent_harness(Hears, config={"signals.ttl": "5 s"}, **UNDISTURBED)
     harness.push("a")
     wait_until(lambda: names(harness) == ["said"])
     harness.signal(0, "other", 1)
@@ -111,11 +105,8 @@ def test_a_signal_that_no_run_has_taken_expires_while_one_goes_on(
     opened.set()
 
 
-@TIMERS
-def test_what_expired_before_a_restart_came_to_its_end_leaves_once(
-    agent_harness: Make, heartbeat: bool
-) -> None:
-    harness = agent_harness(Listens, config={"signals.ttl": "5 s"}, heartbeat=heartbeat, **UNDISTURBED)
+def test_what_expired_before_a_restart_came_to_its_end_leaves_once(agent_harness: Make) -> None:
+    harness = agent_harness(Listens, config={"signals.ttl": "5 s"}, **UNDISTURBED)
     harness.push("a")
     harness.run_until_idle()
     harness.signal(0, "said", "yes")
@@ -147,13 +138,10 @@ def test_signals_that_a_run_has_taken_take_no_place_of_others(agent_harness: Mak
     assert harness.outputs == [[0, 1, 2, 3, 4, 5]]
 
 
-@TIMERS
 @pytest.mark.parametrize("forgets", [False, True])
-def test_nothing_is_left_of_a_key_that_got_signals_only(
-    agent_harness: Make, heartbeat: bool, forgets: bool
-) -> None:
+def test_nothing_is_left_of_a_key_that_got_signals_only(agent_harness: Make, forgets: bool) -> None:
     config = {"signals.ttl": "5 s", **({"state.idle-key-ttl": "10 s"} if forgets else {})}
-    harness = agent_harness(Listens, lambda key: key, config=config, heartbeat=heartbeat)
+    harness = agent_harness(Listens, lambda key: key, config=config)
     harness.signal("a", "said", 1)
     assert harness.state("a").head is not None
     harness.advance_time(6_000)

@@ -264,15 +264,6 @@ def test_the_end_of_the_input_gives_signals_to_runs_first(agent_harness: Make) -
     assert harness.state("c").head is None
 
 
-def test_a_key_whose_signals_have_expired_keeps_no_timer(agent_harness: Make) -> None:
-    harness = agent_harness(Answers, heartbeat=False, config={"signals.ttl": "1 min"})
-    harness.signal(0, "answer", 1)
-    assert len(harness.state().event_timers) == 1
-    harness.advance_time(60_000)
-    assert reasons(harness) == [("expired", 1)]
-    assert harness.state().event_timers == set()
-
-
 def test_a_restored_key_that_only_has_signals_does_not_hold_the_low_watermark(agent_harness: Make) -> None:
     harness = agent_harness(Answers, lambda key: key, event_time=EventTime.hold_watermarks(), **AS_IT_COMES)
     harness.signal("a", "answer", 1)

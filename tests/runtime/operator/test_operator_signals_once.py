@@ -293,14 +293,13 @@ class Patient(Agent):
 
 
 @SAID
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
 @pytest.mark.parametrize("steps", [(6_000, 4_000), (1_000,) * 10, (5_000, 5_000), (4_999, 1, 1, 4_999)])
 @pytest.mark.parametrize("restored", [False, True], ids=["sent-again", "in-state"])
 def test_a_signal_does_not_expire_while_a_run_that_has_taken_it_waits_for_its_turn(
-    agent_harness: Make, ids: bool, heartbeat: bool, steps: tuple[int, ...], restored: bool
+    agent_harness: Make, ids: bool, steps: tuple[int, ...], restored: bool
 ) -> None:
     config = {"signals.ttl": "5 s"}
-    harness = agent_harness(Patient, config=config, heartbeat=heartbeat, **UNDISTURBED)
+    harness = agent_harness(Patient, config=config, **UNDISTURBED)
     first = harness.snapshot()
     harness.push(1)
     harness.push(2)
@@ -355,13 +354,12 @@ class HearsOneByOne(Agent):
 
 
 @SAID
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "free"])
 def test_a_signal_expires_only_where_no_run_that_was_set_aside_has_taken_it(
-    agent_harness: Make, ids: bool, heartbeat: bool, taken: bool
+    agent_harness: Make, ids: bool, taken: bool
 ) -> None:
     config = {"signals.ttl": "5 s"}
-    harness = agent_harness(HearsOneByOne, config=config, heartbeat=heartbeat, **UNDISTURBED)
+    harness = agent_harness(HearsOneByOne, config=config, **UNDISTURBED)
     harness.push(1)
     harness.signal(0, "y", "Y", id="y" if ids else None)
     snapshot = harness.snapshot()

@@ -126,17 +126,13 @@ def echo(value: Any) -> Any:
 
 
 @pytest.mark.executes_once
-@pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
-def test_a_run_that_is_held_back_for_another_input_holds_nothing(
-    heartbeat: bool, agent_harness: MakeHarness
-) -> None:
+def test_a_run_that_is_held_back_for_another_input_holds_nothing(agent_harness: MakeHarness) -> None:
     """The input that it waits for may be behind the watermark: both would wait for each other."""
     harness = agent_harness(
         Durable,
         lambda record: record[0],
         event_time=HOLD,
         auto_run=False,
-        heartbeat=heartbeat,
         config={"action-state.reorder-timeout": timedelta(days=100)},
     )
     snapshot = harness.snapshot()

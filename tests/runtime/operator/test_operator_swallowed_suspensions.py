@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.fakes import clock
 from tests.suite.factors import factors
 
 Make = Callable[..., OperatorHarness]
@@ -25,7 +27,6 @@ PLAIN: dict[str, Any] = {
     "crash": None,
     "forced_replay": False,
     "forced_restart": False,
-    "heartbeat": True,
 }
 
 
@@ -140,20 +141,26 @@ def looping(loop: Any, wait: Wait, on_suspend: str = "block", **options: Any) ->
     return agent
 
 
+def swallowing(loop: Any, wait: Wait, on_suspend: str, sub_agent: bool) -> Agent:
+    """Return an agent whose code, or that of its sub-agent, swallows its suspension."""
+    if not sub_agent:
+        return looping(loop, wait, on_suspend, on_error="dead-letter")
+    inner = looping(loop, wait, on_error="ignore")
+
+    async def call(event: Any, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=await ctx.call_agent(inner, event.input))
+
+    agent = Agent(name="calls")
+    agent.on_suspend = on_suspend  # type: ignore[assignment]
+    agent.add_action("work", [InputEvent], call, on_error="dead-letter")
+    return agent
+
+
 @factors(loop=LOOPS, wait=WAITS, on_suspend=["block", "interleave"], sub_agent=[False, True])
 def test_the_action_fails_and_other_keys_continue(
     agent_harness: Make, loop: Any, wait: Wait, on_suspend: str, sub_agent: bool
 ) -> None:
-    agent = looping(loop, wait, on_suspend, on_error="dead-letter")
-    if sub_agent:
-        inner = looping(loop, wait, on_error="ignore")
-
-        async def call(event: Any, ctx: Any) -> OutputEvent:
-            return OutputEvent(output=await ctx.call_agent(inner, event.input))
-
-        agent = Agent(name="calls")
-        agent.on_suspend = on_suspend  # type: ignore[assignment]
-        agent.add_action("work", [InputEvent], call, on_error="dead-letter")
+    agent = swallowing(loop, wait, on_suspend, sub_agent)
     harness = agent_harness(agent, key_selector=lambda record: record, **PLAIN)
     harness.push_all(["a", "loop", "b"])
     assert harness.outputs == ["a", "b"]
@@ -203,8 +210,9 @@ async def spins_on_a_task(wait: Wait, ctx: Any) -> None:
             pass
 
 
-def test_the_watchdog_ends_code_that_blocks_the_loop(agent_harness: Make) -> None:
-    agent = looping(spins_on_a_task, sleeps, on_error="dead-letter")
+@pytest.mark.parametrize("sub_agent", [False, True])
+def test_the_watchdog_ends_code_that_blocks_the_loop(agent_harness: Make, sub_agent: bool) -> None:
+    agent = swallowing(spins_on_a_task, sleeps, "block", sub_agent)
     config = {"loop.blocked-after": "50 ms"}
     harness = agent_harness(agent, key_selector=lambda record: record, config=config, **PLAIN)
     harness.push_all(["a", "loop", "b"])
@@ -222,8 +230,26 @@ async def waits_on_a_task(wait: Wait, ctx: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_the_watchdog_ends_code_that_awaits_something_else(agent_harness: Make) -> None:
-    agent = looping(waits_on_a_task, sleeps, on_error="dead-letter")
+async def waits_for_nothing(wait: Wait, ctx: Any) -> None:
+    try:
+        await wait(ctx)
+    except BaseException:
+        await asyncio.Event().wait()
+
+
+async def is_reported_before(wait: Wait, ctx: Any) -> None:
+    await ctx.durable_execute_async(time.sleep, 0.2)
+    await waits_for_nothing(wait, ctx)
+
+
+@pytest.mark.parametrize("sub_agent", [False, True])
+@pytest.mark.parametrize("loop", [waits_on_a_task, waits_for_nothing, is_reported_before])
+def test_the_watchdog_ends_code_that_awaits_something_else(
+    agent_harness: Make, loop: Any, sub_agent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The harness leaves it to the watchdog, however soon it finds a hang.
+    monkeypatch.setattr(clock, "HANG_LOOKS", 1)
+    agent = swallowing(loop, sleeps, "block", sub_agent)
     config = {"run.stuck-after": "50 ms"}
     harness = agent_harness(agent, key_selector=lambda record: record, config=config, **PLAIN)
     harness.push_all(["a", "loop", "b"])

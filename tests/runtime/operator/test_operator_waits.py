@@ -1,6 +1,6 @@
 """Pauses and waits for signals: what they do, and that a crash at any moment makes no difference.
 
-Each test runs without a store and with one, by a heartbeat and by timers of keys, where that may differ.
+Each test runs without a store and with one, where that may differ.
 """
 
 from __future__ import annotations

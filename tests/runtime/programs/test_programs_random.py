@@ -14,7 +14,6 @@ import pytest
 
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
-from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
 from tests.random_programs import calls, oracle, programs, running
 from tests.random_programs.agents import agent
 from tests.random_programs.command import run_in_processes
@@ -22,7 +21,6 @@ from tests.random_programs.world import World
 from tests.suite.conditions import ROTATION
 from tests.suite.tables import each_case
 
-TIMED = TIMERS in forced_conditions()
 JOBS = 2
 
 
@@ -47,14 +45,9 @@ def test_random_programs_that_pause_and_ask_survive_crashes(overtakes: bool) -> 
     assert crashes > 12
 
 
-@pytest.mark.own_conditions
-@pytest.mark.skipif(TIMED, reason="sets the same conditions itself, in the run without them")
+@pytest.mark.executes_once
 @pytest.mark.parametrize("overtakes", [False, True], ids=["in order", "overtaking"])
-def test_random_programs_survive_crashes_where_flink_lags_behind(
-    overtakes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # With a timer for each key, nobody tells Flink's thread to look at an actor that seemed idle.
-    monkeypatch.setenv("FLINK_AGENTS_TEST_MODE", "timers")
+def test_random_programs_survive_crashes_where_flink_lags_behind(overtakes: bool) -> None:
     crashes, failures = run_in_processes(
         10, seed_of(10, 50), jobs=JOBS, waits=True, overtakes=overtakes, lags=True
     )
@@ -116,7 +109,7 @@ def test_a_program_does_not_fail_because_the_machine_stalls(
 @pytest.mark.own_conditions
 def test_a_program_that_stands_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(calls.CALLS, "async", calls.never)
-    with pytest.raises(running.ProgramFailed, match="TimeoutError"):
+    with pytest.raises(running.ProgramFailed, match="HarnessHangError"):
         running.run(20, 1, seconds=0.5)
 
 

@@ -60,7 +60,7 @@ def _fresh() -> None:
 
 
 def harness_of(place: MemoryPlace, **options: Any) -> OperatorHarness:
-    options = {"heartbeat": True, "forced_replay": False, "forced_restart": False, "crash": None, **options}
+    options = {"forced_replay": False, "forced_restart": False, "crash": None, **options}
     options.setdefault("store", lambda: MemoryStore(place))
     return OperatorHarness(one_action(pay), lambda word: word[0], **options)
 
@@ -292,20 +292,3 @@ def test_a_mark_of_a_key_that_was_forgotten_goes(pruners: list[Pruned]) -> None:
     harness.restore(checkpoint)
     harness.run_until_idle()
     assert marked(harness) == []
-
-
-def test_a_timer_for_each_key_leaves_marks_as_they_are(pruners: list[Pruned]) -> None:
-    """PyFlink's public way knows no key that does not come."""
-    place = MemoryPlace()
-    harness = harness_of(place)
-    harness.push("a0")
-    checkpoint = harness.checkpoint()
-    by_timers = harness_of(place, heartbeat=False)
-    by_timers.restore(checkpoint)
-    by_timers.push("b0")
-    assert marked(by_timers) == ["a"]
-    harness.restore(by_timers.checkpoint())
-    harness.run_until_idle()
-    for _ in range(5):
-        pruners[-1].checkpoint()
-    wait_for(lambda: stored(place)["sa"] == ([], 0))

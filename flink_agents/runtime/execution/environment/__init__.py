@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flink_agents.api.agents.observers import RunObserver
 from flink_agents.api.settings.options import Configuration
@@ -70,6 +71,8 @@ class RunEnvironment:
         clock: Returns the wall-clock time in milliseconds, on any thread.
         pause: Waits before the next attempt of a call or an action.
         submission: Identifies the submission of the job: another one may have other code.
+        seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
+        make_loop: Creates the event loop of the given ``AgentLoop``, for tests; None for the usual one.
 
     Attributes:
         reads: Finds mutable values of memory that were changed but not written.
@@ -88,6 +91,8 @@ class RunEnvironment:
         clock: Callable[[], int] = _wall_clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         submission: str = "",
+        seconds: Callable[[], float] = time.monotonic,
+        make_loop: Callable[[Any], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
         self.code = code
         self.settings = settings
@@ -99,6 +104,8 @@ class RunEnvironment:
         self.clock = clock
         self.pause = pause
         self.submission = submission
+        self.seconds = seconds
+        self.make_loop = make_loop
         if journals is not None:
             mark_durable_actions(code.agent)
             telemetry.run_metrics.add_gauges("store", journals.store.metrics)
@@ -131,6 +138,7 @@ class RunEnvironment:
             services,
             clock=self.clock,
             pause=self.pause,
+            seconds=self.seconds,
         )
         environment.reads.strict = self.reads.strict
         return environment

@@ -34,8 +34,10 @@ class Durable(Protocol):
 class SubAgentCaller(Protocol):
     """Lets actions call other agents. A ``caller`` is an ``action_run.ActionRun``."""
 
-    def ask(self, caller: Any, agent: Any, event: Any, traced: bool) -> Coroutine[Any, Any, Answer]:
-        """Have ``agent`` handle ``event``; the result is to be awaited."""
+    def ask(
+        self, caller: Any, agent: Any, event: Any, traced: bool
+    ) -> Callable[[], Coroutine[Any, Any, Answer]]:
+        """Prepare a call of ``agent`` with ``event``; return a function that makes it."""
         ...
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -27,7 +28,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.loop_services import Durable
-from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
+from flink_agents.runtime.execution.sub_agents.executor import MakeStrategy, SubAgentExecutor
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 
 
@@ -54,19 +55,23 @@ class SubAgents:
     Args:
         shared: The shared objects of the calling agent.
         loop: The event loop.
+        strategy: Creates the strategy for the attempts of a sub-agent's actions.
     """
 
-    def __init__(self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, strategy: MakeStrategy
+    ) -> None:
         self._shared = shared
         self._loop = loop
+        self._strategy = strategy
         # The caller's object is kept alive, so that no other object gets its id().
         self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
         self._made: list[CompiledSubAgent] = []
 
     def ask(
         self, caller: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
-    ) -> Coroutine[Any, Any, Answer]:
-        """Have ``agent`` handle ``event``; the result is to be awaited.
+    ) -> Callable[[], Coroutine[Any, Any, Answer]]:
+        """Prepare a call of ``agent`` with ``event``; return a function that makes it.
 
         The call gets its number among those of the running task here, before it is awaited.
 
@@ -92,7 +97,7 @@ class SubAgents:
         number = caller.agent_calls.get(task, 0)
         caller.agent_calls[task] = number + 1
         run = SubAgentRun(called.shared, caller, traced)
-        return _answer(called, run, run.take(event, task, number))
+        return partial(_answer, called, run, run.take(event, task, number))
 
     async def close(self) -> None:
         """Close the clients and resources of all sub-agents, the latest first."""
@@ -121,7 +126,7 @@ class SubAgents:
     ) -> CompiledSubAgent:
         shared = self._shared.for_sub_agent(bind(plan, code), _OfRoot())
         shared.services.clients.open(self._loop)
-        return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
+        return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared, self._strategy))
 
     def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
         """Reject a cycle, an event that no action of ``called`` takes, and undeclared side outputs."""
@@ -173,9 +178,9 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
             raise
         finally:
             observers.agent_answered(*what, time.monotonic() - started, error)
-    run.hand_over()
+    transcript = run.hand_over()
     outputs = [run.caller.shared.code.as_received(output) for output in outputs]
-    return Answer(called.plan.name, outputs, run.transcript or [])
+    return Answer(called.plan.name, outputs, transcript)
 
 
 class _OfRoot(Durable):

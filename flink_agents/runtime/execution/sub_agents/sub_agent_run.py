@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
@@ -11,7 +11,15 @@ from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_se
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.journal.calls import sub_agent_path
 from flink_agents.runtime.state.memory import ScopedTree
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.sub_agents.attempt_end import AttemptEnd
+
+
+_TRANSCRIPT = "\x00transcript"
+"""The tag of entries of the transcript among the side outputs of a sub-agent."""
 
 
 class SubAgentRun(Run):
@@ -26,10 +34,23 @@ class SubAgentRun(Run):
         caller: The action run that calls.
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
-        transcript: The events and chats of the agent and of its own sub-agents; None if not traced.
+        traced: True if the answer includes a transcript, or that of an enclosing sub-agent does.
+        attempt_end: The end of the attempt that is executed; None before the first one, and in a run that has
+            no records.
     """
 
-    __slots__ = ("_around", "_memory", "agents", "caller", "root", "transcript")
+    __slots__ = (
+        "_call",
+        "_memory",
+        "_places",
+        "_task",
+        "agents",
+        "attempt_end",
+        "caller",
+        "outer",
+        "root",
+        "traced",
+    )
 
     def __init__(self, shared: RunEnvironment, caller: ActionRun, traced: bool) -> None:
         outer = caller.run
@@ -51,10 +72,12 @@ class SubAgentRun(Run):
         self.caller = caller
         self.root: ActionRun = root_of(caller)
         self.agents: tuple[str, ...] = (*agents_of(caller), shared.code.name)
-        self._around = outer.transcript if isinstance(outer, SubAgentRun) else None
-        self.transcript: list[TranscriptEntry] | None = None
-        if traced or self._around is not None:
-            self.transcript = []
+        self.traced = traced or (isinstance(outer, SubAgentRun) and outer.traced)
+        self.attempt_end: AttemptEnd | None = None
+        around = outer.attempt_end if isinstance(outer, SubAgentRun) else None
+        self.outer = "" if around is None else around.attempt
+        self._task = ""
+        self._call = self._places = 0
 
     def take(self, event: Any, task: str, number: int) -> Event:
         """Return the event that the sub-agent handles, with its place in the run.
@@ -64,14 +87,22 @@ class SubAgentRun(Run):
             task: The task that calls.
             number: The number of earlier calls from that task.
         """
+        self._task = task
+        self._call = number
         received = self._shared.code.as_received(event)
         input_event = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.caller.event)
         stamp(input_event, AskLineage(parent, self.caller.action.name, self._shared.code.name, task, number))
         return input_event
 
+    def next_path(self) -> str:
+        """Return the path of the action that is executed next; see ``journal.calls``."""
+        path = sub_agent_path(self._task, self._call, self._places)
+        self._places += 1
+        return path
+
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
-        """Add an entry to the transcript, if there is one.
+        """Add an entry to the transcript, if there is one. It counts if the attempt succeeds.
 
         Args:
             step: The action run.
@@ -79,16 +110,18 @@ class SubAgentRun(Run):
             name: Type of the event, or name of the chat model.
             content: The content; it becomes JSON.
         """
-        if self.transcript is not None:
+        if self.traced:
             plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
             agent = self._shared.code.name
             action = step.action.name
-            self.transcript.append(
-                TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
-            )
+            entry = TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
+            step.side = [*(step.side or ()), (_TRANSCRIPT, entry)]
 
-    def hand_over(self) -> None:
+    def hand_over(self) -> list[TranscriptEntry]:
         """Move the writes and side outputs of the agent, which has ended, to the action that called it.
+
+        Returns:
+            The events and chats of the agent and of its own sub-agents; nothing if they are not traced.
 
         Raises:
             ContextMisuseError: That action has ended.
@@ -102,10 +135,19 @@ class SubAgentRun(Run):
         except BaseException:
             caller.run.rollback(mark)
             raise
-        if self._around is not None and self.transcript is not None:
-            self._around += self.transcript
-        if self.side_outputs:
-            caller.side = [*(caller.side or ()), *self.side_outputs]
+        entries = [value for tag, value in self.side_outputs if tag == _TRANSCRIPT]
+        handed = self.side_outputs
+        if not (isinstance(caller.run, SubAgentRun) and caller.run.traced):
+            handed = [entry for entry in handed if entry[0] != _TRANSCRIPT]
+        if handed:
+            caller.side = [*(caller.side or ()), *handed]
+        return entries
+
+
+def run_of(step: ActionRun) -> SubAgentRun:
+    """Return the run of a sub-agent to which ``step`` belongs."""
+    assert isinstance(step.run, SubAgentRun)
+    return step.run
 
 
 def root_of(step: ActionRun) -> ActionRun:

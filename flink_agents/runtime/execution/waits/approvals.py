@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from flink_agents.api.common.durations import duration_text
@@ -30,6 +31,8 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 from flink_agents.runtime.execution.waits.requests import pack_request
+from flink_agents.runtime.execution.waits.run_waits import is_of_task_inside, tag_of_task
+from flink_agents.runtime.journal.calls import is_of_sub_agent
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ async def approval_of(
     wait = signal_wait_of(step, delivery, APPROVAL_SIGNAL, answers, wanted.seconds)
     answers.request = request = _request(step, wait.id, wait.deadline, wanted)
     wait.request = pack_request(request, step.shared.codec)
-    _put_aside(step, request)
+    put = partial(_put_aside, step, wait.number.task)
+    put(request)
     # A replay that finds the answer in a record no longer knows when the request would have expired.
     request = replace(request, expires_at=None)
     try:
@@ -112,21 +116,35 @@ async def approval_of(
         reason = "the input has ended, so that no answer will come"
         outcome = ApprovalOutcome(request, Decision.ENDED, request.arguments, reason=reason)
     except RunDeadlineError:
-        _end(step, request, Decision.EXPIRED, "its run has taken for too long")
+        _end(put, request, Decision.EXPIRED, "its run has taken for too long")
         raise
     except asyncio.CancelledError:
         if step.suspended is None and not step.has_ended:
-            _end(step, request, Decision.ENDED, "the action waits for it no more")
+            _end(put, request, Decision.ENDED, "the action waits for it no more")
         raise
-    _put_aside(step, outcome)
+    put(outcome)
     if (tell := step.shared.telemetry.observers.approval_ended) is not None:
         tell(step.run.state, step.action.name, wait.id, outcome)
     return outcome
 
 
-def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: str) -> None:
+def asked_inside(step: ActionRun, path: str) -> list[tuple[str, Any]]:
+    """Return the requests, and their outcomes, of the sub-agent's action with that path."""
+    return [entry for entry in step.side or () if is_of_task_inside(entry[0], path)]
+
+
+def forget_asked(step: ActionRun, path: str) -> None:
+    """Remove the requests of an attempt of a sub-agent's action: the next attempt makes them again.
+
+    Those that have left do not leave twice.
+    """
+    if step.side and step.run.waits is not None:
+        step.run.waits.forget(step, path)
+
+
+def _end(put: Callable[..., None], request: ApprovalRequest, decision: Decision, reason: str) -> None:
     """Emit the outcome of a request whose end the action learns of by an error."""
-    _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason))
+    put(ApprovalOutcome(request, decision, request.arguments, reason=reason))
 
 
 def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalArguments) -> ApprovalRequest:
@@ -149,11 +167,12 @@ def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalA
     )
 
 
-def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome) -> None:
-    """Emit a request, or its outcome. An outcome leaves even if the action fails later."""
+def _put_aside(step: ActionRun, task: str, value: ApprovalRequest | ApprovalOutcome) -> None:
+    """Emit a request of a task, or its outcome. An outcome leaves even if the action fails later."""
     if step.side is None:
         step.side = []
-    step.side.append((APPROVALS_TAG, value))
+    tag = tag_of_task(APPROVALS_TAG, task) if is_of_sub_agent(task) else APPROVALS_TAG
+    step.side.append((tag, value))
     if isinstance(value, ApprovalOutcome) and step.run.waits is not None:
         step.run.waits.outcomes[value.request.id] = value
         step.run.waits.waited(step)

@@ -21,7 +21,8 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, outside
+from flink_agents.runtime.execution.action_tasks import OwnFuture
+from flink_agents.runtime.execution.delivery import Delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal
@@ -246,8 +247,10 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         if ends:
             self._stop()
             least, most = LOOK_SECONDS
-            delay_seconds = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
             loop = asyncio.get_running_loop()
+            delay_seconds = (min(ends) - now) / 1000
+            if not getattr(loop, "moves_wall_clock", False):
+                delay_seconds = min(delay_seconds, most, least * 2 ** min(number, 10))
             self._timer = outside().run(loop.call_later, max(delay_seconds, 0.001), self.look, number + 1)
 
     # -- its end ----------------------------------------------------------------------
@@ -291,7 +294,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         calls = self._delivery.calls
         journal = self._step.run.journal
         assert isinstance(journal, BufferedJournal)
-        outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
+        outcomes: dict[Any, Outcome] = {**calls.seen_by(self.number.task), self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
         calls.keep(outcomes)
 

@@ -11,14 +11,29 @@ from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
-from flink_agents.runtime.journal.calls import Outcome
+from flink_agents.runtime.journal.calls import Outcome, is_inside
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait
 
+_OF_TASK = "\x01"
+"""Separates a tag, or the path of an execution, from the task of a sub-agent."""
+
 _LETTER = "\x00"
 """Follows the path of an execution in the counter of its dead letters."""
+
+
+def tag_of_task(tag: str, task: str) -> str:
+    """Return the tag under which an execution holds side outputs of a task of a sub-agent."""
+    return f"{tag}{_OF_TASK}{task}"
+
+
+def is_of_task_inside(tag: str, path: str) -> bool:
+    """Return True if a tag is that of a task of the sub-agent's action with that path."""
+    _, separator, task = tag.partition(_OF_TASK)
+    return bool(separator) and is_inside(task, path)
 
 
 class Execution(Protocol):
@@ -110,7 +125,7 @@ class RunWaits:
         self.recorded: list[tuple[str, str | None]] = []
         self.rejected: list[tuple[StoredSignal, str]] = []
         self.outcomes: dict[str, ApprovalOutcome] = {}
-        self.unawaited: dict[object, Delivery] = {}
+        self.unawaited: dict[PendingOutcome, Delivery] = {}
 
     @property
     def may_be_suspended(self) -> bool:
@@ -155,13 +170,31 @@ class RunWaits:
             else:
                 self.returned.append(signal)
 
+    def forget_unawaited(self, delivery: Delivery, path: str) -> None:
+        """Forget the waits that a failed attempt of a sub-agent's action has not awaited."""
+        self.unawaited = {
+            wait: of
+            for wait, of in self.unawaited.items()
+            if of is not delivery or not is_inside(wait.number.task, path)
+        }
+
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]
     ) -> tuple[list[Any], list[tuple[str, Any]]]:
         """Count the outputs of an execution, and return those that have not left before.
 
-        A dead letter replaces all outputs of its execution, so it has a separate counter.
+        A dead letter replaces all outputs of its execution, so it has a separate counter. So do the requests
+        of each task of a sub-agent: a failed attempt of its action makes them again.
         """
+        of_tasks = [entry for entry in side if _OF_TASK in entry[0]]
+        if of_tasks:
+            side = [entry for entry in side if _OF_TASK not in entry[0]]
+            sent, side_left = self.put_out(path, outputs, side)
+            for task in dict.fromkeys(tag.partition(_OF_TASK)[2] for tag, _ in of_tasks):
+                new_outputs = [entry for entry in of_tasks if entry[0].partition(_OF_TASK)[2] == task]
+                named = [(tag.partition(_OF_TASK)[0], value) for tag, value in new_outputs]
+                side_left = side_left + self.put_out(path + _OF_TASK + task, [], named)[1]
+            return sent, side_left
         letters = [side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG]
         if letters and path[-1:] != _LETTER:
             new_outputs = self.put_out(
@@ -190,6 +223,14 @@ class RunWaits:
         process, they have not, so counting makes both cases equal.
         """
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
+
+    def forget(self, step: Execution, path: str) -> None:
+        """Remove the side outputs of a sub-agent's action from an execution: it is executed again."""
+        side = step.side or []
+        outputs, count = self._final.get(step.path, (0, 0))
+        final = [entry for entry in side[:count] if not is_of_task_inside(entry[0], path)]
+        step.side = [entry for entry in side if not is_of_task_inside(entry[0], path)]
+        self._final[step.path] = outputs, len(final)
 
     def final(self, step: Execution) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
         """Return the outputs of a failed execution that stay."""

@@ -29,6 +29,8 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
     if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
         return
     step.suspended = [wait.leave_open() for wait in delivery.waits if isinstance(wait, DurableWait)]
+    if delivery.deadlines and step.retry_state is not None:
+        step.retry_state.ran = {timed.name: timed.before + timed.wait.ran for timed in delivery.deadlines}
     # Outputs from here on come from code that handles the cancellation, and are dropped.
     step.put = len(step.sent), len(step.side or ())
     journal = step.run.journal

@@ -50,10 +50,11 @@ class SwallowedSuspension:
 
     Attributes:
         count: The number of them.
+        looks: The number of times that the watchdog has seen that the code has not ended.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.looks = 0
         self._is_traced = False
         self._former_trace: Any = None
 
@@ -109,16 +110,20 @@ def cancel_again(step: CancelledExecution) -> NoReturn:
     raise swallowed_error(step)
 
 
-def end_waiting_code(step: CancelledExecution, frames: Iterable[FrameType]) -> None:
+def end_waiting_code(step: CancelledExecution, frames: Iterable[FrameType], after: int) -> None:
     """End code of a suspended run that awaits something else and does not end. Only for the loop's thread.
 
     Args:
         step: The execution.
         frames: The frames of its code.
+        after: The number of calls for a step before which its code is left to clean up.
     """
     delivery = step.delivery
     if delivery is not None and not delivery.closed:
         swallowed = delivery.swallowed = delivery.swallowed or SwallowedSuspension()
+        swallowed.looks += 1
+        if swallowed.looks <= after:
+            return
         swallowed.count = MOST_SWALLOWED
         swallowed.end_code(step, frames)
         delivery.interrupt()

@@ -1,31 +1,24 @@
-"""Chooses the operator's path: through known internals of PyFlink, or the public one.
-
-The log reports once per operator the parts that are not used, with the reason.
-"""
+"""The operator's access to Flink: keys, timers, calls and outputs, through known internals of PyFlink."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from pyflink.datastream import OutputTag, RuntimeContext
 
-from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.flink.fast.edges import PromptFlush
 from flink_agents.runtime.flink.fast.internals import (
     FlinkKeys,
     FlinkOperatorState,
     KeyedOperation,
     TimestampCollector,
-    Unfit,
 )
+from flink_agents.runtime.flink.fast.reflection import unfit
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
-
-_log = bounded_logger("flink_agents.fast_path")
-
-T = TypeVar("T")
 
 
 def wall_clock_ms() -> int:
@@ -42,7 +35,7 @@ class FastPath:
         tags: The side outputs.
 
     Raises:
-        Unfit: PyFlink or Flink differs from the known versions.
+        UnsupportedExecutionError: PyFlink or Flink differs from the known versions.
     """
 
     def __init__(
@@ -79,50 +72,33 @@ class FastPath:
 
 
 class OperatorAccess:
-    """The PyFlink internals that an operator can use; None for each one that it cannot.
+    """The PyFlink internals that an operator uses.
+
+    Args:
+        function: The function that creates this in its ``open``.
+        context: The runtime context of the operator, whose states are registered.
+        tags: The side outputs.
 
     Attributes:
         keys: All keys of the subtask.
         journals: The state of the operator that names the store.
-        timers: Timers of the current key; None if ``keys`` is.
+        timers: Timers of the current key.
         collector: Flink's collector.
-        fast_path: Calls and outputs; also None if the job has turned it off.
+        fast_path: Calls and outputs.
+
+    Raises:
+        UnsupportedExecutionError: PyFlink, Flink or the state backend differs from the known ones.
     """
 
-    def __init__(
-        self, function: Any, context: RuntimeContext, tags: dict[str, OutputTag], fast: bool, name: str
-    ) -> None:
-        self._name = name
-        self.keys = self._look(
-            lambda: FlinkKeys(context),
-            "pending inputs in a savepoint of a fast path continue only with the next input of their key",
-        )
-        self.timers: Timers | None = self.keys.timers if self.keys is not None else None
-        self.collector = self._look(
-            lambda: TimestampCollector(context),
-            "outputs at the end of a bounded input have the time of a timer",
-        )
-        self.journals: FlinkOperatorState | None = None
-        if self.collector is not None:
-            self.journals = self._look(
-                lambda: FlinkOperatorState(context),
-                "deleted journals are found only when a key comes whose steps they had",
-            )
-        self.fast_path: FastPath | None = None
-        collector = self.collector
-        if fast and self.keys is not None and collector is not None:
-            self.fast_path = self._look(
-                lambda: FastPath(function, collector, tags),
-                "the operator is as fast as PyFlink lets it",
-            )
-
-    def _look(self, make: Callable[[], T], otherwise: str) -> T | None:
+    def __init__(self, function: Any, context: RuntimeContext, tags: dict[str, OutputTag]) -> None:
         try:
-            return make()
-        except Unfit as unfit:
-            why = str(unfit)
+            self.keys = FlinkKeys(context)
+            self.timers: Timers = self.keys.timers
+            self.collector = TimestampCollector(context)
+            self.journals = FlinkOperatorState(context)
+            self.fast_path = FastPath(function, self.collector, tags)
+        except AgentsError:
+            raise
         except Exception as error:
-            # Whatever another version raises: it is not supported.
-            why = f"{type(error).__name__}: {error}"
-        _log.warning("agent %s: %s; so %s", self._name, why, otherwise)
-        return None
+            # Whatever another release raises: it is not supported.
+            raise unfit(f"{type(error).__name__}: {error}") from error

@@ -1,8 +1,8 @@
-"""All parts of PyFlink 2.3 and Flink that the fast path uses and that are not public API.
+"""All parts of PyFlink 2.3 and Flink that the operator uses and that are not public API.
 
 Each part is checked when the operator opens: it is compared with the versions and shapes that are defined
-here. A part that differs is not used (:class:`Unfit` names the difference), and the operator uses PyFlink's
-slower public path. ``docs/design/fast-path.md`` explains why each part is safe.
+here. If one differs, the job fails by an ``UnsupportedExecutionError`` that names the difference.
+``docs/design/fast-path.md`` explains why each part is safe.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from pyflink.datastream import RuntimeContext
-from pyflink.version import __version__ as pyflink_version
 
+from flink_agents.api.errors import UnsupportedExecutionError
 from flink_agents.runtime.flink.fast.reflection import (
-    Unfit,
+    check_version,
     class_name,
     field_of,
     field_value,
@@ -25,6 +25,7 @@ from flink_agents.runtime.flink.fast.reflection import (
     read_attribute,
     task_environment,
     task_of,
+    unfit,
 )
 from flink_agents.runtime.flink.values.placeholders import not_none
 from flink_agents.runtime.state.keyed_state import (
@@ -37,10 +38,12 @@ from flink_agents.runtime.state.keyed_state import (
     Timers,
 )
 
-VERSIONS = ("2.3.",)
-"""Supported versions of PyFlink, by prefix."""
-
-BACKENDS = ("HeapKeyedStateBackend", "RocksDBKeyedStateBackend")
+BACKENDS = (
+    "HeapKeyedStateBackend",
+    "RocksDBKeyedStateBackend",
+    "ForStSyncKeyedStateBackend",
+    "ChangelogKeyedStateBackend",
+)
 """Keyed state backends that allow the operator to switch keys. The backend of batch jobs has only one key."""
 
 OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonKeyedProcessOperator"
@@ -50,16 +53,6 @@ SOURCE_OPERATOR = "org.apache.flink.streaming.api.operators.SourceOperator"
 COORDINATOR = "subtaskCheckpointCoordinator"
 NO_CHECKPOINT = -1
 COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
-
-
-def check_version() -> None:
-    """Check that PyFlink's version is supported.
-
-    Raises:
-        Unfit: It is another version.
-    """
-    if not pyflink_version.startswith(VERSIONS):
-        raise Unfit(f"PyFlink is {pyflink_version}, and only {', '.join(VERSIONS)}* are known")
 
 
 # -- keys -----------------------------------------------------------------------------------
@@ -75,7 +68,7 @@ class FlinkKeys:
         context: The runtime context of the operator, whose states are registered.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -85,7 +78,12 @@ class FlinkKeys:
         backend: Any = read_attribute(python, "_keyed_state_backend")
         kind = class_name(backend).rpartition(".")[2]
         if kind not in BACKENDS:
-            raise Unfit(f"the keyed state backend is {kind}, and only {', '.join(BACKENDS)} are known")
+            raise UnsupportedExecutionError(
+                f"agents do not run on the state backend {kind}",
+                expected="hashmap, rocksdb or forst, each with or without changelog",
+                found=class_name(backend),
+                fix="set state.backend.type to hashmap or rocksdb",
+            )
         self._backend = backend
         self.text: Callable[[], str] = read_attribute(self._context, "get_current_key")
         self.current_key: Callable[[], Any] = method_of(backend, "getCurrentKey")
@@ -141,7 +139,6 @@ class JavaTimers:
             service, "registerProcessingTimeTimer"
         )
         self.register_event_time_timer: Callable[[int], None] = method_of(service, "registerEventTimeTimer")
-        self.delete_event_time_timer: Callable[[int], None] = method_of(service, "deleteEventTimeTimer")
 
 
 # -- state of the operator ------------------------------------------------------------------
@@ -158,7 +155,7 @@ class FlinkOperatorState:
         context: The runtime context of the operator.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -202,7 +199,7 @@ class TimestampCollector:
         context: The runtime context of the operator.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -211,7 +208,7 @@ class TimestampCollector:
         self._operator = _keyed_operator(context)
         self._field = field_of(self._operator, "collector")
         if str(self._field.getType().getName()) != COLLECTOR:
-            raise Unfit(f"the collector is a {self._field.getType().getName()}")
+            raise unfit(f"the collector is a {self._field.getType().getName()}")
         self.timestamp: Callable[[], int] = method_of(inner, "timestamp")
 
     def collect(self, output: Any) -> None:
@@ -248,7 +245,7 @@ class KeyedOperation:
         function: The function that creates this in its ``open``.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
 
     def __init__(self, function: Any) -> None:
@@ -262,26 +259,26 @@ class KeyedOperation:
             read_attribute(self._operation, "_chained_operations")
             or type(main) is not functions.OneInputOperation
         ):
-            raise Unfit("the function is chained to others")
+            raise unfit("the function is chained to others")
         if {"process_element", "on_timer"} & {*vars(self._operation), *vars(main)}:
-            raise Unfit("the operation has been changed already")
+            raise unfit("the operation has been changed already")
         closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
         if getattr(closed.get("process_element"), "__self__", None) is not function:
-            raise Unfit("the operation calls another function")
+            raise unfit("the operation calls another function")
         self._side = inspect.getclosurevars(closed["process_func"]).nonlocals.get("side_output_context")
         of: Any = read_attribute(self._operation, "_input_data_converter")
         if type(of) is not converters.RowDataConverter or len(of._field_data_converters) != 2:
-            raise Unfit(f"the input comes from a {type(of).__name__}")
+            raise unfit(f"the input comes from a {type(of).__name__}")
         key, record = of._field_data_converters
         if type(key) is not converters.IdentityDataConverter:
-            raise Unfit(f"the key comes from a {type(key).__name__}")
+            raise unfit(f"the key comes from a {type(key).__name__}")
         self._record_of: Callable[[Any], Any] = record.to_internal
         to: Any = read_attribute(self._operation, "_output_data_converter")
         self._to_external: Callable[[Any], Any] = to.to_external
         self._pickles = type(to) is converters.PickleDataConverter
         pemja: Any = importlib.import_module("pemja")
         if pemja.findClass(ITERATOR) is None:
-            raise Unfit("Flink iterates over results in another way")
+            raise unfit("Flink iterates over results in another way")
         self._nothing = pemja.findClass("org.apache.flink.util.CloseableIterator").empty()
 
     def outlet(self, collector: TimestampCollector, tags: dict[str, str]) -> Outlet:
@@ -351,7 +348,7 @@ class Outlet:
         self.waiting: list[Any] = []
 
     def put(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
-        """Emit values, side outputs first, as on PyFlink's own path."""
+        """Emit values, side outputs first, as PyFlink does."""
         for tag, value in side_outputs:
             assert self._to_side is not None, f"the job has no side output {tag!r}"
             self._to_side(self._tags[tag], value)
@@ -381,7 +378,7 @@ def emit_watermark(timestamp: int) -> None:
         timestamp: The watermark.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
     operator = _plain_operator()
     pemja: Any = importlib.import_module("pemja")
@@ -401,7 +398,7 @@ def replace_valve(context: RuntimeContext, name: str, java: str, *arguments: Any
         *arguments: The further arguments of the constructor.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
     check_version()
     pemja: Any = importlib.import_module("pemja")
@@ -421,14 +418,14 @@ class OwnSource:
     """The source that the present function is chained to; create it when the function is opened.
 
     Raises:
-        Unfit: A part is missing or unknown, or the function is not chained to a source.
+        UnsupportedExecutionError: A part is missing or unknown, or the function is not chained to a source.
     """
 
     def __init__(self) -> None:
         task = method_of(_plain_operator(), "getContainingTask")()
         source = field_of(task, "mainOperator").get(task)
         if class_name(source) != SOURCE_OPERATOR:
-            raise Unfit(f"the task starts with a {class_name(source)}")
+            raise unfit(f"the task starts with a {class_name(source)}")
         self._stop = method_of(source, "stop")
 
     def finish(self) -> None:
@@ -446,7 +443,7 @@ def _plain_operator() -> Any:
     closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
     inner: Any = read_attribute(closed.get("function_context"), "_j_context")
     if class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
-        raise Unfit(f"the context is a {class_name(inner)}")
+        raise unfit(f"the context is a {class_name(inner)}")
     return field_of(inner, "this$0").get(inner)
 
 
@@ -463,7 +460,7 @@ class Barriers:
         context: The runtime context of the function.
 
     Raises:
-        Unfit: A part is missing or unknown.
+        UnsupportedExecutionError: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -489,7 +486,7 @@ def _keyed_context(context: RuntimeContext) -> Any:
         read_attribute(read_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
     )
     if class_name(inner) != f"{OPERATOR}$ContextImpl":
-        raise Unfit(f"the context is a {class_name(inner)}")
+        raise unfit(f"the context is a {class_name(inner)}")
     return inner
 
 
@@ -498,5 +495,5 @@ def _keyed_operator(context: RuntimeContext) -> Any:
     inner = _keyed_context(context)
     operator = field_of(inner, "this$0").get(inner)
     if class_name(operator) != OPERATOR:
-        raise Unfit(f"the operator is a {class_name(operator)}")
+        raise unfit(f"the operator is a {class_name(operator)}")
     return operator

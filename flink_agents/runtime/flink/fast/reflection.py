@@ -1,4 +1,8 @@
-"""Reads parts of Python and Java objects that are not public; a part that is missing has an error by name."""
+"""Reads parts of Python and Java objects that are not public; a part that is missing has an error by name.
+
+Each part that the operator uses is compared with those of the supported releases before the first record. If
+one differs, the job fails: there is no second way that needs less.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,45 @@ from types import FrameType
 from typing import Any
 
 from pyflink.datastream import RuntimeContext
+from pyflink.version import __version__ as pyflink_version
+
+from flink_agents.api.errors import UnsupportedExecutionError
+
+VERSIONS = ("2.3.",)
+"""Supported releases of PyFlink and Flink, by prefix."""
 
 
-class Unfit(Exception):
-    """A part differs from its known shape; the message names it."""
+def unfit(part: str) -> UnsupportedExecutionError:
+    """Return the error that a part of PyFlink or Flink differs from its known shape.
+
+    Args:
+        part: The part, and how it differs.
+    """
+    releases = " or ".join(f"{prefix}*" for prefix in VERSIONS)
+    return UnsupportedExecutionError(
+        "agents do not run on this release of PyFlink or Flink",
+        expected=f"PyFlink and Flink {releases}",
+        found=part,
+        fix=f"install apache-flink {releases} where the job starts and on all workers, and use a cluster of "
+        "that release",
+    )
+
+
+def check_version() -> None:
+    """Check that PyFlink's version is supported.
+
+    Raises:
+        UnsupportedExecutionError: It is another version.
+    """
+    if not pyflink_version.startswith(VERSIONS):
+        raise unfit(f"PyFlink {pyflink_version}")
 
 
 def read_attribute(owner: Any, name: str) -> Any:
     """Return an attribute of a Python object."""
     value = getattr(owner, name, None)
     if value is None:
-        raise Unfit(f"{type(owner).__name__} has no {name}")
+        raise unfit(f"{type(owner).__name__} has no {name}")
     return value
 
 
@@ -31,7 +63,7 @@ def method_of(java: Any, name: str) -> Any:
     try:
         return getattr(java, name)
     except (AttributeError, SystemError):  # Pemja sets no error for a missing member.
-        raise Unfit(f"{class_name(java)} has no method {name}") from None
+        raise unfit(f"{class_name(java)} has no method {name}") from None
 
 
 def field_of(java: Any, name: str) -> Any:
@@ -43,7 +75,7 @@ def field_of(java: Any, name: str) -> Any:
                 field.setAccessible(True)
                 return field
         kind = kind.getSuperclass()
-    raise Unfit(f"{class_name(java)} has no field {name}")
+    raise unfit(f"{class_name(java)} has no field {name}")
 
 
 def field_value(java: Any, name: str) -> Any:
@@ -69,4 +101,4 @@ def find_caller(kind: type) -> Any:
         if type(caller) is kind:
             return caller
         frame = frame.f_back
-    raise Unfit(f"no {kind.__name__} has opened the function")
+    raise unfit(f"no {kind.__name__} has opened the function")

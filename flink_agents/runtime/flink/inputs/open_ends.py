@@ -27,7 +27,7 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
 from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
 from flink_agents.runtime.flink.resume.state_fit import GATE, GATE_SOURCE
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
+from flink_agents.runtime.operator.schedules.end_times import EndTimes
 
 TICK_SECONDS = 0.05
 """Interval of a gate's checks. This is the longest time that a checkpoint barrier waits for it."""
@@ -64,18 +64,17 @@ class OpenEnd:
         return self._watermark() >= self._times.start and self._rests()
 
 
-_NEVER_WAITS = OpenEnd(FIRST_AGENT, lambda: FIRST_AGENT.start, lambda: True)
 _open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
 
 
-def note(place: Place, end: OpenEnd | None) -> None:
+def note(place: Place, end: OpenEnd) -> None:
     """Register the end of a subtask's input, so that its gate finds it.
 
     Args:
         place: The subtask.
-        end: The end of its input; None if it waits at its last watermark. The caller keeps it alive.
+        end: The end of its input. The caller keeps it alive.
     """
-    _open[place] = end if end is not None else _NEVER_WAITS
+    _open[place] = end
 
 
 class Gate(ProcessFunction):

@@ -75,10 +75,6 @@ class InterleavingService(KeyService):
         if head.released:
             self.wake_unread(head, key_text)
 
-    def keeps_end(self, head: Head) -> bool:
-        """Return True if the end of the input resumes a run of the key."""
-        return bool(head.released)
-
     def acting(self, actor: KeyActor) -> None:
         """Let an actor release its key when it suspends a run."""
         actor.runs.release = self._release

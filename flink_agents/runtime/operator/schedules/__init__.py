@@ -1,1 +1,1 @@
-"""When Flink's task thread looks at keys: with one timer for all of them, or with one for each."""
+"""When Flink's task thread looks at keys: one timer for all of them, and two at the end of the input."""

@@ -1,9 +1,9 @@
 """One timer for all keys: each heartbeat commits the runs that have finished, key by key.
 
-A timer per key costs Flink more than the commit itself. If the operator can make any key current
-(:class:`Keys`), one processing-time timer serves all of them. The event loop lists the actors with finished
-runs. A heartbeat makes the key of each actor current, commits its runs, and emits their outputs, before it
-continues with the next. All of it is one call of Flink, so no checkpoint sees half of it.
+A timer per key would cost Flink more than the commit itself. The operator can make any key current
+(:class:`Keys`), so one processing-time timer serves all of them. The event loop lists the actors with
+finished runs. A heartbeat makes the key of each actor current, commits its runs, and emits their outputs,
+before it continues with the next. All of it is one call of Flink, so no checkpoint sees half of it.
 
 No timer shows which keys have inputs that wait. The operator finds the keys of a restored state when it
 opens.
@@ -19,10 +19,9 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
-from flink_agents.runtime.operator.schedules.schedule import Schedule
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
@@ -47,8 +46,8 @@ HEARTBEAT_OF_MANY_MS = 5
 """The shortest interval of heartbeats if more keys are busy."""
 
 
-class Heartbeat(Schedule):
-    """Commits with one timer for all keys.
+class Heartbeat:
+    """Commits with one timer for all keys. Only for Flink's task thread, except :attr:`rests`.
 
     Args:
         operator: The operator.
@@ -66,7 +65,6 @@ class Heartbeat(Schedule):
         leave: Callable[[Emission], None],
         end: EndTimes = FIRST_AGENT,
     ) -> None:
-        assert operator.to_look_at is not None
         self._operator = operator
         self._hooks = operator.hooks
         self._actors = operator.actors
@@ -92,11 +90,15 @@ class Heartbeat(Schedule):
 
     @property
     def rests(self) -> bool:
-        """True if the end of the input has nothing to wait for."""
+        """True if the end of the input has nothing to wait for. For any thread."""
         return self._rests
 
     def open(self, timers: Timers | None) -> None:
-        """Find the keys with inputs in state, and the keys that services list."""
+        """Find the restored keys with inputs in state, and the keys that services list.
+
+        Args:
+            timers: Timers of the current key; None if there is no restored state.
+        """
         waiting = self._keys.waiting()
         # There may be millions of keys. Each heartbeat wakes some of them.
         self._restored.extend(waiting)
@@ -115,13 +117,8 @@ class Heartbeat(Schedule):
                 self._keys.switch(self._unchecked[0])
                 self._arm(timers)
 
-    def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Handle a timer. It may be of an older savepoint, and of any key."""
-        self.fire(timestamp, timers)
-        return NOTHING
-
     def fire(self, timestamp: int, timers: Timers) -> None:
-        """Commit all runs that have finished, of all keys."""
+        """Commit all runs that have finished, of all keys. The timer may belong to any key."""
         # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
@@ -275,9 +272,6 @@ class Heartbeat(Schedule):
             self._waits_for_end = True
             self._rests = False
             timers.register_event_time_timer(self._end.start)
-
-    def ignore_the_end(self, timers: Timers) -> None:
-        """Do nothing: the timer serves all keys, and stays."""
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)

@@ -49,16 +49,13 @@ class Hooks:
     committed: tuple[Callable[..., None], ...]
     after_commit: tuple[Callable[..., None], ...]
     actor_released: tuple[Callable[..., None], ...]
-    keeps_end: tuple[Callable[..., bool], ...]
     heartbeat: tuple[Callable[..., None], ...]
     look: tuple[Callable[..., None], ...]
     looked: tuple[Callable[..., None], ...]
     is_looking: tuple[Callable[..., bool], ...]
     input_ended: tuple[Callable[..., bool], ...]
     end_keys: tuple[Callable[..., None], ...]
-    end_key: tuple[Callable[..., bool], ...]
     awaits_keys: tuple[Callable[..., bool], ...]
-    awaits_key: tuple[Callable[..., bool], ...]
     drained: tuple[Callable[..., None], ...]
 
     def __init__(self) -> None:

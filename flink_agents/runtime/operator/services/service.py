@@ -105,10 +105,6 @@ class KeyService:
     def actor_released(self, actor: KeyActor) -> None:
         """Note that an actor was released."""
 
-    def keeps_end(self, head: Head) -> bool:
-        """Return True if the timer at the end of the input stays, although no input of the key waits."""
-        raise NotImplementedError
-
     # -- timers -----------------------------------------------------------------------
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
@@ -175,19 +171,8 @@ class KeyService:
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
         """Start work that waits for the end of the input; ``first`` is True at the first of two timers."""
 
-    def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Start the waiting work of the current key.
-
-        Return True if the end of the input waits for this key.
-        """
-        raise NotImplementedError
-
     def awaits_keys(self) -> bool:
         """Return True if the end of the input waits for a key without an actor."""
-        raise NotImplementedError
-
-    def awaits_key(self, key_text: str) -> bool:
-        """Return True if the end of the input waits for the current key."""
         raise NotImplementedError
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:

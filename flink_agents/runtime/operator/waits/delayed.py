@@ -74,7 +74,7 @@ class Delays(KeyService):
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
         low: The low watermark; None if outputs need no timestamps.
-        keys: The keys of the subtask, if one timer serves all of them; else None.
+        keys: The keys of the subtask.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Delays(KeyService):
         state: KeyedState,
         clock: Callable[[], int],
         low: LowWatermark | None,
-        keys: Keys | None,
+        keys: Keys,
     ) -> None:
         self._shared = shared
         self._state = state
@@ -95,10 +95,7 @@ class Delays(KeyService):
         # True if new delayed events stay in state: the input has ended, and nothing waits for them.
         self._leaves = False
         self._awaited: AwaitedKeys | None = None
-        # Keys whose delayed events were delivered since the input has ended.
-        self._skipped: set[str] = set()
-        if keys is not None:
-            self.asleep = frozenset({"fired", "looked", "end_keys", "awaits_keys", "look"})
+        self.asleep = frozenset({"fired", "looked", "end_keys", "awaits_keys", "look"})
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Wake up if any key has delayed events. Their own timers come with the state."""
@@ -156,10 +153,6 @@ class Delays(KeyService):
         else:
             self._begin(head, key_text, timers)
 
-    def keeps_end(self, head: Head) -> bool:
-        """Return True if the end of the input waits for delayed events."""
-        return head.delayed_due is not None and not self._leaves
-
     # -- the end of a bounded input ---------------------------------------------------
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
@@ -181,7 +174,6 @@ class Delays(KeyService):
 
     def look(self, timers: Timers) -> None:
         """Deliver delayed events that the end of the input has waited for."""
-        assert self._keys is not None
         while self._awaited is not None and (key := self._awaited.take(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
@@ -195,21 +187,6 @@ class Delays(KeyService):
         key_text = keys.text()
         assert self._awaited is not None
         self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
-
-    def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Deliver events of the current key; return True if the end waits for others."""
-        self._leaves = self._skips
-        if not first or key_text in self._skipped:
-            return False
-        if self._skips:
-            # The actors that are created now let this timer fire again.
-            self._skipped.add(key_text)
-        return self._come_in_at_end(key_text, timers) is not None
-
-    def awaits_key(self, key_text: str) -> bool:
-        """Return True if the end of the input waits for delayed events of the current key."""
-        head = self.operator.head_of(key_text)
-        return head is not None and head.delayed_due is not None and not self._skips
 
     def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
         """Deliver due events of the current key at the end of a bounded input; all, if they are skipped.

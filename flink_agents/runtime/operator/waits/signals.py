@@ -16,7 +16,7 @@ from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.released import ReleasedRuns, SignalTakers
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
-from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
+from flink_agents.runtime.state.keyed_state import KeyedState, Keys, Timers
 
 
 class SignalService(KeyService):
@@ -103,10 +103,6 @@ class SignalService(KeyService):
         """Drop the signals of a key whose actor was released."""
         self.operator.waits.loop.suspender.forget(actor.runs)
 
-    def keeps_end(self, head: Head) -> bool:
-        """Return True if the end of the input discards signals of the key."""
-        return head.signals_expire is not None
-
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Remove the signals that a run took, and resume a suspended one if its next signal is there."""
         if self._store.remove_taken(ended, actor.head, timers, out):
@@ -128,8 +124,6 @@ class SignalService(KeyService):
             # A run may have taken a signal that expires now. Resume it, so that its records are read.
             self._released.wake_unread(head, key_text)
         self._store.expire(key_text, head, actor, at, out, timers)
-        if not (head.signals_expire or head.delayed_due or head.has_pending or head.released):
-            operator.schedule.ignore_the_end(timers)
         if head.is_unused:
             operator.cache.drop(key_text)
 

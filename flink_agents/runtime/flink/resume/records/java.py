@@ -168,7 +168,18 @@ def _collect(subtask: Any, files: dict[Path, int]) -> None:
 
 def _streams(handle: Any) -> list[Any]:
     """Return the handles of the streams that a state handle consists of."""
-    if not handle.getClass().getSimpleName().startswith("IncrementalRemote"):
+    kind = str(handle.getClass().getSimpleName())
+    if kind.startswith("ChangelogStateBackendHandle"):
+        inner = [
+            *handle.getMaterializedStateHandles().toArray(),
+            *handle.getNonMaterializedStateHandles().toArray(),
+        ]
+        return [stream for part in inner for stream in _streams(part)]
+    if kind.startswith("ChangelogStateHandle"):
+        return [pair.getField(0) for pair in handle.getHandlesAndOffsets().toArray()]
+    if kind.startswith("InMemoryChangelog"):
+        return []
+    if not kind.startswith("IncrementalRemote"):
         return [handle.getDelegateStateHandle()]
     # RocksDB's files, for full checkpoints too.
     parts = [*handle.getPrivateState().toArray(), *handle.getSharedState().toArray()]

@@ -1,0 +1,342 @@
+"""The event loop of a harness, whose timers follow the clock of the harness."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import selectors
+import sys
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from itertools import count
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.loop.action_loop import ActionLoop
+from flink_agents.runtime.loop.watchdog import Watchdog
+from flink_agents.testing.fakes.clock import (
+    IDLE_SECONDS,
+    QUIET_LOOKS,
+    SHORT_SECONDS,
+    SLICE_SECONDS,
+    Clock,
+    RealTime,
+)
+from flink_agents.testing.fakes.outside_work import OutsideWork, waits_for_outside
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.loop.agent_loop import AgentLoop
+
+LEAST_SECONDS = 1e-6
+"""The shortest time between the call that sets a timer and the timer, if the time is not far ahead."""
+
+
+SHORTEST_SECONDS = 0.001
+"""Real time before a loop that has just worked looks again if time may move; it doubles each further time."""
+
+_OWN = (
+    "flink_agents.connectors.",
+    "flink_agents.runtime.loop.agent_loop",
+    "flink_agents.runtime.loop.replays",
+    "flink_agents.runtime.retention.",
+    "flink_agents.testing.fakes.outside",
+)
+"""Modules of the runtime whose timers are no part of a run, so that they follow real time."""
+
+_BETWEEN = ("asyncio.", "flink_agents.runtime.loop.action_loop", __name__)
+
+
+class IdleSelector(selectors.DefaultSelector):
+    """Waits for sockets and other threads, and lets time move meanwhile."""
+
+    loop: VirtualLoop
+
+    @override
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return the files that are ready; wait if there are none and the timeout is not 0."""
+        self.loop.note_work()
+        self.loop.adapt_resolution()
+        # Also while code of a run never waits: what was submitted meanwhile starts by such a timer.
+        if self.loop.call_own_timers():
+            timeout = 0
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        return self.loop.rest(super().select)
+
+
+class ClockedSelectorLoop(asyncio.SelectorEventLoop):
+    """An event loop on the time of a harness, without any action.
+
+    Attributes:
+        clock: The clock of the harness.
+        ahead: The time that has passed for this loop alone, since it began to close.
+    """
+
+    clock: Clock
+    ahead = 0.0
+
+    @override
+    def time(self) -> float:
+        return self.clock.seconds() + self.ahead
+
+
+class VirtualLoop(ActionLoop, ClockedSelectorLoop):
+    """An event loop on the time of a harness.
+
+    Args:
+        clock: The clock of the harness.
+        agent: The agent loop that it serves.
+    """
+
+    moves_wall_clock = True
+
+    def __init__(self, clock: Clock, agent: AgentLoop) -> None:
+        selector = IdleSelector()
+        selector.loop = self
+        self.clock = clock
+        self._agent = weakref.ref(agent)
+        self._numbers = count()
+        self._own_timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._is_resting = False
+        # The real seconds until it looks again if time stands still.
+        self._pause = SHORTEST_SECONDS
+        # The looks without a timer since something has happened.
+        self._looks = 0
+        # The timer that comes next, and the real time that has passed while the loop waited for it.
+        self._awaited_due: float | None = None
+        self._waited = 0.0
+        self._outside = OutsideWork(agent, self)
+        super().__init__(selector)
+        self._files = len(selector.get_map())
+        clock.add(self)
+
+    # -- time -------------------------------------------------------------------------
+
+    @override
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        if not _is_of_runtime(callback):
+            # Code that computes what is left of a time may be wrong by a rounding error again and again.
+            when = (
+                when if delivery_of(context) is not None else max(when, self.own_time() + self._least_seconds)
+            )
+            return super().call_at(when, callback, *args, context=context)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        due = RealTime.seconds() + when - self.own_time()
+        heapq.heappush(self._own_timers, (due, next(self._numbers), handle))
+        return handle
+
+    @property
+    def _least_seconds(self) -> float:
+        # A float of many years has large parts.
+        return max(LEAST_SECONDS, 4 * math.ulp(self.own_time()))
+
+    def adapt_resolution(self) -> None:
+        """Let timers fire that are due: asyncio adds the resolution to the time, which must become more."""
+        self._clock_resolution = self._least_seconds / 2
+
+    @property
+    def own_timers(self) -> list[asyncio.TimerHandle]:
+        """The timers that follow real time."""
+        return [timer for _, _, timer in self._own_timers]
+
+    @property
+    def virtual_timers(self) -> list[asyncio.TimerHandle]:
+        """The timers that follow the clock of the harness."""
+        return self._scheduled  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def next_due(self) -> float | None:
+        """The time of the loop at which its next timer fires; None if it has none."""
+        first = self.virtual_timers[:1]
+        return min((timer.when() for timer in first if not timer.cancelled()), default=None)
+
+    @property
+    def agent(self) -> AgentLoop | None:
+        """The agent loop that it serves; None if that is gone, or does not serve yet."""
+        # Before its thread runs this loop, it has no attributes, and other loops of the clock look at it.
+        return self._agent() if self.is_running() else None
+
+    # -- for the clock ----------------------------------------------------------------
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True if the loop has nothing to do before its next timer. For any thread."""
+        if not self._is_resting or self._ready:  # pyright: ignore[reportAttributeAccessIssue]
+            return False
+        due = self.next_due
+        agent = self.agent
+        return (due is None or due > self.own_time()) and not (
+            agent is not None and agent._inbox  # pyright: ignore[reportPrivateUsage]
+        )
+
+    @property
+    def has_runs(self) -> bool:
+        """True if it executes runs, or reads their records."""
+        agent = self.agent
+        return agent is not None and bool(agent._tasks)  # pyright: ignore[reportPrivateUsage]
+
+    def waits_for_outside(self) -> bool:
+        """Return True if a run waits for something that no timer and no other task of the loop ends."""
+        files = len(self._selector.get_map()) > self._files  # pyright: ignore[reportAttributeAccessIssue]
+        return self.has_runs and self._outside.is_there(files)
+
+    def may_be_woken(self) -> bool:
+        """Return True if anything outside of the loop may let it continue, for a run or not."""
+        return any(not timer.cancelled() for timer in self.own_timers) or self._outside.may_come()
+
+    def while_test_waits(self, act: Callable[[], bool | None]) -> bool | None:
+        """Call a function if the test's thread waits for this loop, which then continues to wait."""
+        agent = self.agent
+        return None if agent is None else agent._bridge.act_meanwhile(act)  # pyright: ignore[reportPrivateUsage]
+
+    def tell_test(self) -> None:
+        """Let the test's thread look for work."""
+        agent = self.agent
+        if agent is not None:
+            self.call_soon_threadsafe(agent._notify)  # pyright: ignore[reportPrivateUsage]
+
+    def wake(self) -> None:
+        """Let the loop look at its timers. For any thread."""
+        own_thread: int = self._thread_id  # pyright: ignore[reportAttributeAccessIssue]
+        if self._is_resting and not self.is_closed() and own_thread != get_ident():
+            self._write_to_self()  # pyright: ignore[reportAttributeAccessIssue]
+
+    @override
+    def close(self) -> None:
+        self.clock.remove(self)
+        super().close()
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def rest(self, select: Callable[[float], Any]) -> Any:
+        """Wait until there is something to do; returns the sockets that are ready.
+
+        Args:
+            select: Waits for sockets.
+        """
+        self._is_resting = True
+        try:
+            while True:
+                due = self.next_due
+                if self._ready or (due is not None and due <= self.own_time()):  # pyright: ignore[reportAttributeAccessIssue]
+                    return []
+                if self.call_own_timers():
+                    return []
+                seconds, passes = self._next_look(due)
+                if seconds <= 0:
+                    continue
+                self._pause = min(2 * self._pause, SLICE_SECONDS)
+                began = RealTime.seconds()
+                ready = select(min(seconds, self._seconds_of_own_timer()))
+                if passes:
+                    self._waited += RealTime.seconds() - began
+                if ready:
+                    return ready
+        finally:
+            self._is_resting = False
+
+    def note_work(self) -> None:
+        """Tell the clock if the loop executes something. Its watchdog comes again and again."""
+        for handle in self._ready:  # pyright: ignore[reportAttributeAccessIssue]
+            if getattr(handle._callback, "__func__", None) is not Watchdog._turn:  # pyright: ignore[reportPrivateUsage]
+                self.clock.note_work()
+                self._pause = SHORTEST_SECONDS
+                self._looks = 0
+                return
+
+    def _next_look(self, due: float | None) -> tuple[float, bool]:
+        """Return the real seconds until the loop looks again, and True if they count for its next timer.
+
+        Args:
+            due: The time of its next timer, or None.
+        """
+        if due != self._awaited_due:
+            self._awaited_due = due
+            self._waited = 0.0
+        remaining_seconds = None if due is None else due - self.own_time() - self._waited
+        if remaining_seconds is not None and remaining_seconds <= 0:
+            self._pass_really()
+            return 0.0, False
+        if self._is_closing:
+            return self._next_look_at_end(remaining_seconds)
+        if remaining_seconds is not None and remaining_seconds <= SHORT_SECONDS:
+            return remaining_seconds, True
+        if not self.clock.may_move:
+            if not self.has_runs:
+                return IDLE_SECONDS, False
+            if self._looks < QUIET_LOOKS:
+                self._looks += 1
+                return SLICE_SECONDS, False
+        moved = self.clock.move_on()
+        if moved:
+            return 0.0, False
+        if moved is False:
+            return SLICE_SECONDS if remaining_seconds is None else min(remaining_seconds, SLICE_SECONDS), True
+        return self._pause, False
+
+    def _next_look_at_end(self, rest: float | None) -> tuple[float, bool]:
+        self.clock.remove(self)
+        if rest is None:
+            return SLICE_SECONDS, False
+        # Code that looks again and again at a process gives it the time to end.
+        if rest <= SHORT_SECONDS or waits_for_outside(self):
+            return min(rest, SLICE_SECONDS), True
+        self._pass_really()
+        return 0.0, False
+
+    def _pass_really(self) -> None:
+        """Move the time to the next timer."""
+        assert self._awaited_due is not None
+        remaining_seconds = max(0.0, self._awaited_due - self.own_time())
+        self._waited = 0.0
+        if self._is_closing:
+            # The clock of the harness stands still: what comes now is no part of its test.
+            self.ahead += remaining_seconds
+        else:
+            self.clock.pass_really(remaining_seconds)
+
+    @property
+    def _is_closing(self) -> bool:
+        agent = self.agent
+        return agent is None or agent._bridge.closed  # pyright: ignore[reportPrivateUsage]
+
+    # -- timers of the runtime --------------------------------------------------------
+
+    def _seconds_of_own_timer(self) -> float:
+        return max(0.0, self._own_timers[0][0] - RealTime.seconds()) if self._own_timers else IDLE_SECONDS
+
+    def call_own_timers(self) -> bool:
+        """Schedule the runtime's timers that are due; returns True if there were some."""
+        called = False
+        while self._own_timers and self._own_timers[0][0] <= RealTime.seconds():
+            handle = heapq.heappop(self._own_timers)[2]
+            if not handle.cancelled():
+                self._ready.append(handle)  # pyright: ignore[reportAttributeAccessIssue]
+                called = True
+        return called
+
+
+def delivery_of(context: Context | None) -> Delivery | None:
+    """Return the delivery of the code that sets a timer; None if it belongs to no action."""
+    delivery = current_delivery.get() if context is None else context.get(current_delivery)
+    return None if delivery is None or delivery.closed else delivery
+
+
+def _is_of_runtime(callback: Any) -> bool:
+    """Return True if the runtime sets a timer for itself, not for a run."""
+    if str(getattr(callback, "__module__", "")).startswith(_OWN):
+        return True
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not asyncio.BaseEventLoop.run_forever.__code__:
+        name = str(frame.f_globals.get("__name__"))
+        if not name.startswith(_BETWEEN):
+            # This one awaits a function of the user.
+            return name.startswith(_OWN) and frame.f_code.co_name != "_recorded"
+        frame = frame.f_back
+    return False
