@@ -40,7 +40,11 @@ class SubAgentExecutor(StepExecutor):
         """Execute a run to its end; returns the agent's outputs."""
         run.queue.append(event)
         run.steps = self._walk(run)
-        await self.execute(run, self._strategy)
+        try:
+            await self.execute(run, self._strategy)
+        finally:
+            # It refers to the run: each call would leave a cycle.
+            run.attempt_end = None
         return run.outputs
 
     @override
