@@ -76,7 +76,7 @@ def is_asked_by_harness(frame: Any) -> bool:
 
 
 def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
-    """Return the calls of an input, and the files that at least half of the inputs pass through.
+    """Return the calls of an input, and the number of files that at least half of the inputs pass through.
 
     On a loaded machine, threads look at each other more often, so the batch with the fewest calls counts.
     """
@@ -100,9 +100,8 @@ def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    whole = sum(batches, Counter[str]())
-    calls = min(batch.total() for batch in batches) / INPUTS
-    return calls, sum(1 for count in whole.values() if count >= INPUTS * BATCHES / 2)
+    fewest = min(batches, key=Counter.total)
+    return fewest.total() / INPUTS, sum(1 for count in fewest.values() if count >= INPUTS / 2)
 
 
 def test_an_input_of_a_plain_action_passes_through_nothing_that_it_does_not_use() -> None:
