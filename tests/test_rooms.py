@@ -289,20 +289,6 @@ def test_no_modules_import_each_other() -> None:
     assert circles() == set()
 
 
-KNOW_INTERLEAVING = {"operator/assembly.py", "execution/environment/settings.py"}
-"""Modules of the runtime, outside of the package, that know of runs which interleave."""
-
-
-def test_interleaving_lives_in_one_package() -> None:
-    """What else it touches knows protocols, and calls such a run *released*."""
-    runtime = ROOT / "flink_agents" / "runtime"
-    package = runtime / "operator" / "interleaving"
-    word = re.compile("interleav|on_?suspend", re.IGNORECASE)
-    knows = {path for path in runtime.rglob("*.py") if word.search(path.read_text("utf-8"))}
-    outside = {str(path.relative_to(runtime)) for path in knows if not path.is_relative_to(package)}
-    assert outside == KNOW_INTERLEAVING
-
-
 def test_each_question_about_the_core_has_a_place_that_exists() -> None:
     """Each row of "Where to look" names modules, and what is in one of them."""
     text = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")

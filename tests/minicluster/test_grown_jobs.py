@@ -10,7 +10,7 @@ import pytest
 from flink_agents import AgentsExecutionEnvironment
 from flink_agents.api.errors import StateMismatchError
 from tests.cluster.local_job import LocalJob
-from tests.minicluster.growing_job import CONFIG, FURTHER, HISTORY, KEYS, build, lines
+from tests.minicluster.growing_job import FURTHER, HISTORY, KEYS, build, lines
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.own_conditions]
 
@@ -47,7 +47,7 @@ class GrowingJobs:
         options = {"execution.checkpointing.interval": "200 ms", **flink}
         if savepoint is not None:
             options["execution.state-recovery.path"] = savepoint
-        env = self.make(config=CONFIG, flink=options)
+        env = self.make(flink=options)
         build(env, self.directory, self.kind, set(parts.split(",")), self.waits)
         return LocalJob(env, self.directory / "live")
 

@@ -143,7 +143,7 @@ class Runner:
             forced_restart=False,
             crash=None,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.shutdown-grace": "10 ms", "run.may-suspend": waits},
+            config={"action-state.shutdown-grace": "10 ms"},
         )
         self._empty = self.harness.snapshot()
         self._signals: list[Signal] = []

@@ -1,7 +1,7 @@
 """Commits runs that have ended. Nothing else changes state because of a run.
 
-A run has ended if it *finished*; if it was *suspended*, so that later inputs wait; or if it was *released*:
-suspended, while later inputs run. The steps are the same for all three. Until then, a run has changed nothing
+A run has ended if it *finished*, or if it was *suspended*: then it blocks its key, or later inputs run. The
+steps are the same for all three. Until then, a run has changed nothing
 outside of itself except the store, which has its durable calls. The steps are also the same for runs that
 started and ended in the call of Flink with their input (the inline path), and for runs that the event loop
 executed.
@@ -23,6 +23,7 @@ may be pruned, and the outputs, which a sink without transactions shows at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
@@ -43,15 +44,13 @@ class EndedRun:
     Attributes:
         run: The run.
         number: Number of its input in ``pending``; None if it never was there.
-        seq: Sequence number of the run; for a released run, of the part that has ended.
+        seq: Sequence number of the run; for one of several parts, of the part that has ended.
         changes: Its changes of short-term memory.
         suspension: Its stored form; None if it has finished.
-        frees_key: True if its input no longer waits, so that others run: it finished or was released.
+        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
         counts: True if its sequence number is used up.
         replayed: True if records say that a part of it ended here, so that the next part may have records.
         skips: Recorded runs that are skipped from this run on.
-        resumed: True if it was suspended before.
-        resumes: True if it can be resumed at once; set by the service that suspends it.
     """
 
     run: Run
@@ -63,8 +62,30 @@ class EndedRun:
     counts: bool = True
     replayed: bool = False
     skips: tuple[int, ...] = ()
-    resumed: bool = False
-    resumes: bool = False
+
+
+class Suspensions(Protocol):
+    """The part of ``SuspensionService`` that the operator and its commits call. The key is current."""
+
+    def blocks(self, head: Head) -> bool:
+        """Return True if the inputs of a key without an actor wait for its suspended runs."""
+        ...
+
+    def rests(self, head: Head, key_text: str) -> bool:
+        """Return True if nothing of a restored key may run before its suspended runs are woken."""
+        ...
+
+    def wake_first(self, head: Head, key_text: str) -> None:
+        """Wake runs of a key that is about to get an actor."""
+
+    def equip(self, actor: KeyActor) -> None:
+        """Give an actor the signals of its key."""
+
+    def take_over(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
+        """List a run that was suspended, or remove one that has finished, and the signals that it took."""
+
+    def continue_key(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
+        """Release an actor whose last run was suspended, and resume what can run."""
 
 
 class RunCommitter:
@@ -76,7 +97,12 @@ class RunCommitter:
         shared: The agent's shared objects.
         state: Keyed state.
         hooks: The hooks of key services.
+
+    Attributes:
+        suspensions: Stores suspended runs. Set before the first commit.
     """
+
+    suspensions: Suspensions
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
         self._shared = shared
@@ -84,7 +110,7 @@ class RunCommitter:
         self._hooks = hooks
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
-        self._traces = shared.settings.traces_outputs
+        self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
@@ -101,6 +127,8 @@ class RunCommitter:
             hook(head, run.key_text, 0, None)
         # Last, when no step can raise any more: the cache of the key holds this dictionary.
         run.short_term.committed(changes)
+        # Not `end_waits`: no loop has prepared it.
+        run.ended = None
         run.state.commit()
         return emission
 
@@ -113,7 +141,7 @@ class RunCommitter:
             timers: Timers of the key.
 
         Returns:
-            The last of them if it was suspended or released: the actor executes nothing after it.
+            The last of them if it was suspended: the actor executes nothing after it.
         """
         # Read this first: then all runs before the suspended one are in `finished`, and commit before it.
         suspended = actor.runs.suspended
@@ -122,9 +150,7 @@ class RunCommitter:
         while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
             run, waiting, changes, _ = finished.popleft()
-            ended = EndedRun(run, waiting.number, waiting.seq, changes, skips=waiting.skips)
-            ended.resumed = waiting.suspension is not None
-            runs.append(ended)
+            runs.append(EndedRun(run, waiting.number, waiting.seq, changes, skips=waiting.skips))
         # A suspended run comes last. All runs of the actor before it are committed first.
         if suspended is not None:
             runs.append(_suspended(suspended))
@@ -156,7 +182,7 @@ class RunCommitter:
         return None if suspended is None else runs[-1]
 
     def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
-        """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""
+        """Take steps 1 to 5 for a run of an actor that finished or was suspended."""
         run = ended.run
         head = actor.head
         hooks = self._hooks
@@ -180,8 +206,8 @@ class RunCommitter:
         if head.ends and suspension is None:
             for hook in hooks.ending:
                 hook(run, actor)
-        for hook in hooks.committing:
-            hook(ended, actor, timers, emission)
+        if run.waits is not None:
+            self.suspensions.take_over(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
@@ -227,7 +253,7 @@ class RunCommitter:
         """
         hooks = self._hooks
         if self._traces:
-            trace_outputs(run, self._shared.code.name)
+            trace_outputs(run, self._shared.agent.name)
         if run.side_outputs:
             for hook in hooks.sent:
                 hook(run, head, timers)

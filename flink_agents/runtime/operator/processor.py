@@ -18,20 +18,23 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
 from flink_agents.runtime.loop.queued_input import QueuedInput
-from flink_agents.runtime.operator.commit import RunCommitter
+from flink_agents.runtime.operator.commit import RunCommitter, Suspensions
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
 from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.hooks import Hooks
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
@@ -79,6 +82,7 @@ class AgentProcessor:
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         hooks: The hooks of key services; resolved before the first input.
         new_head: Creates the head of a key that has none.
+        suspended_runs: The suspended runs in state.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
@@ -88,11 +92,14 @@ class AgentProcessor:
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
         waits: Creates the agent loop, and waits for it.
+        suspensions: Suspends and resumes runs.
         schedule: Decides when Flink's task thread checks actors.
         to_look_at: The runs of keys with news for Flink's task thread.
+        has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
     """
 
     schedule: Schedule
+    suspensions: Suspensions
 
     def __init__(
         self,
@@ -103,6 +110,7 @@ class AgentProcessor:
         check_cancelled: Callable[[], None],
         hooks: Hooks,
         new_head: Callable[[str], Head],
+        suspended_runs: SuspendedRuns,
         most_seconds: float,
     ) -> None:
         self._shared = shared
@@ -110,25 +118,29 @@ class AgentProcessor:
         self._job_id = job_id
         self._clock = clock
         self.hooks = hooks
-        self._inline = shared.settings.inline
+        self.has_key_timers = False
+        self._inline = shared.inline
         self._releases_early = self._inline
         self._records_runs = shared.journals is not None
         self.actors: dict[str, KeyActor] = {}
-        self.cache = KeyCache(shared.settings.memory_expires)
+        self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, hooks)
-        self.feeder = InputDispatcher(shared, state)
+        self.feeder = InputDispatcher(shared, state, suspended_runs)
         self.to_look_at: deque[KeyRuns] = deque()
         self.waits = LoopBackpressure(
             shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
         )
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, hooks)
+        ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
+        self._make_mailbox = lambda: ActiveMailbox(clock, [], ttl)
         shared.telemetry.run_metrics.add_gauges("runs", self._load)
 
-    def attach(self, schedule: Schedule) -> None:
-        """Set the schedule. Called before the operator opens."""
+    def attach(self, schedule: Schedule, suspensions: Suspensions) -> None:
+        """Set what checks actors, and what suspends runs. Called before the operator opens."""
         self.schedule = schedule
+        self.suspensions = self._commits.suspensions = suspensions
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -176,11 +188,10 @@ class AgentProcessor:
         cached = self.cache.get(key_text)
         head = cached.head if cached is not None else heads.of(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
-        for hook in self.hooks.blocks:
-            if hook(head):
-                self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
-                self.blocked(key_text, head)
-                return NOTHING
+        if head.suspended and self.suspensions.blocks(head):
+            self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+            self.blocked(key_text, head)
+            return NOTHING
         # Most keys have no store that could have records of them.
         unread = (
             self._records_runs
@@ -258,9 +269,7 @@ class AgentProcessor:
         actor = self.actors.get(key_text)
         if actor is None:
             head = self.heads.read(key_text)
-            rests = head is None
-            for hook in self.hooks.rests if head is not None else ():
-                rests = hook(head, key_text) or rests
+            rests = head is None or (bool(head.suspended) and self.suspensions.rests(head, key_text))
             if head is None or rests or not head.has_pending:
                 # The key has no work to run now, so its inputs are known.
                 for hook in self.hooks.found:
@@ -278,7 +287,7 @@ class AgentProcessor:
 
     def is_blocked(self, head: Head) -> bool:
         """Return True if inputs of a key without an actor have to stay in state for now."""
-        return any(hook(head) for hook in self.hooks.blocks)
+        return bool(head.suspended) and self.suspensions.blocks(head)
 
     def blocked(self, key_text: str, head: Head) -> None:
         """Notify services that inputs of a key stay in state, maybe for days."""
@@ -344,16 +353,15 @@ class AgentProcessor:
         else:
             nodes = {unescape(path): data for path, data in self._state.memory.items()}
         # Before the actor exists: it takes over the head as these hooks leave it.
-        for hook in hooks.waking:
-            hook(head, key_text, pending)
-        actor = self._new_actor(head, key_text, nodes, pending or bool(head.released), timers)
+        if head.suspended:
+            self.suspensions.wake_first(head, key_text)
+        actor = self._new_actor(head, key_text, nodes, pending or bool(head.suspended), timers)
         # The low watermark must know restored inputs before any of them is committed.
         if pending:
             for hook in hooks.found:
                 hook(head, key_text)
-        # Suspended runs go before inputs, so they are submitted first.
-        for hook in hooks.resuming:
-            hook(actor)
+        if head.suspended:
+            self.feeder.resume_blocking(actor, self.waits.loop)
         self.feeder.feed(actor, self.waits.loop)
         recovery = actor.runs.recovery
         if recovery is not None and recovery.order is None:
@@ -376,13 +384,15 @@ class AgentProcessor:
                 hook(head, key_text)
         journals = self._shared.journals
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
-        actor = KeyActor(key_text, head, nodes, journal)
+        actor = KeyActor(key_text, head, nodes, self._make_mailbox, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
             actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())
             if not head.fresh:
                 self._commits.restored(actor)
         for hook in hooks.acting:
             hook(actor)
+        if head.suspended or head.signals_expire is not None:
+            self.suspensions.equip(actor)
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
         self.cache.drop(key_text)
@@ -394,8 +404,8 @@ class AgentProcessor:
         # First, so that no hook finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
-        for hook in self.hooks.actor_released:
-            hook(actor)
+        if actor.runs.mailbox is not None:
+            self.waits.loop.suspender.forget(actor.runs)
         self.schedule.actor_released(actor, timers)
         # A recovery refers to its actor. Without this, only the garbage collector would free the two.
         actor.runs.recovery = None
@@ -441,8 +451,8 @@ class AgentProcessor:
         if loop is not None and loop.failure is not None:
             raise loop.failure
         last = self._commits.commit_finished(actor, emission, timers)
-        for hook in self.hooks.after_commit:
-            hook(actor, last, timers)
+        if last is not None or actor.head.suspended:
+            self.suspensions.continue_key(actor, last, timers)
 
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""

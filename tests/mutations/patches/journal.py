@@ -340,3 +340,17 @@ patch(
     "_ATTEMPT not in number.task and is_inside(number.task, path)",
     "An attempt repeats its calls, but not the ends of the sub-agents that it had called.",
 )
+patch(
+    "turn-ignored",
+    "buffered:BufferedJournal._append",
+    "if self._part_seq != self._seq:",
+    "if False:",
+    "The next part of a run that was set aside is recorded under its first number.",
+)
+patch(
+    "part-as-known",
+    "buffered:BufferedJournal.__init__",
+    "set[Record]() if is_later else set(suspended_records)",
+    "set(suspended_records)",
+    "Records of a part that equal those of an earlier part are left out.",
+)

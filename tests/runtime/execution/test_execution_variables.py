@@ -28,7 +28,8 @@ from flink_agents import (
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable.upgrades import replace_upgrade
 from flink_agents.api.errors import StoreError
-from flink_agents.plan import BoundAgent
+from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.plan.binding.resources import PromptProvider
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.typenames import Kind
 from flink_agents.testing import OperatorHarness
@@ -264,13 +265,13 @@ class Prompting(Agent):
 
 
 def test_a_resource_is_created_in_the_context_of_no_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = BoundAgent.resource
+    provide = PromptProvider.provide
 
-    def resource(agent: BoundAgent, name: str, kind: Any) -> Any:
+    def create(provider: PromptProvider, declared: DeclaredResource) -> Prompt | None:
         CREATED.append(bind())
-        return create(agent, name, kind)
+        return provide(provider, declared)
 
-    monkeypatch.setattr(BoundAgent, "resource", resource)
+    monkeypatch.setattr(PromptProvider, "provide", create)
     CREATED.clear()
     with OperatorHarness(Prompting(), lambda number: number % 2) as harness:
         assert harness.push_all([1, 2]) == [["acme", COARSE]] * 2

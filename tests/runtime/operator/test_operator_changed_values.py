@@ -90,7 +90,7 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
     """Let a program store a value, edit the class, and let the new program go on with the state."""
     agent, begin, resume = PLACES[place]
     define(MODULE, OLD[kind])
-    with OperatorHarness(agent, config={"run.may-suspend": "true"}, **PLAIN) as harness:
+    with OperatorHarness(agent, **PLAIN) as harness:
         begin(harness)
         assert harness.outputs == []
         snapshot = harness.snapshot()
@@ -225,13 +225,12 @@ EVENT_UPGRADES = {
 def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
     define(MODULE, EVENT + "    name: str\n    count: int\n")
     delay = 60 if delayed else None
-    config = {"run.may-suspend": "true"}
     store = Faults().store
-    with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as former:
+    with OperatorHarness(agent_of_events(delay), store=store, **PLAIN) as former:
         former.push("x")
         snapshot = former.snapshot()
         define(MODULE, EVENT + EVENT_CHANGES[change][0] + "\n" + upgrade)
-        with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as harness:
+        with OperatorHarness(agent_of_events(delay), store=store, **PLAIN) as harness:
             harness.restore(snapshot)
             if delayed:
                 harness.advance_time(61_000)

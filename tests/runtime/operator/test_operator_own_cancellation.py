@@ -219,7 +219,6 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "crash": {"crash": "everywhere"},
     "replay": PLAIN | {"forced_replay": True},
     "restart": PLAIN | {"forced_restart": True},
-    "restart with waits": PLAIN | {"forced_restart": True, "config": {"run.may-suspend": "true"}},
 }
 
 

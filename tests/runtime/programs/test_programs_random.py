@@ -66,7 +66,7 @@ def test_calm_programs_are_the_same_when_all_is_done_twice(forced: str) -> None:
             plain = runner.plain(program.inputs, program.seed)
             World.forget(program.seed)
             options: Any = {"forced_replay": False, "forced_restart": False, forced: True}
-            options["store"], options["config"] = Faults().store, {"run.may-suspend": False}
+            options["store"] = Faults().store
             with OperatorHarness(agent(), lambda record: record[0], **options) as harness:
                 harness.push_all([program_input.record for program_input in program.inputs])
                 observed_outcome = oracle.observed(harness)

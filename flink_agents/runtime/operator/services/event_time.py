@@ -23,6 +23,8 @@ class EventTimeService(KeyService):
         low: The low watermark.
     """
 
+    has_key_timers = True
+
     def __init__(self, shared: RunEnvironment, state: KeyedState, low: LowWatermark) -> None:
         self._codec = shared.codec
         self._state = state

@@ -14,7 +14,6 @@ class Hooked(Protocol):
     """The part of a service that this module uses."""
 
     receives: type | None
-    asleep: frozenset[str]
     receive: Callable[..., Any]
 
 
@@ -30,38 +29,25 @@ class Hooks:
     unchecked: tuple[Callable[..., Iterable[Any]], ...]
     check: tuple[Callable[..., None], ...]
     arriving: tuple[Callable[..., None], ...]
-    blocks: tuple[Callable[..., bool], ...]
     blocked: tuple[Callable[..., None], ...]
     stored: tuple[Callable[..., None], ...]
-    rests: tuple[Callable[..., bool], ...]
     found: tuple[Callable[..., None], ...]
     waking_skipped: tuple[Callable[..., None], ...]
-    waking: tuple[Callable[..., None], ...]
     acting: tuple[Callable[..., None], ...]
-    resuming: tuple[Callable[..., None], ...]
     fired: tuple[Callable[..., None], ...]
     sent: tuple[Callable[..., None], ...]
     leaving: tuple[Callable[..., None], ...]
     skipping: tuple[Callable[..., None], ...]
     ending: tuple[Callable[..., None], ...]
-    committing: tuple[Callable[..., None], ...]
     writing_head: tuple[Callable[..., None], ...]
     committed: tuple[Callable[..., None], ...]
-    after_commit: tuple[Callable[..., None], ...]
-    actor_released: tuple[Callable[..., None], ...]
     heartbeat: tuple[Callable[..., None], ...]
     look: tuple[Callable[..., None], ...]
-    looked: tuple[Callable[..., None], ...]
     is_looking: tuple[Callable[..., bool], ...]
-    input_ended: tuple[Callable[..., bool], ...]
-    end_keys: tuple[Callable[..., None], ...]
-    awaits_keys: tuple[Callable[..., bool], ...]
-    drained: tuple[Callable[..., None], ...]
 
     def __init__(self) -> None:
         self.receivers: dict[type, Callable[..., Any]] = {}
         self.services: tuple[Hooked, ...] = ()
-        self._base: type = object
         self.resolve((), object)
 
     def resolve(self, services: Iterable[Hooked], base: type) -> None:
@@ -72,22 +58,14 @@ class Hooks:
             base: Their base class: a method that a service inherits from it is not called.
         """
         self.services = tuple(services)
-        self._base = base
         self.receivers = {
             service.receives: service.receive for service in self.services if service.receives is not None
         }
         for name in HOOKS:
-            hooks = (getattr(service, name) for service in self.services if self._has(service, name))
-            setattr(self, name, tuple(hooks))
-
-    def activate(self, service: Hooked) -> None:
-        """Call all hooks of a service from now on, also those that were asleep."""
-        service.asleep = frozenset()
-        self.resolve(self.services, self._base)
-
-    def _has(self, service: Hooked, name: str) -> bool:
-        hook = getattr(service, name)
-        return name not in service.asleep and getattr(hook, "__func__", hook) is not getattr(self._base, name)
+            hooks = [getattr(service, name) for service in self.services]
+            inherited = getattr(base, name, None)
+            own_hooks = (hook for hook in hooks if getattr(hook, "__func__", hook) is not inherited)
+            setattr(self, name, tuple(own_hooks))
 
 
 HOOKS = tuple(Hooks.__annotations__)

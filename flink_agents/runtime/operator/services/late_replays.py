@@ -33,7 +33,7 @@ class LateReplays(KeyService):
     def __init__(self, shared: RunEnvironment, clock: Callable[[], int]) -> None:
         self._metrics = shared.telemetry.run_metrics
         self._clock = clock
-        timeout = shared.settings.late_input_timeout
+        timeout = shared.config.get(AgentOptions.LATE_INPUT_TIMEOUT)
         self._seconds = timeout.total_seconds()
         # Time before the start does not count: no input could come.
         self._began = clock() // 1000
