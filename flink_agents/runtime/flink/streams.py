@@ -134,15 +134,7 @@ class FlinkAgentInput(AgentInput):
         applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
         applied.has_signals = self._signals is not None
         self._job.register(applied)
-        # Flink rejects a record for a side output that the job lacks, and state may have waits of former code.
-        # With event time, each costs an operator: then only for agents that may wait, or get requests.
-        emits_all = (
-            not applied.event_time.holds
-            or applied.has_signals
-            or any(action.is_async for action in bound.actions)
-        )
-        sides = all_types if emits_all else side_types
-        return FlinkAgentStream(self._job, applied, bound, sides)
+        return FlinkAgentStream(self._job, applied, bound, all_types)
 
     def _bind(self, plan: AgentPlan, code: AgentCode) -> LoadedAgent:
         """Bind the agent to its code, and check that it can run with the options of the job."""
@@ -259,7 +251,8 @@ class FlinkAgentStream(AgentStream):
         self._job = job
         self._applied = applied
         self._bound = bound
-        self._side = {tag: self._side_stream(tag, kind) for tag, kind in side_types.items()}
+        self._side_types = side_types
+        self._side_streams: dict[str, DataStream] = {}
         self._stream = applied.stream
         if applied.event_time.holds:
             tables = job.tables_idle_after(applied.event_time.idle_timeout)
@@ -303,43 +296,43 @@ class FlinkAgentStream(AgentStream):
                 ),
                 where=authors_place(),
             )
-        return self._side[tag]
+        return self._side(tag)
 
     @override
     def dead_letters(self) -> DataStream:
         self._applied.dead_letters_read = True
-        return self._undeclared(DEAD_LETTER_TAG)
+        return self._side(DEAD_LETTER_TAG)
 
     @override
     def unmatched_signals(self) -> DataStream:
-        return self._undeclared(UNMATCHED_SIGNALS_TAG)
+        return self._side(UNMATCHED_SIGNALS_TAG)
 
     @override
     def approvals(self) -> DataStream:
         self._applied.approvals_read = True
-        return self._undeclared(APPROVALS_TAG)
+        return self._side(APPROVALS_TAG)
 
     @override
     def late_outputs(self) -> DataStream:
-        if LATE_TAG not in self._side:
+        if LATE_TAG not in self._side_types:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no stream of late outputs",
                 fix="apply it with event_time=EventTime.hold_watermarks(..., late='side')",
                 where=authors_place(),
             )
         self._applied.late_outputs_read = True
-        return self._side[LATE_TAG]
+        return self._side(LATE_TAG)
 
     @property
     def _value(self) -> Callable[[Any], Any]:
         """Return the function that extracts the plain value of an output."""
         return _untraced if self._applied.lineage else _identity
 
-    def _undeclared(self, tag: str) -> DataStream:
-        """Return a side output that any agent may have. It costs nothing unless the job reads it."""
-        if tag not in self._side:
-            self._side[tag] = self._side_stream(tag, Types.PICKLED_BYTE_ARRAY())
-        return self._side[tag]
+    def _side(self, tag: str) -> DataStream:
+        """Return a side output. It costs nothing unless the job reads it: Flink drops what has no reader."""
+        if tag not in self._side_streams:
+            self._side_streams[tag] = self._side_stream(tag, self._side_types[tag])
+        return self._side_streams[tag]
 
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
         if self._applied.event_time.holds:
