@@ -61,8 +61,8 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> type[Consumer]:
 @each_case("options", [start_options, stop_options])
 @each_case(
     "time",
-    [NOW + timedelta(hours=1), NOW + timedelta(days=1000), datetime(9999, 1, 1, tzinfo=UTC)]
-    + [(NOW + timedelta(hours=1)).astimezone(timezone(timedelta(hours=-12)))],
+    [NOW + timedelta(days=1), NOW + timedelta(days=1000), datetime(9999, 1, 1, tzinfo=UTC)]
+    + [(NOW + timedelta(days=1)).astimezone(timezone(timedelta(hours=-12)))],
 )
 def test_a_time_to_come_is_refused(options: Any, time: datetime) -> None:
     with pytest.raises(KafkaStreamError, match="a time that has passed"):

@@ -284,7 +284,7 @@ def test_a_topic_of_dead_letters_that_does_not_exist_is_named(kafka_broker: Kafk
 # -- letters that cannot be sent ----------------------------------------------------------------
 
 ORIGIN = "flink-agents-origin"
-FAR_AHEAD = int(time.time() * 1000) + 7_200_000
+FAR_AHEAD = int(time.time() * 1000) + 7 * 86_400_000
 
 
 def raw(topic: str, value: bytes | None, key: bytes | None = b"k", **more: Any) -> dict[str, Any]:

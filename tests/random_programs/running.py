@@ -142,6 +142,8 @@ class Runner:
             forced_replay=False,
             forced_restart=False,
             crash=None,
+            # Time passes while code runs, after a while: a crash may freeze the loop before a timer has fired.
+            hang_after=1,
             # What hangs is the process that dies: nobody waits for it.
             config={"action-state.shutdown-grace": "10 ms"},
         )

@@ -28,9 +28,15 @@ from tests.ui.samples import write
 
 pytestmark = pytest.mark.own_conditions
 
-NOW = time.time()
+NOW = 0.0
 CALL = "durable call __main__:Quotes.quote.<locals>.price_of"
 WAITS = [{"kind": "signal", "name": "flink-agents.approval", "deadline": None, "id": "pay||0"}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _now() -> None:
+    """Set the time of the module when its first test starts: collected modules wait for hours on slow machines."""
+    globals()["NOW"] = time.time()
 
 
 @dataclass
