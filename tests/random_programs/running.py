@@ -142,6 +142,8 @@ class Runner:
             forced_replay=False,
             forced_restart=False,
             crash=None,
+            # A crash may freeze the loop while a test lets time pass.
+            hang_after=1,
             # What hangs is the process that dies: nobody waits for it.
             config={"action-state.shutdown-grace": "10 ms", "run.may-suspend": waits},
         )

@@ -90,8 +90,16 @@ class Builder(Driver):
         if subtask.low is not None:
             backend.tell(subtask.low)
         most_released = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
-        due = DueTimers(backend, self._clock, most_released, self._event_time.holds, self._keeps_timers)
-        return HarnessSubtask(subtask.processor, subtask.heartbeat, backend, subtask.shared, due)
+        heartbeat = subtask.heartbeat
+        due = DueTimers(
+            backend,
+            self._clock,
+            most_released,
+            self._event_time.holds,
+            self._keeps_timers,
+            lambda: heartbeat.at,
+        )
+        return HarnessSubtask(subtask.processor, heartbeat, backend, subtask.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:
         """Return the form of a value that workers get.

@@ -17,9 +17,6 @@ from flink_agents.testing.fakes.waits import delayed_times, suspension_of
 SOON_MS = 5000
 """Timers of runs in flight are nearer than this. A later timer belongs to a wait that is over."""
 
-BEAT_MS = 2
-"""Timers that check a running run are no later than this, at first."""
-
 _head_of = lru_cache(maxsize=8)(Head.unpack)
 """A key is asked several times before it changes. The harness itself changes no head."""
 
@@ -65,6 +62,7 @@ class DueTimers:
         released_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
         keeps_timers: True if timers wait for their time even if there is nothing else to do.
+        next_heartbeat: Returns the time of the subtask's next heartbeat, or None.
     """
 
     def __init__(
@@ -74,12 +72,14 @@ class DueTimers:
         released_per_key: int,
         holds: bool,
         keeps_timers: bool,
+        next_heartbeat: Callable[[], int | None],
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._released_per_key = released_per_key
         self._holds = holds
         self._keeps_timers = keeps_timers
+        self._next_heartbeat = next_heartbeat
         self._working: set[str] = set()
         self._with_timers: set[str] = set()
         self._later = KeyTimes()
@@ -116,9 +116,9 @@ class DueTimers:
             return timers
         now = self._clock()
         soon = {at for at in timers if at <= now + SOON_MS}
-        # A timer with exactly that time may also check on a running run.
-        behind = now + BEAT_MS if self._works(state) else now
-        return soon - awaited_among({at for at in soon if at > behind}, state, head)
+        # A wait may end at the very time of the heartbeat.
+        heartbeat = self._next_heartbeat()
+        return soon - awaited_among({at for at in soon if at > now and at != heartbeat}, state, head)
 
     def _look(self) -> None:
         """Update what is known of keys that have changed, or whose time has come."""
@@ -142,7 +142,7 @@ class DueTimers:
         head = None if state.head is None else _head_of(state.head)
         if head is not None:
             times |= _dues_of(head)
-        changes = (at - early for at in times for early in (SOON_MS, BEAT_MS, 0))
+        changes = (at - early for at in times for early in (SOON_MS, 0))
         following = min((at for at in changes if at > now), default=None)
         self._later.put(key, following)
         self._delays.put(key, None if head is None else head.delayed_due)

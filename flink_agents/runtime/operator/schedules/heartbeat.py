@@ -55,6 +55,9 @@ class Heartbeat:
         keys: The keys of the subtask.
         leave: Emits the outputs of a commit. Called while the key is current.
         end: The times of the timers at the end of the input.
+
+    Attributes:
+        at: The time of the next heartbeat in milliseconds since the epoch; None if there is none.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Heartbeat:
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
         self._unchecked: deque[Any] = deque()
-        self._at: int | None = None
+        self.at: int | None = None
         self._fired = 0
         self._waits_for_end = False
         self._end = end
@@ -124,11 +127,11 @@ class Heartbeat:
             return
         hooks = self._hooks
         if timestamp < START:
-            if timestamp == self._at or timestamp <= self._clock():
+            if timestamp == self.at or timestamp <= self._clock():
                 # A timer in event time may be far ahead, so it does not count here.
                 self._fired = max(self._fired, timestamp)
-                if self._at is not None and self._at <= timestamp:
-                    self._at = None
+                if self.at is not None and self.at <= timestamp:
+                    self.at = None
         # Before commits: an expired signal or a due wait may resume a run of this key.
         if hooks.fired:
             self._tell_fired(timestamp, timers)
@@ -335,20 +338,20 @@ class Heartbeat:
             return
         now = self._clock()
         # Each timer costs Flink a call. The next one comes soon enough.
-        if self._at is not None and self._at - now <= SOON_MS:
+        if self.at is not None and self.at - now <= SOON_MS:
             return
         if self._restored or self._done or self._unchecked or not (self._actors or self._awaits_keys()):
             at = now
         elif not self._actors:
             at = now + AWAITED_MS
         else:
-            actors = self._actors.values() if new is None or self._at is None else (new,)
+            actors = self._actors.values() if new is None or self.at is None else (new,)
             at = next_heartbeat(now, self._operator.waits.loop, len(self._actors), actors)
         # If the new timer were not later, Flink would fire it in the same loop and never get to inputs.
         at = max(at, self._fired + 1)
         # A timer that is no longer needed still fires. With half the distance each time, there are few.
-        if self._at is None or at - now < (self._at - now) // 2:
-            self._at = at
+        if self.at is None or at - now < (self.at - now) // 2:
+            self.at = at
             timers.register_processing_time_timer(at)
 
 
