@@ -142,10 +142,10 @@ class Runner:
             forced_replay=False,
             forced_restart=False,
             crash=None,
-            # Time passes while code runs, after a while: a crash may freeze the loop before a timer has fired.
+            # A crash may freeze the loop while a test lets time pass.
             hang_after=1,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.shutdown-grace": "10 ms"},
+            config={"action-state.shutdown-grace": "10 ms", "run.may-suspend": waits},
         )
         self._empty = self.harness.snapshot()
         self._signals: list[Signal] = []

@@ -35,7 +35,7 @@ WAITS = [{"kind": "signal", "name": "flink-agents.approval", "deadline": None, "
 
 @pytest.fixture(scope="module", autouse=True)
 def _now() -> None:
-    """Set the time of the module when its first test starts: collected modules wait for hours on slow machines."""
+    """Set the time when the first test starts: a collected module may wait for an hour."""
     globals()["NOW"] = time.time()
 
 
