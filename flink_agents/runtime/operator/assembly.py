@@ -6,18 +6,13 @@ kit executes the same code as a job.
 
 Each hook calls the key services in this order:
 
-1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
-   watermark first, by the inputs from before this timer.
-2. The check of restored work: it fails the job before anything is resumed.
-3. Requests about keys, which change only marks in the head.
-4. Signals: one that has expired must not resume a run.
-5. Suspension: if runs resume at the same time as delayed events, the runs come first.
-6. Delayed events: they start runs of a key, so the next services see its actor.
-7. Late replays, which only need the numbers of runs that have ended.
-8. Idle keys: a key that got work from a timer is not removed by the same timer.
-9. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
-
-The operator calls the service of suspended runs by its name, and only for keys that have some, or signals.
+1. Event time: at a timer, it raises the low watermark first, by the inputs from before this timer.
+2. Requests about keys, which change only marks in the head.
+3. Signals: one that has expired must not resume a run.
+4. Suspension: if runs resume at the same time as delayed events, the runs come first.
+5. Delayed events: they start runs of a key, so the next services see its actor.
+6. Idle keys: a key that got work from a timer is not removed by the same timer.
+7. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.agents.observers import ObserverSource
@@ -51,6 +46,7 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.service import RequestService
@@ -263,45 +259,83 @@ def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
     """Return the operator."""
-    hooks = Hooks()
     forgetting = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         forgetting = IdleKeyExpiry(shared, host.state, host.clock)
     suspended_runs = SuspendedRuns(shared, host.state, host.clock, low)
+    services = key_services(host, shared, job_id, low, forgetting, suspended_runs)
     operator = AgentProcessor(
         shared,
         host.state,
         job_id,
         host.clock,
         host.check_cancelled,
-        hooks,
+        services.features(),
         Head if forgetting is None else forgetting.new_head,
         suspended_runs,
         math.inf if low is None else low.alive_seconds,
     )
-    services = key_services(host, shared, job_id, low, forgetting, suspended_runs)
-    hooks.resolve(services.in_order, KeyService)
-    for service in services.in_order:
+    for service in services.in_order():
         service.attach(operator)
     heartbeat = Heartbeat(
         operator, host.clock, host.keys, host.outlet(low), services.signals, services.delays, end
     )
-    operator.attach(heartbeat, services.signals.suspension)
+    operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 
 
-class KeyServices(NamedTuple):
-    """The key services of an operator.
+@dataclass(frozen=True, kw_only=True)
+class KeyServices:
+    """The services of an operator.
 
     Attributes:
-        in_order: All of them, in the order in which they are called.
+        event_time: Holds the low watermark; None if outputs need no timestamps.
+        requests: Handles requests about keys.
         signals: Stores signals.
+        suspension: Suspends and resumes runs.
         delays: Delivers delayed events.
+        idle_keys: Removes the heads of idle keys; None if they stay.
+        pruning: Marks keys with records; None if records are not pruned.
+        work: Checks the work in restored state; None if nothing of it could fail the job.
+        late_replays: Keeps track of late replays; None without a store.
     """
 
-    in_order: list[KeyService]
+    event_time: EventTimeService | None
+    requests: RequestService
     signals: SignalService
+    suspension: SuspensionService
     delays: Delays
+    idle_keys: IdleKeyExpiry | None
+    pruning: PruningService | None
+    work: PendingWork | None
+    late_replays: LateReplays | None
+
+    def in_order(self) -> list[KeyService]:
+        """Return those with hooks, in the order in which these are called."""
+        services = (
+            self.event_time,
+            self.requests,
+            self.signals,
+            self.suspension,
+            self.delays,
+            self.idle_keys,
+            self.pruning,
+        )
+        return [service for service in services if service is not None]
+
+    def features(self) -> Features:
+        """Return what the operator calls of them."""
+        return Features(
+            hooks=Hooks(self.in_order(), KeyService),
+            suspensions=self.suspension,
+            delayed=self.delays,
+            end_requests=self.requests,
+            event_time=self.event_time,
+            work_check=self.work,
+            skipped_runs=self.late_replays,
+            idle_keys=self.idle_keys,
+            pruning_marks=self.pruning,
+        )
 
 
 def key_services(
@@ -324,25 +358,22 @@ def key_services(
     """
     state = host.state
     clock = host.clock
-    keys = host.keys
-    services: list[KeyService] = []
-    if low is not None:
-        services.append(EventTimeService(shared, state, low))
+    journals = shared.journals
     work = PendingWork(shared, state)
-    if work.needed:
-        services.append(work)
     store = SignalStore(shared, state, clock, suspended_runs)
     suspension = SuspensionService(shared, state, clock, suspended_runs, store)
     requests = RequestService(shared, state, clock, suspension)
-    signals = SignalService(store, requests, suspension)
-    services += [requests, signals, suspension]
-    delays = Delays(shared, state, clock, low, keys)
-    services.append(delays)
-    if (journals := shared.journals) is not None:
-        services.append(LateReplays(shared, clock))
-    if forgetting is not None:
-        services.append(forgetting)
+    pruning = None
     if journals is not None and journals.pruner is not None:
-        unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
-        services.append(PruningService(unpruned))
-    return KeyServices(services, signals, delays)
+        pruning = PruningService(UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key))
+    return KeyServices(
+        event_time=None if low is None else EventTimeService(shared, state, low),
+        requests=requests,
+        signals=SignalService(store, requests, suspension),
+        suspension=suspension,
+        delays=Delays(shared, state, clock, low, host.keys),
+        idle_keys=forgetting,
+        pruning=pruning,
+        work=work if work.needed else None,
+        late_replays=None if journals is None else LateReplays(shared, clock),
+    )

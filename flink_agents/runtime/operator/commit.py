@@ -22,70 +22,15 @@ may be pruned, and the outputs, which a sink without transactions shows at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.queued_input import SuspendedRun
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.services.hooks import Hooks
+from flink_agents.runtime.operator.features import EndedRun, Features
 from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
-from flink_agents.runtime.state.suspended import Suspension
-
-
-@dataclass(slots=True)
-class EndedRun:
-    """A run that has ended, or a part of one.
-
-    Attributes:
-        run: The run.
-        number: Number of its input in ``pending``; None if it never was there.
-        seq: Sequence number of the run; for one of several parts, of the part that has ended.
-        changes: Its changes of short-term memory.
-        suspension: Its stored form; None if it has finished.
-        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
-        counts: True if its sequence number is used up.
-        replayed: True if records say that a part of it ended here, so that the next part may have records.
-        skips: Recorded runs that are skipped from this run on.
-    """
-
-    run: Run
-    number: int | None
-    seq: int
-    changes: dict[str, bytes | None]
-    suspension: Suspension | None = None
-    frees_key: bool = True
-    counts: bool = True
-    replayed: bool = False
-    skips: tuple[int, ...] = ()
-
-
-class Suspensions(Protocol):
-    """The part of ``SuspensionService`` that the operator and its commits call. The key is current."""
-
-    def blocks(self, head: Head) -> bool:
-        """Return True if the inputs of a key without an actor wait for its suspended runs."""
-        ...
-
-    def rests(self, head: Head, key_text: str) -> bool:
-        """Return True if nothing of a restored key may run before its suspended runs are woken."""
-        ...
-
-    def wake_first(self, head: Head, key_text: str) -> None:
-        """Wake runs of a key that is about to get an actor."""
-
-    def equip(self, actor: KeyActor) -> None:
-        """Give an actor the signals of its key."""
-
-    def take_over(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
-        """List a run that was suspended, or remove one that has finished, and the signals that it took."""
-
-    def continue_key(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
-        """Release an actor whose last run was suspended, and resume what can run."""
 
 
 class RunCommitter:
@@ -96,25 +41,22 @@ class RunCommitter:
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        hooks: The hooks of key services.
-
-    Attributes:
-        suspensions: Stores suspended runs. Set before the first commit.
+        features: The features of the operator.
     """
 
-    suspensions: Suspensions
-
-    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, features: Features) -> None:
         self._shared = shared
         self._state = state
-        self._hooks = hooks
+        self._features = features
+        self._event_time = features.event_time
+        self._idle_keys = features.idle_keys
+        self._pruning_marks = features.pruning_marks
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
         self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
-        hooks = self._hooks
         emission = Emission()
         # No step 2: the input of an inline run never was in state.
         self._memory(run, changes := run.short_term.changes())
@@ -123,8 +65,8 @@ class RunCommitter:
             self._records(run, head, None, run.recorded)
         self._number(run.sequence_number, head, None)
         self._head(head, timers)
-        for hook in hooks.committed:
-            hook(head, run.key_text, 0, None)
+        if self._pruning_marks is not None:
+            self._pruning_marks.mark(head, run.key_text, 0, None)
         # Last, when no step can raise any more: the cache of the key holds this dictionary.
         run.short_term.committed(changes)
         # Not `end_waits`: no loop has prepared it.
@@ -171,8 +113,7 @@ class RunCommitter:
                 named.put(POSITION, journals.position())
             else:
                 journals.name_store()
-        if self._hooks.committed:
-            self._mark(actor, marker)
+        self._mark(actor, marker)
         for ended in runs:
             if ended.suspension is None:
                 ended.run.state.commit(now)
@@ -185,7 +126,7 @@ class RunCommitter:
         """Take steps 1 to 5 for a run of an actor that finished or was suspended."""
         run = ended.run
         head = actor.head
-        hooks = self._hooks
+        features = self._features
         suspension = ended.suspension
         assert ended.number is not None
         if ended.frees_key:
@@ -201,13 +142,12 @@ class RunCommitter:
             # The input of a suspended run still waits, so the run keeps its number.
             self._number(ended.seq if ended.frees_key else ended.seq - 1, head, actor)
         if ended.skips or (head.skipped and ended.frees_key):
-            for hook in hooks.skipping:
-                hook(actor, ended.seq, ended.skips)
+            assert features.skipped_runs is not None
+            features.skipped_runs.note_skipped(actor, ended.seq, ended.skips)
         if head.ends and suspension is None:
-            for hook in hooks.ending:
-                hook(run, actor)
+            features.end_requests.note_end(run, actor)
         if run.waits is not None:
-            self.suspensions.take_over(ended, actor, timers, emission)
+            features.suspensions.take_over(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
@@ -251,14 +191,12 @@ class RunCommitter:
 
         From here on, the input no longer holds the low watermark. But only a timer raises the watermark.
         """
-        hooks = self._hooks
         if self._traces:
             trace_outputs(run, self._shared.agent.name)
         if run.side_outputs:
-            for hook in hooks.sent:
-                hook(run, head, timers)
-        for hook in hooks.leaving:
-            hook(ended or EndedRun(run, None, run.sequence_number, {}), emission)
+            self._features.delayed.keep_delayed(run, head, timers)
+        if self._event_time is not None:
+            self._event_time.stamp_outputs(ended or EndedRun(run, None, run.sequence_number, {}), emission)
         emission.outputs += run.outputs
         emission.side_outputs += run.side_outputs
 
@@ -294,8 +232,8 @@ class RunCommitter:
 
     def _head(self, head: Head, timers: Timers) -> None:
         """Step 6: write the head, once for all runs of the call. State has all of them now."""
-        for hook in self._hooks.writing_head:
-            hook(head, timers)
+        if self._idle_keys is not None:
+            self._idle_keys.note_idle(head, timers)
         self._state.head.update(head.pack())
 
     def _mark(self, actor: KeyActor, marker: bytes | None) -> None:
@@ -303,8 +241,8 @@ class RunCommitter:
 
         The marker is the one from before the commit: it is before the records of these runs.
         """
-        for hook in self._hooks.committed:
-            hook(actor.head, actor.key_text, actor.unpruned, marker)
+        if self._pruning_marks is not None:
+            self._pruning_marks.mark(actor.head, actor.key_text, actor.unpruned, marker)
 
     def _prunable(self, actor: KeyActor) -> None:
         """Step 8: report the last run whose records only a restore needs.

@@ -77,7 +77,7 @@ class RequestService(KeyService):
             operator.waits.loop.end_run(actor.runs, seq)
         self._suspension.resume_woken(head, key_text, actor, timers)
 
-    def ending(self, run: Run, actor: KeyActor) -> None:
+    def note_end(self, run: Run, actor: KeyActor) -> None:
         """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""
         head = actor.head
         seq = run.sequence_number

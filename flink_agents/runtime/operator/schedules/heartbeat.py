@@ -75,7 +75,8 @@ class Heartbeat:
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._operator = operator
-        self._hooks = operator.hooks
+        self._features = operator.features
+        self._pruning_marks = operator.features.pruning_marks
         self._actors = operator.actors
         self._done = operator.to_look_at
         self._clock = clock
@@ -118,12 +119,12 @@ class Heartbeat:
             self.see_the_end(timers)
             self._arm(timers)
         names = [key_text for key_text, _ in waiting]
-        for hook in self._hooks.restored:
+        for hook in self._features.hooks.restored:
             if hook(self._keys, names, timers) and timers is not None:
                 self._arm(timers)
         if timers is not None:
-            for hook in self._hooks.unchecked:
-                self._unchecked.extend(hook(self._keys, [key for _, key in waiting]))
+            if (work_check := self._features.work_check) is not None:
+                self._unchecked.extend(work_check.unchecked(self._keys, [key for _, key in waiting]))
             if self._unchecked:
                 self._keys.switch(self._unchecked[0])
                 self._arm(timers)
@@ -133,7 +134,6 @@ class Heartbeat:
         # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
-        hooks = self._hooks
         if timestamp < START:
             if timestamp == self.at or timestamp <= self._clock():
                 # A timer in event time may be far ahead, so it does not count here.
@@ -145,9 +145,9 @@ class Heartbeat:
             self._tell_fired(timestamp, timers)
         if timestamp >= START:
             self._end_input(timestamp, timers)
-        # After the key's own work, because these hooks may change the current key.
-        for hook in hooks.heartbeat:
-            hook()
+        # After the key's own work, because this may change the current key.
+        if self._pruning_marks is not None:
+            self._pruning_marks.clear_marks()
         if timestamp == self._end.drain:
             self._drain_all(timers)
             self._arm(timers)
@@ -178,7 +178,7 @@ class Heartbeat:
         """Let services do their work for the key whose timer has fired."""
         emission = Emission()
         key_text = self._keys.text()
-        for hook in self._hooks.fired:
+        for hook in self._features.hooks.fired:
             hook(key_text, timestamp, timers, emission)
         if emission.outputs or emission.side_outputs:
             self._leave(emission)
@@ -200,8 +200,8 @@ class Heartbeat:
 
     def _continue_work(self, timers: Timers) -> None:
         """Continue the work for any key that services have begun."""
-        for hook in self._hooks.look:
-            hook(timers)
+        if self._pruning_marks is not None:
+            self._pruning_marks.report_restored()
         if self._delays.awaited is not None:
             self._delays.deliver_awaited(timers)
 
@@ -239,8 +239,8 @@ class Heartbeat:
                 continue
             # A new input came first. If inputs waited, its actor has found them; if only signals or suspended
             # runs did, services still expect the key, and the low watermark would wait for it forever.
-            for hook in self._hooks.found:
-                hook(None, key_text)
+            if (event_time := self._features.event_time) is not None:
+                event_time.note_restored_inputs(None, key_text)
 
     def _check_restored(self, most: int) -> None:
         """Check if the code can continue the work in restored keys, once those have their actors."""
@@ -331,8 +331,8 @@ class Heartbeat:
         """Return True if a heartbeat has something to do besides committing runs."""
         if self._restored or self._unchecked:
             return True
-        hooks = self._hooks.is_looking
-        return (bool(hooks) and any(hook() for hook in hooks)) or self._awaits_keys()
+        marks = self._pruning_marks
+        return (marks is not None and marks.has_unreported) or self._awaits_keys()
 
     # -- the timer ------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The hooks at which the operator calls its key services, each resolved once.
+"""The hooks at which the operator calls several key services, each resolved once.
 
-A hook is a tuple of bound methods, in the order of the services. It is empty if no service implements it, so
-a feature that an agent does not use costs nothing.
+A hook is a tuple of bound methods, in the order of the services, and empty if no service implements it. What
+only one feature does is no hook: the operator calls it by its name, see ``features``.
 """
 
 from __future__ import annotations
@@ -20,51 +20,28 @@ class Hooked(Protocol):
 class Hooks:
     """The hooks of one operator. Only for Flink's task thread.
 
-    Attributes:
-        receivers: Methods for records that are not inputs, by their type.
+    Args:
         services: The services, in the order in which they are called.
+        base: Their base class: a method that a service inherits from it is not called.
+
+    Attributes:
+        services: The services.
+        receivers: Methods for records that are not inputs, by their type.
     """
 
     restored: tuple[Callable[..., bool], ...]
-    unchecked: tuple[Callable[..., Iterable[Any]], ...]
-    check: tuple[Callable[..., None], ...]
-    arriving: tuple[Callable[..., None], ...]
     blocked: tuple[Callable[..., None], ...]
-    stored: tuple[Callable[..., None], ...]
-    found: tuple[Callable[..., None], ...]
-    waking_skipped: tuple[Callable[..., None], ...]
-    acting: tuple[Callable[..., None], ...]
     fired: tuple[Callable[..., None], ...]
-    sent: tuple[Callable[..., None], ...]
-    leaving: tuple[Callable[..., None], ...]
-    skipping: tuple[Callable[..., None], ...]
-    ending: tuple[Callable[..., None], ...]
-    writing_head: tuple[Callable[..., None], ...]
-    committed: tuple[Callable[..., None], ...]
-    heartbeat: tuple[Callable[..., None], ...]
-    look: tuple[Callable[..., None], ...]
-    is_looking: tuple[Callable[..., bool], ...]
 
-    def __init__(self) -> None:
-        self.receivers: dict[type, Callable[..., Any]] = {}
-        self.services: tuple[Hooked, ...] = ()
-        self.resolve((), object)
-
-    def resolve(self, services: Iterable[Hooked], base: type) -> None:
-        """Find the services that implement each hook.
-
-        Args:
-            services: The services, in the order in which they are called.
-            base: Their base class: a method that a service inherits from it is not called.
-        """
+    def __init__(self, services: Iterable[Hooked], base: type) -> None:
         self.services = tuple(services)
-        self.receivers = {
+        self.receivers: dict[type, Callable[..., Any]] = {
             service.receives: service.receive for service in self.services if service.receives is not None
         }
         for name in HOOKS:
             hooks = [getattr(service, name) for service in self.services]
-            inherited = getattr(base, name, None)
-            own_hooks = (hook for hook in hooks if getattr(hook, "__func__", hook) is not inherited)
+            inherited = getattr(base, name)
+            own_hooks = (hook for hook in hooks if hook.__func__ is not inherited)
             setattr(self, name, tuple(own_hooks))
 
 

@@ -61,7 +61,7 @@ class IdleKeyExpiry(KeyService):
         """Return the head of a key that comes for the first time, or again."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
-    def writing_head(self, head: Head, timers: Timers) -> None:
+    def note_idle(self, head: Head, timers: Timers) -> None:
         """Note in the head that all inputs of the current key are committed, if they are.
 
         The caller writes the head.
@@ -73,7 +73,7 @@ class IdleKeyExpiry(KeyService):
             head.idle_since = slot
             self._look_at((slot + 1) * self._slot + self._after, timers)
 
-    def acting(self, actor: KeyActor) -> None:
+    def note_work(self, actor: KeyActor) -> None:
         """Note that a key has inputs again."""
         self._asked.pop(actor.key_text, None)
 

@@ -27,20 +27,21 @@ class PruningService(KeyService):
         keys.switch(key)
         return True
 
-    def committed(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
+    def mark(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
         """Mark the current key if runs with records were committed."""
         self._unpruned.touch(key_text)
         if runs:
             self._unpruned.committed(head, key_text, marker)
 
-    def heartbeat(self) -> None:
+    def clear_marks(self) -> None:
         """Remove the marks of keys whose committed runs are all pruned."""
         self._unpruned.clear()
 
-    def look(self, timers: Timers) -> None:
+    def report_restored(self) -> None:
         """Report some of the restored keys to the pruner."""
         self._unpruned.look()
 
-    def is_looking(self) -> bool:
-        """Return True if some of the restored keys were not reported yet."""
+    @property
+    def has_unreported(self) -> bool:
+        """True if some of the restored keys were not reported yet."""
         return self._unpruned.is_looking

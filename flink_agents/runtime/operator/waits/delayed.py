@@ -108,7 +108,7 @@ class Delays(KeyService):
         self.operator.schedule.see_the_end(timers)
         return True
 
-    def sent(self, run: Run, head: Head, timers: Timers) -> None:
+    def keep_delayed(self, run: Run, head: Head, timers: Timers) -> None:
         """Move the events that a run sent with a delay from its side outputs into state.
 
         The caller writes the head.

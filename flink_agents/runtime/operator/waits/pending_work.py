@@ -20,7 +20,6 @@ from flink_agents.runtime.execution.waits.changed_code import (
     event_of_input,
     no_action_takes,
 )
-from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
 from flink_agents.runtime.state.suspended import Suspension
@@ -28,7 +27,7 @@ from flink_agents.runtime.state.suspended import Suspension
 _FAIL = (OnError.FAIL, OnError.RETRY)
 
 
-class PendingWork(KeyService):
+class PendingWork:
     """Checks the suspended runs and delayed events of the current key. Only for Flink's task thread.
 
     Args:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.features import EndedRun
 from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
