@@ -70,8 +70,8 @@ patch(
 patch(
     "commit-mark-of-now",
     "commit:RunCommitter._mark",
-    "hook(actor.head, actor.key_text, actor.unpruned, marker)",
-    "hook(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
+    "mark(actor.head, actor.key_text, actor.unpruned, marker)",
+    "mark(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
     "The mark of an unpruned key lies behind the records that are to be pruned.",
 )
 patch(
@@ -160,7 +160,7 @@ patch(
 )
 patch(
     "overtaken-for-ever",
-    "services.late_replays:LateReplays.skipping",
+    "services.late_replays:LateReplays.note_skipped",
     "skipped.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
@@ -251,7 +251,7 @@ patch(
 )
 patch(
     "delayed-timer-of-first",
-    "waits.delayed:Delays.sent",
+    "waits.delayed:Delays.keep_delayed",
     "if first is not None and first != previous_due:",
     "if previous_due is None:",
     "An event that is due before those which wait gets no timer.",
@@ -356,21 +356,21 @@ patch(
 )
 patch(
     "suspended-memory-empty",
-    "waits.suspension:SuspensionService.after_commit",
+    "waits.suspension:SuspensionService.continue_key",
     "operator.cache.keep(key_text, head, {}, False, searched=False)",
     "operator.cache.keep(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
 )
 patch(
     "services-swapped",
-    "assembly:key_services",
-    "    return KeyServices(services",
-    "    services.reverse()\n    return KeyServices(services",
+    "assembly:KeyServices.in_order",
+    "for service in services if",
+    "for service in reversed(services) if",
     "The key services are called in the reverse order.",
 )
 patch(
     "hook-dropped",
-    "services.hooks:Hooks.resolve",
+    "services.hooks:Hooks.__init__",
     "for service in self.services]",
     "for service in self.services[1:]]",
     "The hooks of the first key service are not called.",
@@ -385,7 +385,7 @@ patch(
 patch(
     "heartbeat-known-key-expected",
     "schedules.heartbeat:Heartbeat._wake_restored",
-    "hook(None, key_text)",
+    "event_time.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",
 )

@@ -52,7 +52,7 @@ def operator_of(harness: OperatorHarness) -> AgentProcessor:
 
 
 def hooks_of(harness: OperatorHarness) -> Hooks:
-    return operator_of(harness).hooks
+    return operator_of(harness).features.hooks
 
 
 def called(hooks: Hooks) -> dict[str, list[str]]:
@@ -65,21 +65,14 @@ def called(hooks: Hooks) -> dict[str, list[str]]:
 
 def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
     with harness_of(Plain()) as harness:
-        assert called(hooks_of(harness)).keys() & OF_EACH_INPUT == set()
+        features = operator_of(harness).features
+        assert [getattr(features, name) for name in OF_EACH_INPUT] == [None] * len(OF_EACH_INPUT)
         # The hook of timers is called when the first key needs one.
         assert not operator_of(harness).has_key_timers
 
 
-OF_EACH_INPUT = {
-    "arriving",
-    "stored",
-    "acting",
-    "leaving",
-    "writing_head",
-    "committed",
-    "heartbeat",
-    "look",
-}
+OF_EACH_INPUT = ("event_time", "skipped_runs", "idle_keys", "pruning_marks")
+"""Features that the operator calls for each input, or for each run."""
 
 
 WAITING = ["RequestService", "SignalService", "SuspensionService"]
@@ -87,7 +80,7 @@ WAITING = ["RequestService", "SignalService", "SuspensionService"]
 
 def test_services_of_waits_have_nothing_to_do_until_a_run_waits_or_a_signal_comes() -> None:
     with harness_of(Plain()) as harness:
-        assert services_of(harness) == ["PendingWork", *WAITING, "Delays"]
+        assert services_of(harness) == [*WAITING, "Delays"]
         harness.push("x")
         assert not operator_of(harness).has_key_timers
         harness.signal("a", "unheard", 1)
@@ -107,7 +100,7 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
     }
     with harness_of(Sleeper(), **config) as harness:
         names = [type(service).__name__ for service in hooks_of(harness).services]
-        assert names == ["PendingWork", *WAITING, "Delays", "LateReplays", "IdleKeyExpiry"]
+        assert names == [*WAITING, "Delays", "IdleKeyExpiry"]
         hooks = hooks_of(harness)
         # Signals expire before they could resume a run. A run that is resumed comes before a delayed event of
         # that time, and an idle key goes last.
@@ -153,9 +146,9 @@ class Recorder(KeyService):
 
 
 def recording(name: str) -> Any:
-    def hook(self: Recorder, *arguments: Any) -> Any:
+    def hook(self: Recorder, *arguments: Any) -> bool:
         self.seen.add(name)
-        return () if name == "unchecked" else False
+        return False
 
     return hook
 
@@ -168,34 +161,22 @@ for _name in HOOKS:
 def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     """Recorders before the services of each operator that is assembled."""
     created_recorders: list[Recorder] = []
-    resolve = Hooks.resolve
+    initialize = Hooks.__init__
 
     def with_recorder(self: Hooks, services: Any, base: type) -> None:
-        if base is KeyService and not any(isinstance(service, Recorder) for service in services):
-            created_recorders.append(Recorder())
-            services = [created_recorders[-1], *services]
-        resolve(self, services, base)
+        created_recorders.append(Recorder())
+        initialize(self, [created_recorders[-1], *services], base)
 
-    monkeypatch.setattr(Hooks, "resolve", with_recorder)
+    monkeypatch.setattr(Hooks, "__init__", with_recorder)
     yield created_recorders
-
-
-RARE = {"waking_skipped", "skipping", "ending"}
-"""Hooks for runs whose inputs come late, and for runs that the user ends; see their own tests."""
 
 
 def test_each_hook_is_called(recorders: list[Recorder]) -> None:
     with harness_of(Sleeper(), **{"run.inline": False}) as harness:
         harness.push("slow")
         harness.push("behind it")
-        harness.signal("slow", "unheard", 1)
         snapshot = harness.snapshot()
         harness.restore(snapshot)
         harness.advance_time(timedelta(hours=1))
         harness.end_input()
-    for at_end in ("wait", "skip"):
-        with harness_of(Sender(), **{"run.inline": False, "run.timers-at-end": at_end}) as harness:
-            harness.push("first")
-            harness.end_input()
-    seen = set[str]().union(*(recorder.seen for recorder in recorders))
-    assert set(HOOKS) - seen <= RARE
+    assert set().union(*(recorder.seen for recorder in recorders)) == set(HOOKS)
