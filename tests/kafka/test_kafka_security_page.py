@@ -12,7 +12,7 @@ import pytest
 from flink_agents import redaction
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import AgentsError, KafkaStreamError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.client import java_properties
 from flink_agents.testing.kafka import KafkaBroker

@@ -20,7 +20,7 @@ import pytest
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.runtime.flink import compat as flink_compat
 from tests.minicluster.sources import numbers, restarting
 

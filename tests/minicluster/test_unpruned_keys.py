@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.heartbeats import Heartbeats, read_beats

@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     UnknownStoreError,
 )
 from flink_agents.api.settings.options import Configuration
-from flink_agents.connectors.action_state import check_store, open_store, store_names
+from flink_agents.api.settings.stores import check_store, open_store, store_names
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore

@@ -9,7 +9,7 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.connectors.action_state import check_store, open_store
+from flink_agents.api.settings.stores import check_store, open_store
 from flink_agents.plan import LoadedAgent
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 

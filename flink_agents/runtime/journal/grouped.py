@@ -23,7 +23,7 @@ from flink_agents.api.action_state import (
     RecordKind,
     closed_error,
 )
-from flink_agents.connectors.action_state.forwarding import ForwardingStore
+from flink_agents.runtime.journal.forwarding import ForwardingStore
 
 GUARD = "\x00guard"
 """Id of a journal that is only written to check that its writer still owns its group. No job has this id."""

@@ -12,7 +12,7 @@ import cloudpickle
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agents.observers import ObserverSource
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan, LoadedAgent
 from flink_agents.plan.binding.uses import may_make_durable_calls
