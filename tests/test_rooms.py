@@ -15,12 +15,12 @@ from flink_agents.api.settings.stores import STORES
 ROOT = Path(__file__).parents[1]
 LAYERS = {
     "api": set[str](),
-    "connectors": {"api"},
+    "connectors": {"api", "runtime"},
     "connectors.kafka": {"api", "connectors", "runtime"},
     "models": {"api"},
     "plan": {"api"},
     "trace": {"api"},
-    "runtime": {"api", "plan", "connectors", "trace"},
+    "runtime": {"api", "plan", "trace"},
     "testing": {"api", "plan", "runtime", "connectors"},
     "ui": {"api", "plan", "runtime", "connectors", "connectors.kafka", "trace"},
     "cli": {"api", "plan", "runtime", "connectors", "connectors.kafka", "testing", "trace", "ui"},

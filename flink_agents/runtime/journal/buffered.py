@@ -14,8 +14,7 @@ from typing_extensions import override
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords
 from flink_agents.runtime.journal.memory.reads import ReadLog
-from flink_agents.runtime.journal.portions import portions
-from flink_agents.runtime.journal.records import ActionRecord, RunHeader, with_layout
+from flink_agents.runtime.journal.records import ActionRecord, RunHeader, portions, with_layout
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension

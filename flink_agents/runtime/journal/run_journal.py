@@ -10,8 +10,14 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.memory.reads import Read, ReadLog, packed_reads
-from flink_agents.runtime.journal.portions import FRAME, portions
-from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader, input_digest
+from flink_agents.runtime.journal.records import (
+    FRAME,
+    TASK_NUMBERS,
+    ActionRecord,
+    RunHeader,
+    input_digest,
+    portions,
+)
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree
 

@@ -41,7 +41,6 @@ from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
-from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -56,7 +55,7 @@ from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.late_replays import LateReplays
-from flink_agents.runtime.operator.services.pruning import PruningService
+from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
@@ -306,7 +305,7 @@ class KeyServices:
     suspension: SuspensionService
     delays: Delays
     idle_keys: IdleKeyExpiry | None
-    pruning: PruningService | None
+    pruning: UnprunedKeys | None
     work: PendingWork | None
     late_replays: LateReplays | None
 
@@ -365,7 +364,7 @@ def key_services(
     requests = RequestService(shared, state, clock, suspension)
     pruning = None
     if journals is not None and journals.pruner is not None:
-        pruning = PruningService(UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key))
+        pruning = UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key)
     return KeyServices(
         event_time=None if low is None else EventTimeService(shared, state, low),
         requests=requests,

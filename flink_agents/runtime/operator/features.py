@@ -69,7 +69,7 @@ class Suspensions(Protocol):
         """Release an actor whose last run was suspended, and resume what can run."""
 
 
-class DelayedEvents(Protocol):
+class DelayedSends(Protocol):
     """Keeps events with a delay in state."""
 
     def keep_delayed(self, run: Run, head: Head, timers: Timers) -> None:
@@ -173,7 +173,7 @@ class Features:
 
     hooks: Hooks
     suspensions: Suspensions
-    delayed: DelayedEvents
+    delayed: DelayedSends
     end_requests: EndRequests
     event_time: EventTimeFeature | None
     work_check: WorkCheck | None

@@ -6,7 +6,7 @@ Five keyed states, whose names and formats are part of every savepoint:
 ``pending``  number of arrival -> an entry with its kind, packed by ``state.pending``: an input that waits, as
              ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
-``unpruned`` a mark of keys whose records must be pruned; ``journal.unpruned`` writes and removes it
+``unpruned`` a mark of keys whose records must be pruned; ``operator.services.pruning`` writes and removes it
 ``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
 

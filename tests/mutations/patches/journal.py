@@ -223,7 +223,7 @@ patch(
 )
 patch(
     "portion-too-large",
-    "portions:_split",
+    "records:_split",
     "size + _size(record) > limit",
     "size > limit",
     "An append is larger than the store takes.",
@@ -276,27 +276,6 @@ patch(
     "return dict(reversed(self._written.items())) if self._replays else super().changes()",
     "return super().changes()",
     "A replay does not write what state seems to have already.",
-)
-patch(
-    "mark-moves",
-    "unpruned:UnprunedKeys.committed",
-    "if not self._found or unpruned.value() is None:",
-    "if True:",
-    "The mark of an earlier attempt is replaced by a later one.",
-)
-patch(
-    "mark-cleared-early",
-    "unpruned:UnprunedKeys.clear",
-    "if last <= through:",
-    "if True:",
-    "The mark of a key goes although later runs of it are not pruned.",
-)
-patch(
-    "touched-as-restored",
-    "unpruned:UnprunedKeys._report",
-    "key_text not in self._touched",
-    "True",
-    "A key that came since the restore counts as one of the restored checkpoint.",
 )
 patch(
     "store-identity-unchecked",

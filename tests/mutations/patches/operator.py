@@ -403,3 +403,24 @@ patch(
     "True",
     "A restart replays all suspended runs.",
 )
+patch(
+    "mark-moves",
+    "services.pruning:UnprunedKeys.mark",
+    "if not self._found or unpruned.value() is None:",
+    "if True:",
+    "The mark of an earlier attempt is replaced by a later one.",
+)
+patch(
+    "mark-cleared-early",
+    "services.pruning:UnprunedKeys.clear_marks",
+    "if last <= through:",
+    "if True:",
+    "The mark of a key goes although later runs of it are not pruned.",
+)
+patch(
+    "touched-as-restored",
+    "services.pruning:UnprunedKeys._report",
+    "key_text not in self._touched",
+    "True",
+    "A key that came since the restore counts as one of the restored checkpoint.",
+)
