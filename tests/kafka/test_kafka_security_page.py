@@ -31,6 +31,7 @@ def functions_of_the_page() -> dict[str, Any]:
 
 
 # kafka-python leaves the socket of a login that failed to the collector.
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_configuration_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,7 @@ def totals(count: int = RECORDS) -> dict[int, list[tuple[int, int]]]:
     return totals_by_key
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("waits", "interval"),
     [(False, "200 ms"), (True, "200 ms"), (True, "1 h")],

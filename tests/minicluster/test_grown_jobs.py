@@ -98,6 +98,7 @@ def fits(kind: str, part: str) -> bool:
 NIGHTLY = [pytest.param(kind, marks=pytest.mark.nightly) for kind in ("stream", "table", "signals")]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("kind", ["list", "joined", *NIGHTLY])
 def test_a_job_gets_parts_after_an_input_has_ended(
     agents_environment: MakeEnvironment, tmp_path: Path, kind: str
@@ -126,6 +127,7 @@ def test_each_part_alone(agents_environment: MakeEnvironment, tmp_path: Path, ki
         jobs.goes_on(savepoint, part)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "part"),
     [("stream", "source"), *(pytest.param(kind, "signals", marks=pytest.mark.nightly) for kind in ENDS)],

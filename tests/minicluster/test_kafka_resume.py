@@ -106,6 +106,7 @@ class Passing(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_the_end_lies_before_an_open_transaction(
     agents_environment: Callable[..., AgentsExecutionEnvironment], kafka_broker: KafkaBroker
 ) -> None:

@@ -265,6 +265,7 @@ MANY = {"execution.checkpointing.tolerable-failed-checkpoints": "1000000"}
 RARE = {"execution.checkpointing.interval": "2 s"}
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("flink", "late", "ends"),
     [
@@ -284,6 +285,7 @@ def test_readers_miss_nothing_if_checkpoints_fail(
     assert course.outputs() == (["one", "two"] if ends else ["one", "two", "four"])
 
 
+@pytest.mark.nightly
 def test_a_restart_repeats_a_commit_without_harm(agents_environment: MakeEnvironment, course: Course) -> None:
     """Brokers refuse it, since they have made it."""
     seldom = {"execution.checkpointing.interval": "4 s"}
@@ -291,6 +293,7 @@ def test_a_restart_repeats_a_commit_without_harm(agents_environment: MakeEnviron
     assert course.outputs() == ["one", "two", "three", "four"]
 
 
+@pytest.mark.nightly
 def test_a_commit_that_brokers_refuse_fails_the_job(
     agents_environment: MakeEnvironment, course: Course
 ) -> None:

@@ -82,6 +82,7 @@ def expected(count: int, customers: int) -> dict[str, list[tuple[int, int, int]]
     }
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("inline", [True, False])
 def test_chain_memory_and_order_of_each_key(agents_environment: MakeEnvironment, inline: bool) -> None:
     env = agents_environment(parallelism=2, config={"run.inline": inline})
@@ -348,6 +349,7 @@ def test_a_failing_action_names_the_users_line_first(
     assert "LookupError: no such order" in capfd.readouterr().err
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("selector", "found"),
     [

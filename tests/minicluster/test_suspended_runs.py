@@ -222,6 +222,7 @@ def answer(number: int) -> Signal:
     return Signal("answer", 10 * number, key=number)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 def test_signals_that_stay_away_are_no_end_of_the_input(
     agents_environment: MakeEnvironment, keyed: bool
@@ -248,6 +249,7 @@ class Passes(Agent):
         return OutputEvent(output=number if number else await ctx.wait_for_signal("answer", int))
 
 
+@pytest.mark.nightly
 def test_signals_that_stay_away_hold_no_window_open(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

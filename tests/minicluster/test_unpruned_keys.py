@@ -100,6 +100,7 @@ def prunes_keys_that_never_come(
         job.wait_for("the store to be empty", lambda: records(config) == 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.nightly)])
 def test_records_in_sqlite_go(agents_environment: MakeEnvironment, tmp_path: Path, backend: str) -> None:
     config = {

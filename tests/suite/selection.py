@@ -1,10 +1,13 @@
 """Selects the tests of a run.
 
 The daily run omits the tests with the marker ``nightly``. They run if you name one by its id, select by
-a marker (``-m``), or pass ``--nightly``.
+a marker (``-m``), or pass ``--nightly``. With ``nightly(beyond=3)``, the first three rows of a test's
+parameters run every day.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -16,7 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{NIGHTLY}: runs in scripts/nightly, not in the daily run")
+    config.addinivalue_line(
+        "markers", f"{NIGHTLY}(beyond): runs in scripts/nightly, not daily; beyond: how many rows run daily"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -24,12 +29,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--nightly") or config.option.markexpr:
         return
     named = [argument for argument in config.args if "::" in argument]
-    left_out = [
-        item
-        for item in items
-        if item.get_closest_marker(NIGHTLY)
-        and not any(argument.split("::")[-1] in item.nodeid for argument in named)
-    ]
+    rows: Counter[str] = Counter()
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker(NIGHTLY)
+        if marker is None:
+            continue
+        function = item.nodeid.partition("[")[0]
+        rows[function] += 1
+        is_named = any(argument.split("::")[-1] in item.nodeid for argument in named)
+        if rows[function] > marker.kwargs.get("beyond", 0) and not is_named:
+            left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]

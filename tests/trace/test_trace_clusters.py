@@ -356,6 +356,7 @@ def test_each_agent_has_its_last_answer() -> None:
     assert {answer["agent"]: answer["outcome"] for answer in answers} == {"a": "ended", "b": "rejected"}
 
 
+@pytest.mark.nightly
 def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> None:
     source_options = ["--cluster", "localhost:1", "--dead-letters", "letters", "--requests", "asked"]
     result = run_command("why", "letter", "--path", str(place), *source_options, "--client", "localhost:1")
@@ -366,6 +367,7 @@ def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> Non
     )
 
 
+@pytest.mark.nightly
 @each_case(
     "answer",
     [

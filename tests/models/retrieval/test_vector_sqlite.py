@@ -63,6 +63,7 @@ def test_two_processes_write_at_once(path: Path) -> None:
     check(path)
 
 
+@pytest.mark.nightly
 def test_two_jobs_keep_apart_in_one_file(path: Path) -> None:
     """Both write, search and delete at once, and die at each point."""
     command = [sys.executable, str(JOB), str(path)]

@@ -820,6 +820,7 @@ def hangs_are_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "HANG_LOOKS", 5)
 
 
+@pytest.mark.nightly(beyond=5)
 @pytest.mark.usefixtures("hangs_are_found_soon")
 @pytest.mark.parametrize(("body", "text"), HANGS, ids=[text for _, text in HANGS])
 @pytest.mark.parametrize("way", ["push", "run_until_idle", "end_input"])
