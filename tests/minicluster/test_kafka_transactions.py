@@ -204,13 +204,17 @@ class Fenced(Agent):
         if event.input == "three" and course.is_first("fenced"):
             await until(course.has_open_transaction)
             await asyncio.to_thread(self.fence)
+            completed = course.completed()
             course.repair_checkpoints()
+            # No checkpoint would complete behind the end of the input.
+            await until(lambda: course.completed() - completed)
             await asyncio.to_thread(course.feed, "four")
-            await until(lambda: False)
         return OutputEvent(output=event.input)
 
     def fence(self) -> None:
-        for number in range(1, 60):
+        # Flink names a transaction after the checkpoint before it. On a slow machine, there were many.
+        newest = max(int(name[4:]) for name in self.course.completed())
+        for number in range(newest, newest + 60):
             producer: Any = KafkaProducer(
                 **self.course.client, transactional_id=f"{self.course.topic}-0-{number}"
             )
@@ -218,6 +222,7 @@ class Fenced(Agent):
             producer.close()
             if not self.course.has_open_transaction():
                 return
+        raise AssertionError(f"no transaction from number {newest} on is open")
 
 
 @pytest.fixture
@@ -293,7 +298,6 @@ def test_a_restart_repeats_a_commit_without_harm(agents_environment: MakeEnviron
     assert course.outputs() == ["one", "two", "three", "four"]
 
 
-@pytest.mark.nightly
 def test_a_commit_that_brokers_refuse_fails_the_job(
     agents_environment: MakeEnvironment, course: Course
 ) -> None:
