@@ -139,7 +139,7 @@ def test_a_service_wakes_up_when_the_first_key_needs_it() -> None:
 class Recorder(KeyService):
     """Takes down which of its hooks are called."""
 
-    receives = bytes
+    receives: type | None = bytes
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
