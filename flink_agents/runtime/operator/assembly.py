@@ -323,7 +323,7 @@ class KeyServices:
         return [service for service in services if service is not None]
 
     def features(self) -> Features:
-        """Return what the operator calls of them."""
+        """Return the services by the names with which the operator calls them."""
         return Features(
             hooks=Hooks(self.in_order(), KeyService),
             suspensions=self.suspension,

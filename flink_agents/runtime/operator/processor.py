@@ -8,7 +8,7 @@ actor, whose runs the event loop executes. A timer commits the finished runs of 
 
 This module handles inputs and actors. ``operator.commit`` commits runs, and ``schedules.heartbeat`` decides
 when Flink's task thread checks an actor. ``features`` has what it knows of each feature, and
-``assembly`` says which of them an agent has.
+``assembly`` builds those that an agent has.
 """
 
 from __future__ import annotations
