@@ -31,8 +31,8 @@ def takes_all(config: pytest.Config) -> bool:
 
 @pytest.fixture
 def is_night(request: pytest.FixtureRequest) -> bool:
-    """Whether a test draws as many examples as at night."""
-    return takes_all(request.config)
+    """Whether a test draws as many examples as at night; not if a mutation has to be found by day."""
+    return takes_all(request.config) and f"not {NIGHTLY}" not in request.config.option.markexpr
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
