@@ -105,6 +105,7 @@ def test_table_windows(tmp_path: Path, run_example: Run) -> None:
     assert printed.splitlines()[-2:] == ["12:00 70", "12:01 50"]
 
 
+@pytest.mark.nightly
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")
@@ -261,6 +262,7 @@ def test_two_jobs_over_kafka(tmp_path: Path) -> None:
     assert last.startswith("the last one: orders/0/") and last.endswith(" -> Pricing -> Shipping")
 
 
+@pytest.mark.nightly
 def test_kafka_in_out(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
         'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',

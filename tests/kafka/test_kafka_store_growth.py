@@ -144,7 +144,7 @@ def test_a_key_that_was_forgotten_is_as_new(settings: KafkaSettings) -> None:
     run(body())
 
 
-@pytest.mark.nightly(beyond=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("reads", [True, False])
 def test_attempts_leave_no_claims(
     settings: KafkaSettings, reads: bool, monkeypatch: pytest.MonkeyPatch

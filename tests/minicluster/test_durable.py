@@ -203,6 +203,7 @@ class Chained(Agent):
         return OutputEvent(output=(number, key))
 
 
+@pytest.mark.nightly
 def test_agents_of_a_job_share_a_file_and_nothing_else(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late:
     assert side in (None, [STRAGGLER])
 
 
+@pytest.mark.nightly
 def test_an_idle_partition_holds_nobody_up(agents_environment: MakeEnvironment) -> None:
     env = agents_environment(parallelism=2)
     numbers = env.from_datastream(timed(env, 150, idle_partition=True), lambda number: number % 17)

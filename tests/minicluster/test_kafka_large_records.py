@@ -85,6 +85,7 @@ def run(
     env.execute()
 
 
+@pytest.mark.nightly
 def test_legal_inputs_become_letters_that_are_cut_and_go_back_whole(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -255,6 +255,7 @@ def test_several_agents_in_one_job(agents_environment: MakeEnvironment) -> None:
     assert [sorted(outputs) for outputs in lists] == [[2, 4, 6, 8, 10], [20, 40, 60, 80, 100], []]
 
 
+@pytest.mark.nightly
 def test_an_environment_runs_one_job_after_the_other(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     for start in (1, 10):

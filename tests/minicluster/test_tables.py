@@ -337,7 +337,7 @@ class SlowOrders(Agent):
         return OutputEvent(output=Amount(customer=order.customer, amount=order.amount))
 
 
-@pytest.mark.nightly(beyond=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("changes", ["fail", "latest"])
 def test_watermarks_of_a_table_pass_an_agent(
     agents_environment: MakeEnvironment, tmp_path: Path, changes: Any

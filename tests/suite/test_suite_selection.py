@@ -43,3 +43,16 @@ def test_the_daily_run_leaves_out_what_runs_by_night(
     outcomes = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments).parseoutcomes()
     assert outcomes.pop("deselected", 0) == 6 - ran or "::" in arguments[0]
     assert outcomes == {"passed": ran}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_night"),
+    [((), False), (("--nightly",), True), (("-m", "not slow"), True), (("-m", "not nightly"), False)],
+    ids=str,
+)
+def test_a_test_draws_more_by_night(
+    pytester: pytest.Pytester, arguments: tuple[str, ...], is_night: bool
+) -> None:
+    pytester.makeconftest('pytest_plugins = ["tests.suite.selection"]')
+    pytester.makepyfile(test_inner=f"def test_draws(is_night): assert is_night is {is_night}")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments).assert_outcomes(passed=1)

@@ -34,6 +34,7 @@ from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.typenames import Kind
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 NOBODY = "nobody"
@@ -146,11 +147,12 @@ def agent_of(step: DurableCallable, way: str) -> Agent:
     return Sync() if way.startswith("def") else Async()
 
 
-CASES = [(step, way) for step in STEPS for way in WAYS if not (way == "gathered" and "retry" in step)]
-"""Two calls that fail once at the same time would fail twice."""
+def fails_twice(step: str, way: str) -> bool:
+    """Two calls that fail once at the same time would fail twice."""
+    return way == "gathered" and "retry" in step
 
 
-@each_case(("step", "way"), CASES)
+@factors(strength=1, step=STEPS, way=WAYS, without=fails_twice)
 def test_a_step_sees_its_action_and_binds_nothing_for_others(step: str, way: str) -> None:
     awaits = "coroutine" in step
     # The first time and on replay.
