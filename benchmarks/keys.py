@@ -35,7 +35,7 @@ from benchmarks.store import Nothing
 from flink_agents import Agent, InputEvent, RunnerContext, action
 from flink_agents.api.action_state import Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.plan import compile_agent
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.run_metrics import RunMetrics

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.brokers import broker_for_jobs, kafka_options
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 
 KEYS = 5000

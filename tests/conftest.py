@@ -21,8 +21,10 @@ pytest_plugins = [
     "tests.suite.groups",
     "tests.suite.conditions",
     "tests.suite.factors",
+    "tests.suite.heap",
     "tests.suite.selection",
     "tests.suite.shared_broker",
+    "tests.suite.temp_root",
 ]
 
 MARKER = "own_conditions"

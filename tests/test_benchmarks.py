@@ -229,6 +229,7 @@ def test_the_store_is_what_durable_calls_are_recorded_in(
     assert used[1:] == [*without, ("benchmarks.store", store), *[("benchmarks.durable", store)] * 3]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("store", ["sqlite", "none"])
 def test_keys_that_come_once_are_measured(store: str) -> None:
     figures = run_job(["benchmarks.keys", "--store", store, "400"])
@@ -253,6 +254,7 @@ def test_a_store_that_a_case_lacks_is_refused(capsys: pytest.CaptureFixture[str]
     assert "the case static has no store" in capsys.readouterr().err
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("store", ["sqlite", "memory", "none"])
 def test_the_store_alone_is_measured(store: str) -> None:
     figures = run_job(["benchmarks.store", "--store", store, "--appends", "50"])

@@ -140,6 +140,7 @@ def start():
 """
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     "command",
     [("plan", "show", "job:Greeter"), ("plan", "show", "job.py:Greeter"), ("plan", "show", "a.yaml")],
@@ -221,6 +222,7 @@ def lost_output(*arguments: str, stream: str, closed_pipe: bool, cwd: Path) -> t
     return done.returncode, (done.stdout or "") + (done.stderr or "")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
 @each_case("stream", ["stdout", "both"])
 @each_case("arguments", [["--help"], ["--version"], ["runs", "--help"], ["explain", "FA6121"], ["explain"]])

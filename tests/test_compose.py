@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.settings.options import AgentOptions, ConfigOption, Configuration
-from flink_agents.connectors.action_state import check_store
+from flink_agents.api.settings.stores import check_store
 from flink_agents.testing.kafka import KAFKA_VERSION
 from tests.compose_on_host import COMPOSE, ROOT, read_compose
 

@@ -59,6 +59,7 @@ PROJECT = JOB.replace(
 ).replace("AgentsExecutionEnvironment.get_execution_environment(env)", "agents_environment()")
 
 
+@pytest.mark.nightly
 @each_case("option", [["-W", "error"], []])
 def test_jobs_and_fixtures_work_if_warnings_are_errors(option: list[str], tmp_path: Path) -> None:
     """By the option, or by the variable, which Flink's workers would inherit."""

@@ -45,6 +45,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
+@pytest.mark.nightly
 @each_case(
     "conftest, module, use, option, allowed",
     [

@@ -88,6 +88,7 @@ def test_what_a_newcomer_does_first(environment: InstalledWheel, tmp_path: Path)
     ] == "the new project's job"
 
 
+@pytest.mark.nightly
 def test_the_environment_is_empty_but_for_the_wheel_and_what_it_requires(
     environment: InstalledWheel, tmp_path: Path
 ) -> None:

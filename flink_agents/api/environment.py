@@ -65,11 +65,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def unmatched_signals(self) -> Any:
-        """Return the signals that no run received, as a ``DataStream`` of ``UnmatchedSignal``.
-
-        Raises:
-            UnknownSideOutputError: The agent has no signals, and none of its actions waits.
-        """
+        """Return the signals that no run received, as a ``DataStream`` of ``UnmatchedSignal``."""
 
     @abstractmethod
     def approvals(self) -> Any:
@@ -77,9 +73,6 @@ class AgentStream(ABC):
 
         For each request it has an :class:`ApprovalRequest`, and later an :class:`ApprovalOutcome` with the
         same id.
-
-        Raises:
-            UnknownSideOutputError: None of its actions waits.
         """
 
     @abstractmethod

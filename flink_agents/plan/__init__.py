@@ -1,8 +1,8 @@
 """Compiles an agent class, builder or YAML file to an ``AgentPlan``, and creates a running agent from it."""
 
-from flink_agents.plan.binding.bind import BoundAction, BoundAgent, bind
+from flink_agents.plan.binding.loaded import BoundAction, LoadedAgent
 from flink_agents.plan.compile.code import AgentCode
-from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.compile.compiler import compile_agent, compile_with_code
 from flink_agents.plan.compile.validation import AgentPlanWarning
 from flink_agents.plan.files.targets import load_target
 from flink_agents.plan.files.yaml import load_yaml
@@ -14,9 +14,9 @@ __all__ = [
     "AgentPlan",
     "AgentPlanWarning",
     "BoundAction",
-    "BoundAgent",
-    "bind",
+    "LoadedAgent",
     "compile_agent",
+    "compile_with_code",
     "load_target",
     "load_yaml",
 ]

@@ -17,6 +17,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from flink_agents.api.settings import AgentSettings
+
+_UNCOVERED = AgentSettings.model_fields.keys() - {"on_error", "on_unhandled"}
+"""The settings of an agent that recovery does not depend on."""
+
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
     """Return 64 hexadecimal digits that identify the result of :func:`recovery_parts`."""
@@ -30,7 +35,7 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
         kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
     }
     return {
-        **{name: value for name, value in plan.items() if name not in ("retry", "on_suspend")},
+        **{name: value for name, value in plan.items() if name not in _UNCOVERED},
         "events": {
             event["type"]: _reference(event["event_class"])
             for event in plan["events"]

@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from flink_agents.api.common.policies import OnError, OnSuspend, RetryPolicy, RetryTimes
+from flink_agents.api.common.policies import RetryPolicy, RetryTimes
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
-from flink_agents.api.settings import PlainSettings, ToolLimits
+from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
 
@@ -184,8 +184,8 @@ class ResourcePlan(ToolLimits, Named):
     references: tuple[ResourceRef, ...] = ()
 
 
-class AgentPlan(Frozen):
-    """An agent as data; see the module.
+class AgentPlan(PlainAgentSettings, Frozen):
+    """An agent as data, with its settings; see the module.
 
     Attributes:
         format_version: Version of this format.
@@ -195,9 +195,6 @@ class AgentPlan(Frozen):
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the types of their values as strings.
         output_type: Type of the outputs as a string, or None for any.
-        on_error: Policy for failed actions that have no policy.
-        on_unhandled: Policy for events that no action accepts.
-        on_suspend: Policy for inputs that arrive while a run of their key is suspended.
         retry: Retry policy for actions that have none.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
@@ -211,9 +208,6 @@ class AgentPlan(Frozen):
     context_class: FunctionRef | None = None
     side_outputs: dict[str, str] = Field(default_factory=dict)
     output_type: str | None = None
-    on_error: OnError | None = None
-    on_unhandled: OnError | None = None
-    on_suspend: OnSuspend | None = None
     retry: RetryPlan | None = None
     events: tuple[EventPlan, ...] = ()
     actions: tuple[ActionPlan, ...]

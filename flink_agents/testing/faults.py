@@ -24,8 +24,8 @@ from flink_agents.api.action_state import (
     closed_error,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
-from flink_agents.connectors.action_state.forwarding import ForwardingStore
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.runtime.journal.grouped import ForwardingStore
 
 
 class Fault(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 from flink_agents.api.resources.sendable_text import with_number_texts
 from flink_agents.trace.rendering import took, wait_text, when
 
-_LONG = ("memory", "signals", "released", "delayed", "waits")
+_LONG = ("memory", "signals", "delayed", "waits", "suspended")
 """Parts of an answer that are omitted if it is too long, in this order."""
 
 
@@ -49,7 +49,7 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
         numbers = ", ".join(map(str, answer["without_input"]))
         yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
     yield from _behind(answer)
-    if not (run or answer.get("suspended") or answer.get("released") or answer.get("inputs")):
+    if not (run or answer.get("suspended") or answer.get("inputs")):
         runs = answer.get("runs", answer.get("sequence", 0))
         yield f"Nothing of the key is unfinished. {runs} runs have ended."
     memory = answer.get("memory")
@@ -71,8 +71,8 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _suspended(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    released = answer.get("released")
-    for suspended_run in (answer.get("suspended"), *(released if isinstance(released, list) else ())):
+    suspended_runs = answer.get("suspended")
+    for suspended_run in suspended_runs if isinstance(suspended_runs, list) else ():
         if isinstance(suspended_run, Mapping):
             yield suspended_run
 
@@ -91,7 +91,8 @@ def _waits(suspended_run: Mapping[str, Any]) -> Iterator[str]:
 def inputs_behind(answer: Mapping[str, Any]) -> int:
     """Return the number of inputs of the key that wait behind its first unfinished run."""
     inputs = answer.get("inputs")
-    first = 1 if answer.get("run") or answer.get("suspended") else 0
+    is_blocked = any(suspended_run.get("blocks") for suspended_run in _suspended(answer))
+    first = 1 if answer.get("run") or is_blocked else 0
     return max(0, inputs - first) if isinstance(inputs, int) else 0
 
 

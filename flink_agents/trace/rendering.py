@@ -242,9 +242,13 @@ def wait_text(wait: dict[str, Any]) -> str:
     if wait.get("for"):
         return str(wait["for"]) + (f" since {when(wait['since'])}" if wait.get("since") else "")
     name = wait.get("name")
-    if name is None:
+    kind = wait.get("kind") or ("timer" if name is None else "signal")
+    if kind == "timer":
         return f"the timer at {at}" if at else "a timer"
-    what = "an approval" if name == APPROVAL_SIGNAL else f"the signal {name!r}"
+    if kind == "signal":
+        what = "an approval" if name == APPROVAL_SIGNAL else f"the signal {name!r}"
+    else:
+        what = f"the {kind}" if name is None else f"the {kind} {name!r}"
     return what + (f", at most until {at}" if at else "")
 
 

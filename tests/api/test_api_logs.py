@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import logging
 import pickle
 from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +131,11 @@ def test_both_ends_of_a_text_are_kept() -> None:
     assert bounded("x" * 100, 100) == "x" * 100
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def sources() -> list[tuple[str, ast.Module]]:
     root = Path(flink_agents.__file__).parent
-    for file in sorted(root.rglob("*.py")):
-        yield str(file.relative_to(root)), ast.parse(file.read_text())
+    files = sorted(root.rglob("*.py"))
+    return [(str(file.relative_to(root)), ast.parse(file.read_text())) for file in files]
 
 
 def calls(tree: ast.Module, name: str) -> list[str]:

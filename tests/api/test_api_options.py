@@ -31,7 +31,6 @@ DEFAULTS = {
     "run.inline": True,
     "run.max-in-flight": 1000,
     "run.pool-size": 16,
-    "run.may-suspend": None,
     "run.timers-at-end": TimersAtEnd.WAIT,
     "run.deadline": None,
     "run.max-suspended-per-key": 100,

@@ -71,6 +71,7 @@ def records(value: bytes, failed: str) -> list[Record]:
     ]
 
 
+@pytest.mark.nightly(beyond=12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*(f"{module}:Thing" for module in MODULES), *THERE])
 def test_values_of_classes_are_shown_as_data(file: Path, cli: Cli, name: str, kind: str) -> None:

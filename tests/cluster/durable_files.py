@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.action_state import JournalKey, Owner, Record
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.runtime.serde.keys import encode_key
 from tests.cluster.durable_agent import steps_of
 from tests.cluster.durable_check import Verdict, Workload, judge

@@ -118,6 +118,7 @@ def test_a_job_is_submitted_and_followed_to_its_end(run: Any) -> None:
     assert not any("org.apache.flink" in line for line in shown)
 
 
+@pytest.mark.nightly
 def test_restarts_and_the_failure_have_the_authors_line(run: Any) -> None:
     options = {
         "restart-strategy.type": "fixed-delay",
@@ -140,6 +141,7 @@ def test_a_window_behind_an_agent_names_it(run: Any) -> None:
         run(WINDOW, options={"restart-strategy.type": "none"})
 
 
+@pytest.mark.nightly
 def test_a_module_that_workers_lack_is_named_and_can_be_shipped(run: Any, tmp_path: Path) -> None:
     (tmp_path / "shipped_till.py").write_text(SHIPPED, encoding="utf-8")
     with pytest.raises(ModuleNotOnWorkersError, match="'shipped_till'"):

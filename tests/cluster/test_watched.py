@@ -132,7 +132,7 @@ def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob)
 
     cluster.wait_for("answers about both keys", has_answers, job)
     last = {answer["key"]: answer for answer in answers()}
-    assert last["i1"]["suspended"]["waits"][0]["name"] == "never"
+    assert last["i1"]["suspended"][0]["waits"][0]["name"] == "never"
     assert last["i2"]["run"]["action"] == "act" and "watched_job.py" in last["i2"]["run"]["where"]
     result = run_command("why", "2", "--cluster", cluster.rest.address)
     assert result.exit_code == 0 and "in action act at" in result.output, result.output

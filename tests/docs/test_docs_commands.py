@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import typer
@@ -97,9 +99,14 @@ def check_script_options(script: str, arguments: list[str]) -> None:
             assert not option.startswith("--") or f'"{option}"' in example, f"the demo has no {option}"
 
 
+@functools.cache
+def installed_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def check_flink_agents(arguments: list[str]) -> None:
     """A command, perhaps a command of its own in it, and its options."""
-    command = typer.main.get_command(app)
+    command = installed_command()
     for argument in arguments:
         nested = getattr(command, "commands", {})
         if argument in nested:

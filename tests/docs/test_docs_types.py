@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from docs_pages import pages, snippets_of
 
 from flink_agents.cli.project.new import TEMPLATES, write_project
@@ -137,6 +138,7 @@ def complaints(target: Path, folders: list[str], strict: list[str]) -> list[str]
     ]
 
 
+@pytest.mark.nightly
 def test_documented_code_passes_a_type_checker(tmp_path: Path) -> None:
     folders = write_snippets(tmp_path)
     # The tutorial continues with the project that `flink-agents new my-agent` wrote.
@@ -186,6 +188,7 @@ def write_mistakes(target: Path) -> set[int]:
     return {number for number, line in enumerate(lines, len(head) + 1) if not line.startswith("def ")}
 
 
+@pytest.mark.nightly
 def test_both_type_checkers_find_mistakes(tmp_path: Path) -> None:
     expected = write_mistakes(tmp_path / "project")
     by_pyright = complaints(tmp_path, ["project"], ["project/shop.py", "project/calls.py"])

@@ -105,6 +105,7 @@ def test_table_windows(tmp_path: Path, run_example: Run) -> None:
     assert printed.splitlines()[-2:] == ["12:00 70", "12:01 50"]
 
 
+@pytest.mark.nightly
 def test_workflow_single_agent(tmp_path: Path) -> None:
     orders = tmp_path / "orders.txt"
     orders.write_text("ada 400\nada 50.5\nalan much\nada 100\n", encoding="utf-8")
@@ -128,6 +129,7 @@ def test_workflow_multiple_agent(tmp_path: Path, run_example: Run) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_validator(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "validator.py").splitlines()[-8:] == [
         "accepted: We are sorry: The kettle leaks. 40 back",
@@ -147,6 +149,7 @@ def test_payments(tmp_path: Path, run_example: Run) -> None:
     assert charged == "failed once, charged 3 times: ada 400, ada 50, alan 25"
 
 
+@pytest.mark.nightly
 def test_rag(tmp_path: Path, run_example: Run) -> None:
     forgotten = "To reset a forgotten password, follow the link on the login page. [password]"
     first = run_example(tmp_path, "rag.py", str(tmp_path)).splitlines()[-6:]
@@ -201,6 +204,7 @@ def judging(request: ServedRequest) -> Reply:
     )
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("fails", [False, True])
 def test_review_analysis_asks_a_model(
     tmp_path: Path, run_example: Run, model_server: Callable[..., ModelServer], fails: bool
@@ -258,6 +262,7 @@ def test_two_jobs_over_kafka(tmp_path: Path) -> None:
     assert last.startswith("the last one: orders/0/") and last.endswith(" -> Pricing -> Shipping")
 
 
+@pytest.mark.nightly
 def test_kafka_in_out(tmp_path: Path, run_example: Run) -> None:
     assert run_example(tmp_path, "kafka_in_out.py").splitlines()[-3:] == [
         'accounts: {"customer":"ada","total":400.0} flink-agents-sequence=0',
@@ -266,6 +271,7 @@ def test_kafka_in_out(tmp_path: Path, run_example: Run) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_human_approval(tmp_path: Path) -> None:
     """The console, which asks without ``--terminal``, has tests of its own."""
     printed = run_in_own_process(
@@ -310,12 +316,14 @@ def test_the_support_desk_thinks_waits_for_a_person_and_corrects_its_window(tmp_
     assert Counter(line.split()[0] for line in lines)["agent"] == 4
 
 
+@pytest.mark.nightly
 def test_the_demo_of_the_support_desk_shows_why_its_job_failed(tmp_path: Path) -> None:
     done = run_support_demo(tmp_path, FLINK_AGENTS_KAFKA_JAR=str(tmp_path / "gone.jar"))
     assert done.returncode == 1
     assert "the job failed:" in done.stderr and "FA7101" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options", [("--terminal",), pytest.param(("--port", "0"), marks=pytest.mark.nightly)]
 )

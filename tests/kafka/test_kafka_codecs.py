@@ -84,6 +84,7 @@ def read_answers(broker: KafkaBroker, topic: str) -> None:
 READERS = [read_letters, read_approvals, read_trace, read_answers]
 
 
+@pytest.mark.nightly
 @each_case("read", READERS, ids=lambda read: read.__name__)
 @each_case("codec", CODEC_LIBRARIES)
 def test_a_reader_names_the_missing_library(
@@ -142,6 +143,7 @@ def test_topics_of_the_store_are_not_compressed_by_the_broker(
         run(body())
 
 
+@pytest.mark.nightly
 @each_case("topic", ["topic", "claims_topic"])
 @each_case("codec", CODEC_LIBRARIES)
 @each_case("state", ["set", "was set"])

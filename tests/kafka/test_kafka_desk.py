@@ -174,6 +174,7 @@ def test_a_record_with_a_key_that_no_run_has_is_no_signal(key: str) -> None:
         kind.validate_json(f'{{"name": "approval", "key": {key}}}')
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

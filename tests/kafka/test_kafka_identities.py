@@ -54,6 +54,7 @@ def identities(make: Callable[..., AgentsExecutionEnvironment], parts: list[Part
     )
 
 
+@pytest.mark.nightly
 @each_case(
     ("parts", "expected"),
     [

@@ -66,6 +66,7 @@ LOSSES: list[tuple[str, Callable[[KafkaSettings], KafkaSettings], type[Exception
 ]
 
 
+@pytest.mark.nightly
 @each_case(("name", "lose", "error"), LOSSES)
 @each_case("parallelism", [(1, 1), (1, 2), (2, 1)])
 def test_a_restore_compares_the_journals_before_any_effect(

@@ -90,6 +90,7 @@ def topic_of(broker: KafkaBroker, name: str) -> str:
     return topic
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("way", ["the logs", "a topic"])
 def test_a_job_answers_ends_a_run_and_erases_a_key(
     kafka_broker: KafkaBroker, tmp_path: Path, way: str
@@ -140,6 +141,7 @@ def answering_to(topic: str, client: dict[str, Any]) -> dict[str, Any]:
 CLIENT = {"retries": 3, "linger-ms": 0, "client_id": "answers"}
 
 
+@pytest.mark.nightly
 def test_a_topic_of_answers_is_checked_and_holds_whole_answers(kafka_broker: KafkaBroker) -> None:
     client = kafka_broker.client_options
     topic = topic_of(kafka_broker, "signals")

@@ -16,7 +16,7 @@ import pytest
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import FencedOwnerError, OptionError, StoreUnavailableError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.kafka.ownership import lease as lease_module
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims
 from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, suspended_too

@@ -50,6 +50,7 @@ CERTAIN = {
 """What comes of an append whose owner stops there, while another one takes over."""
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("lease", [1.0, 0.0])
 @pytest.mark.parametrize("point", POINTS)
 def test_an_owner_that_stands_still_at_a_point(
@@ -170,6 +171,7 @@ def test_a_request_that_is_sent_again_behind_the_fence_is_refused(
     assert stored_indexes == [0]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("lease", [0.0, 1.0])
 def test_a_request_that_is_sent_again_and_was_stored_before_the_fence_counts(
     settings: KafkaSettings, lease: float

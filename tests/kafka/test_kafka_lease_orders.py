@@ -276,6 +276,7 @@ SCENES: dict[str, Callable[[], Store]] = {
 }
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     "scene",
     [pytest.param(scene, marks=pytest.mark.nightly if scene == "two take over" else ()) for scene in SCENES],

@@ -158,14 +158,15 @@ TOPICS = {
 
 @pytest.mark.minicluster
 @pytest.mark.own_conditions
-@each_case(
+@pytest.mark.nightly(beyond=3)
+@pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, None),
         ({"paid": "orders"}, None),
-        ({"failed": "orders"}, "reads dead letters of its own job from topic 'orders'"),
         ({"orders": re.compile(".*ed")}, "reads dead letters of its own job from topic 'failed'"),
         ({"requests": "signals"}, "reads requests for approvals of its own job from topic 'signals'"),
+        ({}, None),
+        ({"failed": "orders"}, "reads dead letters of its own job from topic 'orders'"),
         ({"orders": re.compile("orders|paid")}, "reads outputs of its own job from topic 'paid'"),
     ],
 )

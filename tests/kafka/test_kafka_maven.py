@@ -76,6 +76,7 @@ def repository() -> Iterator[Repository]:
         thread.join()
 
 
+@pytest.mark.nightly
 def test_two_processes_that_need_a_file_fetch_it_once(repository: Repository, tmp_path: Path) -> None:
     """The second one finds half a file where it looks, which it neither takes nor removes."""
     settings = tmp_path / ".config" / "jgo.conf"

@@ -319,6 +319,7 @@ GONE: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.nightly
 @each_case("case", GONE)
 def test_a_cut_letter_without_its_original_stays(kafka_broker: KafkaBroker, case: str) -> None:
     (name, partition, offset), reason = GONE[case]

@@ -112,6 +112,7 @@ def in_topic(broker: KafkaBroker, topic: str) -> list[Any]:
     return topic_records
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("transactional", [False, True])
 def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, transactional: bool) -> None:
     dead = f"{topic}-dead"
@@ -222,6 +223,7 @@ def test_the_command(kafka_broker: KafkaBroker, topic: str) -> None:
     assert lines() == ["0 in all, 0 left out"]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("transactional", [False, True])
 def test_any_filters_put_each_letter_back_once(
     kafka_broker: KafkaBroker, topic: str, transactional: bool
@@ -312,6 +314,7 @@ UNSENDABLE: list[tuple[str, Callable[[str], dict[str, Any]], str]] = [
 ]
 
 
+@pytest.mark.nightly
 @each_case(
     ("name", "letter", "reason"),
     UNSENDABLE,

@@ -12,7 +12,7 @@ import pytest
 from flink_agents import redaction
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import AgentsError, KafkaStreamError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.client import java_properties
 from flink_agents.testing.kafka import KafkaBroker
@@ -31,6 +31,7 @@ def functions_of_the_page() -> dict[str, Any]:
 
 
 # kafka-python leaves the socket of a login that failed to the collector.
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_configuration_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,7 @@ class World:
                     assert garbage.pruned_through(journal) == self.pruned[journal]
 
 
+@pytest.mark.nightly(beyond=10)
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_needed_is_found_whatever_is_let_go_of(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts write, remove, read from anywhere, tidy up, die after any step; the log is compacted."""
@@ -247,6 +248,7 @@ def sizes(attempt: Attempt) -> dict[str, int]:
     }
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("stuck", [0, 1, 30])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_memory_and_log_do_not_grow_with_keys_that_come_once(
@@ -405,6 +407,7 @@ def dated(number: int, own: bool = False) -> Dated:
     return Dated(number, own, JournalKey(GROUP, f"s{number}"))
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("look_each", [1, 7, 100])
 def test_the_latest_are_remembered_and_of_older_ones_fewer_and_fewer(look_each: int) -> None:
     remembered = Remembered(1000, 1000)

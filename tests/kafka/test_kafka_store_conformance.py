@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from flink_agents.testing.store_conformance import ActionStateStoreSuite
+from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
+from flink_agents.testing.store_conformance.base import case
 
 
 class TestKafka(ActionStateStoreSuite):
@@ -20,3 +22,11 @@ class TestKafka(ActionStateStoreSuite):
     async def kill(self, store: ActionStateStore) -> None:
         assert isinstance(store, KafkaStore)
         store.kill()
+
+    @pytest.mark.nightly
+    def test_whatever_is_appended_and_pruned(self, stores: Stores) -> None:
+        super().test_whatever_is_appended_and_pruned(stores)
+
+    @case
+    async def test_a_draw_of_appends_and_prunings(self, stores: Stores) -> None:
+        await self._at_random(stores, random.Random(0), "job")

@@ -284,6 +284,7 @@ class Model:
             )
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize(("seed", "removals"), [(0, 1000), (1, 1000), (2, 1000), (3, 0), (4, 0), (5, 8)])
 def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: int, removals: int) -> None:
     """Owners come and go, append and prune at random, and the broker compacts."""

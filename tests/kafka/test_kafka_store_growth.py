@@ -71,6 +71,7 @@ def claims_of(settings: KafkaSettings) -> list[tuple[str, str]]:
     return [claim_key for claim_key in claim_keys if claim_key is not None]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("killed", [True, False])
 def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed: bool) -> None:
     settings = replace(settings, removals=REMOVALS)
@@ -143,6 +144,7 @@ def test_a_key_that_was_forgotten_is_as_new(settings: KafkaSettings) -> None:
     run(body())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("reads", [True, False])
 def test_attempts_leave_no_claims(
     settings: KafkaSettings, reads: bool, monkeypatch: pytest.MonkeyPatch

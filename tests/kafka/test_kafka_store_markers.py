@@ -124,6 +124,7 @@ def test_who_shared_what_could_not_be_read_reads_it_again(settings: KafkaSetting
     run(body())
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 1, 2)])
 def test_a_lower_marker_reads_the_missing_part_only(
     settings: KafkaSettings, order: tuple[int, int, int]
@@ -331,6 +332,7 @@ def test_records_behind_a_marker_were_removed_by_somebody(settings: KafkaSetting
     run(body())
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("lost", [1, 7])
 @pytest.mark.parametrize("pending", [True, False])
 @pytest.mark.parametrize("first_read", [True, False])

@@ -92,6 +92,7 @@ def test_an_attempt_in_another_process_goes_on(settings: KafkaSettings, tmp_path
         assert {tuple(records) for records in runs.values()} == {(0, 1, 2)}
 
 
+@pytest.mark.nightly
 def test_attempts_take_over_again_and_again_while_all_append(settings: KafkaSettings) -> None:
     stored: set[Run] = set()
     refused: set[Run] = set()
@@ -136,6 +137,7 @@ def claimer(settings: KafkaSettings) -> Iterator[ClaimsWriter]:
         producer.close()
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("lease", [0.0, 0.2])
 def test_an_owner_that_died_while_it_took_over(settings: KafkaSettings, lease: float) -> None:
     """The old one may not go on when its lease is over, and does not wait for ever; the next one begins."""

@@ -9,7 +9,7 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import StoreUnavailableError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.testing.kafka import KafkaBroker
 
 JOURNAL = JournalKey("job", "skey")

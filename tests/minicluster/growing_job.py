@@ -17,8 +17,6 @@ KEYS = 5
 FURTHER = 10
 """Number of records of an added list."""
 
-CONFIG = {"run.may-suspend": True}
-
 
 def note(directory: Path, file: str, line: object) -> None:
     with (directory / file).open("a") as out:
@@ -140,7 +138,6 @@ def main() -> None:
     directory = Path(os.environ["GROWING_JOB"])
     env = AgentsExecutionEnvironment.get_execution_environment(
         config={
-            **CONFIG,
             "local.checkpoint-interval": "300 ms",
             "local.state-dir": str(directory / "state"),
         }

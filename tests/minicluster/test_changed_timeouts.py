@@ -49,6 +49,7 @@ def keys_of(beats: Path, kind: str) -> set[str]:
     return {beat.key for beat in read_beats(beats) if beat.kind == kind}
 
 
+@pytest.mark.nightly
 def test_an_added_timeout_ends_runs_that_wait(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     beats = tmp_path / "beats"
     later = tmp_path / "later"

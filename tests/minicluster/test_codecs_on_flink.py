@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.minicluster, pytest.mark.own_conditions]
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
+@pytest.mark.nightly
 def test_records_of_all_codecs_are_read_and_written(
     agents_environment: Callable[..., AgentsExecutionEnvironment], kafka_broker: KafkaBroker
 ) -> None:

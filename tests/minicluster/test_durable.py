@@ -20,7 +20,7 @@ import pytest
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import OptionError, StoreNotConfiguredError, UnknownStoreError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.runtime.flink import compat as flink_compat
 from tests.minicluster.sources import numbers, restarting
 
@@ -156,6 +156,7 @@ def totals(count: int = RECORDS) -> dict[int, list[tuple[int, int]]]:
     return totals_by_key
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("waits", "interval"),
     [(False, "200 ms"), (True, "200 ms"), (True, "1 h")],
@@ -202,6 +203,7 @@ class Chained(Agent):
         return OutputEvent(output=(number, key))
 
 
+@pytest.mark.nightly
 def test_agents_of_a_job_share_a_file_and_nothing_else(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def expected(numbers: Any, stamped: Callable[[int], int] = stamp) -> dict[int, l
     return numbers_by_window
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_windows_behind_an_agent_get_every_result(
     agents_environment: MakeEnvironment, parallelism: int
@@ -154,6 +155,7 @@ class StragglingAgent(Agent):
 STRAGGLER = 5
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "late",
     [
@@ -178,6 +180,7 @@ def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late:
     assert side in (None, [STRAGGLER])
 
 
+@pytest.mark.nightly
 def test_an_idle_partition_holds_nobody_up(agents_environment: MakeEnvironment) -> None:
     env = agents_environment(parallelism=2)
     numbers = env.from_datastream(timed(env, 150, idle_partition=True), lambda number: number % 17)
@@ -197,6 +200,7 @@ class SlowFirstAgent(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: MakeEnvironment) -> None:
     """Nothing else happens in it for longer than the idle time-out, while watermarks go on."""
     env = agents_environment(parallelism=2)
@@ -244,6 +248,7 @@ class LongFirstAgent(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_quiet(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
@@ -278,6 +283,7 @@ class EchoAgent(Agent):
         return OutputEvent(output=(event.input, ctx.timestamp))
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("inline", [True, False])
 def test_records_without_timestamps(agents_environment: MakeEnvironment, inline: bool) -> None:
     env = agents_environment(parallelism=2, config={"run.inline": inline})

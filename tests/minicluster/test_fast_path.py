@@ -94,6 +94,7 @@ class LoudAgent(Agent):
         return OutputEvent(output=(event.input, "x" * 20_000))
 
 
+@pytest.mark.nightly
 def test_a_slow_consumer_in_the_same_process_holds_nothing_up_for_ever(
     agents_environment: MakeEnvironment,
 ) -> None:
@@ -143,6 +144,7 @@ class FailingAgent(Agent):
         raise ValueError("this very line")
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("waits", [False, True], ids=["def", "async"])
 def test_an_error_names_the_line_of_the_author(agents_environment: MakeEnvironment, waits: bool) -> None:
     env = agents_environment()
@@ -247,6 +249,7 @@ CHANGELOG = {
 }
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("backend", "changelog"),
     [
@@ -289,6 +292,7 @@ def test_what_waits_in_a_savepoint_goes_on(
     assert sorted(int(beat.key) for beat in read_beats(outputs)) == list(range(WAITING))
 
 
+@pytest.mark.nightly
 def test_what_waits_goes_on_at_the_end_of_the_input(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
@@ -319,6 +323,7 @@ class TypedEcho(Echo):
     output_type = str
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("agent", [Echo, TypedEcho])
 def test_outputs_leave_without_a_buffer_timeout(
     agents_environment: MakeEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: type[Echo]

@@ -57,6 +57,7 @@ class Pages(Agent):
         return OutputEvent(output=event.item)
 
 
+@pytest.mark.nightly
 def test_parametrized_models_travel_through_a_job(
     agents_environment: Callable[..., AgentsExecutionEnvironment],
 ) -> None:

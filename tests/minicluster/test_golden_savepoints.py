@@ -72,6 +72,7 @@ def check(outputs: list[Any], path: Path, timed: bool) -> None:
         assert sorted(int(beat.key) for beat in beats if beat.kind == kind) == list(called)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_a_savepoint_and_journals_of_the_version_before_go_on(
     agents_environment: MakeEnvironment, tmp_path: Path, backend: str
@@ -85,6 +86,7 @@ def test_a_savepoint_and_journals_of_the_version_before_go_on(
     check(outputs, beats, timed=False)
 
 
+@pytest.mark.nightly
 def test_a_job_that_held_event_time_in_the_version_before_goes_on(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flink_agents import AgentsExecutionEnvironment
 from flink_agents.api.errors import StateMismatchError
 from tests.cluster.local_job import LocalJob
-from tests.minicluster.growing_job import CONFIG, FURTHER, HISTORY, KEYS, build, lines
+from tests.minicluster.growing_job import FURTHER, HISTORY, KEYS, build, lines
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.own_conditions]
 
@@ -47,7 +47,7 @@ class GrowingJobs:
         options = {"execution.checkpointing.interval": "200 ms", **flink}
         if savepoint is not None:
             options["execution.state-recovery.path"] = savepoint
-        env = self.make(config=CONFIG, flink=options)
+        env = self.make(flink=options)
         build(env, self.directory, self.kind, set(parts.split(",")), self.waits)
         return LocalJob(env, self.directory / "live")
 
@@ -98,6 +98,7 @@ def fits(kind: str, part: str) -> bool:
 NIGHTLY = [pytest.param(kind, marks=pytest.mark.nightly) for kind in ("stream", "table", "signals")]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("kind", ["list", "joined", *NIGHTLY])
 def test_a_job_gets_parts_after_an_input_has_ended(
     agents_environment: MakeEnvironment, tmp_path: Path, kind: str
@@ -126,6 +127,7 @@ def test_each_part_alone(agents_environment: MakeEnvironment, tmp_path: Path, ki
         jobs.goes_on(savepoint, part)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "part"),
     [("stream", "source"), *(pytest.param(kind, "signals", marks=pytest.mark.nightly) for kind in ENDS)],

@@ -85,6 +85,7 @@ def run(
     env.execute()
 
 
+@pytest.mark.nightly
 def test_legal_inputs_become_letters_that_are_cut_and_go_back_whole(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, topic: str
 ) -> None:
@@ -115,6 +116,7 @@ def test_legal_inputs_become_letters_that_are_cut_and_go_back_whole(
         assert (again.value, again.key) == (original, b"k")
 
 
+@pytest.mark.nightly
 def test_an_output_that_is_too_large_names_topic_and_setting(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -61,6 +61,7 @@ def send(client: dict[str, Any], topic: str, *records: tuple[int, str]) -> None:
     producer.close()
 
 
+@pytest.mark.nightly
 def test_a_source_ends_after_a_restore(
     agents_environment: Callable[..., AgentsExecutionEnvironment], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ class Passing(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_the_end_lies_before_an_open_transaction(
     agents_environment: Callable[..., AgentsExecutionEnvironment], kafka_broker: KafkaBroker
 ) -> None:

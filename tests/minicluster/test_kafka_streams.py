@@ -99,6 +99,7 @@ def topic() -> str:
 BINARY = bytes(range(256))
 
 
+@pytest.mark.nightly
 def test_typed_records_go_in_and_out(
     agents_environment: MakeEnvironment, kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -204,13 +204,17 @@ class Fenced(Agent):
         if event.input == "three" and course.is_first("fenced"):
             await until(course.has_open_transaction)
             await asyncio.to_thread(self.fence)
+            completed = course.completed()
             course.repair_checkpoints()
+            # No checkpoint would complete behind the end of the input.
+            await until(lambda: course.completed() - completed)
             await asyncio.to_thread(course.feed, "four")
-            await until(lambda: False)
         return OutputEvent(output=event.input)
 
     def fence(self) -> None:
-        for number in range(1, 60):
+        # Flink names a transaction after the checkpoint before it. On a slow machine, there were many.
+        newest = max(int(name[4:]) for name in self.course.completed())
+        for number in range(newest, newest + 60):
             producer: Any = KafkaProducer(
                 **self.course.client, transactional_id=f"{self.course.topic}-0-{number}"
             )
@@ -218,6 +222,7 @@ class Fenced(Agent):
             producer.close()
             if not self.course.has_open_transaction():
                 return
+        raise AssertionError(f"no transaction from number {newest} on is open")
 
 
 @pytest.fixture
@@ -265,6 +270,7 @@ MANY = {"execution.checkpointing.tolerable-failed-checkpoints": "1000000"}
 RARE = {"execution.checkpointing.interval": "2 s"}
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("flink", "late", "ends"),
     [
@@ -284,6 +290,7 @@ def test_readers_miss_nothing_if_checkpoints_fail(
     assert course.outputs() == (["one", "two"] if ends else ["one", "two", "four"])
 
 
+@pytest.mark.nightly
 def test_a_restart_repeats_a_commit_without_harm(agents_environment: MakeEnvironment, course: Course) -> None:
     """Brokers refuse it, since they have made it."""
     seldom = {"execution.checkpointing.interval": "4 s"}

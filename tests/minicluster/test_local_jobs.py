@@ -56,6 +56,7 @@ def environment(make: MakeEnvironment, **options: Any) -> AgentsExecutionEnviron
     return env
 
 
+@pytest.mark.nightly
 def test_restarts_and_the_log_are_told(
     agents_environment: MakeEnvironment,
     tmp_path: Path,
@@ -127,6 +128,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("run", WAYS)
 def test_pyflinks_own_ways_bound_restarts_and_say_what_failed(
     agents_environment: MakeEnvironment, run: Callable[..., Any], tmp_path: Path, capsys: Any
@@ -221,6 +223,7 @@ class EndlessAgent(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_a_job_whose_taskmanager_is_lost_ends(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     from pyflink.util.java_utils import get_field_value
 

@@ -39,6 +39,7 @@ def think(request: ServedRequest) -> Reply:
     return Reply(tool_calls=[ToolCall("final_result", {"text": text, "length": length})])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("used_before", [False, True])
 def test_rows_that_models_give_are_rows_of_a_stream_and_of_a_table(
     agents_environment: MakeEnvironment,

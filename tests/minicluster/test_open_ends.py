@@ -64,6 +64,7 @@ class LastOneWaits(Agent):
         return max((int(re.sub("chk-", "", name)) for name in checkpoint_names), default=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_last_run_takes_longer_than_checkpoints_may(
     agents_environment: MakeEnvironment, tmp_path: Path, fails: bool

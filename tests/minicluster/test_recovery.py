@@ -74,6 +74,7 @@ def slowly(number: int) -> int:
     return number
 
 
+@pytest.mark.nightly(beyond=1)
 @factors(strength=1, waits=[False, True], backend=["hashmap", "rocksdb"])
 def test_three_failures_a_second_apart(
     agents_environment: MakeEnvironment, backend: str, waits: bool, tmp_path: Path

@@ -87,6 +87,7 @@ def replace_store(store: Path, copy: Path) -> None:
     shutil.copy(copy, store)
 
 
+@pytest.mark.nightly
 def test_a_restore_without_the_journals_fails_before_any_effect(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def answering(secret: str) -> Callable[[Any], Reply]:
     return answer
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("journal", ["sqlite", pytest.param("kafka", marks=pytest.mark.nightly)])
 def test_a_local_job_that_fails_shows_its_secret_nowhere(
     canary: Canary,

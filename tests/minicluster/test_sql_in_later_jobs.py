@@ -71,6 +71,7 @@ def check(program: Path, text: str, jobs: int) -> None:
     assert (done.returncode, done.stdout.splitlines()) == (0, expected), done.stderr[-3000:]
 
 
+@pytest.mark.nightly
 def test_sql_works_in_each_cell_of_a_notebook(tmp_path: Path) -> None:
     check(tmp_path / "notebook.py", NOTEBOOK.format(cells=CELLS[:4]), 3)
 

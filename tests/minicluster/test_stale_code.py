@@ -68,6 +68,7 @@ def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Author]:
     sys.modules.pop(MODULE, None)
 
 
+@pytest.mark.nightly
 def test_a_second_job_runs_its_own_version(agents_environment: MakeEnvironment, author: Author) -> None:
     author.write("ten", "1")
     assert author.run(agents_environment()) == ["ten of version 1"]

@@ -82,6 +82,7 @@ def expected(count: int, customers: int) -> dict[str, list[tuple[int, int, int]]
     }
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("inline", [True, False])
 def test_chain_memory_and_order_of_each_key(agents_environment: MakeEnvironment, inline: bool) -> None:
     env = agents_environment(parallelism=2, config={"run.inline": inline})
@@ -254,6 +255,7 @@ def test_several_agents_in_one_job(agents_environment: MakeEnvironment) -> None:
     assert [sorted(outputs) for outputs in lists] == [[2, 4, 6, 8, 10], [20, 40, 60, 80, 100], []]
 
 
+@pytest.mark.nightly
 def test_an_environment_runs_one_job_after_the_other(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     for start in (1, 10):
@@ -348,6 +350,7 @@ def test_a_failing_action_names_the_users_line_first(
     assert "LookupError: no such order" in capfd.readouterr().err
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(
     ("selector", "found"),
     [

@@ -181,6 +181,7 @@ def test_signals_of_a_key_keep_their_order_at_any_parallelism(agents_environment
     assert sorted(outputs) == [[n for n in range(2 * ANSWERS) if n // 2 % 2 == key] for key in range(2)]
 
 
+@pytest.mark.nightly
 def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def answer(number: int) -> Signal:
     return Signal("answer", 10 * number, key=number)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 def test_signals_that_stay_away_are_no_end_of_the_input(
     agents_environment: MakeEnvironment, keyed: bool
@@ -248,6 +250,7 @@ class Passes(Agent):
         return OutputEvent(output=number if number else await ctx.wait_for_signal("answer", int))
 
 
+@pytest.mark.nightly
 def test_signals_that_stay_away_hold_no_window_open(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def orders_of(env: AgentsExecutionEnvironment) -> Any:
     return env.from_list([ORDER], lambda order: order.id).apply(Orders).to_table()
 
 
+@pytest.mark.nightly
 def test_agent_after_a_table_gets_equal_values(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     outputs = env.from_table(orders_of(env), "id", value=Order).apply(Show).to_list()
@@ -174,6 +175,7 @@ class Narrow(Agent):
         return OutputEvent(output={"n": 1, "small": [{"a": 2}], "f": 0.5, "big": 10**30, "t": (3, "x")})
 
 
+@pytest.mark.nightly
 def test_columns_of_types_of_pyflink(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     schema = {
@@ -223,6 +225,7 @@ class Numbers(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.nightly
 def test_numbers_that_are_converted_pass_the_job(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     stream = env.from_list([1], str).apply(Numbers)
@@ -233,6 +236,7 @@ def test_numbers_that_are_converted_pass_the_job(agents_environment: MakeEnviron
     assert (outputs, sides, columns) == ([1.0], [[1], [2.0], [True]], [{"output": 1.0}])
 
 
+@pytest.mark.nightly
 @each_case(
     ("column", "cast"),
     [
@@ -299,6 +303,7 @@ class Everything(BaseModel):
     clocks: list[time]
 
 
+@pytest.mark.nightly
 def test_columns_of_sql_become_fields(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     tables: Any = env.table_env

@@ -77,6 +77,7 @@ class RowAgent(Agent):
         return OutputEvent(output=(ctx.key, {name: row[name] for name in Customer.model_fields}))
 
 
+@pytest.mark.nightly
 def test_columns_keep_their_types(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     table = env.from_list([CUSTOMER], lambda record: record.name).apply(CustomerAgent).to_table()
@@ -150,6 +151,7 @@ def totals_of(env: AgentsExecutionEnvironment) -> Any:
     )
 
 
+@pytest.mark.nightly
 def test_rows_become_values_of_a_type(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     table = env.table_env.from_elements([("a", 1), ("b", 2)], ["customer", "amount"])
@@ -161,6 +163,7 @@ def test_rows_become_values_of_a_type(agents_environment: MakeEnvironment) -> No
     ]
 
 
+@pytest.mark.nightly
 def test_a_row_that_does_not_fit_its_type_is_named(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     table = env.table_env.from_elements([("a", "much")], ["customer", "amount"])
@@ -169,6 +172,7 @@ def test_a_row_that_does_not_fit_its_type_is_named(agents_environment: MakeEnvir
         env.execute()
 
 
+@pytest.mark.nightly
 def test_the_latest_rows_of_a_table_that_changes(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     applied = env.from_table(totals_of(env), "customer", value=Amount, changes="latest").apply(ModelAgent)
@@ -299,6 +303,7 @@ class TimesAgent(Agent):
         return OutputEvent(output=(*(row[name] for name in names), list(row["nested"])))
 
 
+@pytest.mark.nightly
 def test_times_of_sql_arrive_as_those_of_python(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     env = agents_environment()
     outputs = env.from_table(orders_of(env, tmp_path), "customer").apply(TimesAgent).to_list()
@@ -332,6 +337,7 @@ class SlowOrders(Agent):
         return OutputEvent(output=Amount(customer=order.customer, amount=order.amount))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("changes", ["fail", "latest"])
 def test_watermarks_of_a_table_pass_an_agent(
     agents_environment: MakeEnvironment, tmp_path: Path, changes: Any

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.heartbeats import Heartbeats, read_beats
@@ -100,6 +100,7 @@ def prunes_keys_that_never_come(
         job.wait_for("the store to be empty", lambda: records(config) == 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["hashmap", pytest.param("rocksdb", marks=pytest.mark.nightly)])
 def test_records_in_sqlite_go(agents_environment: MakeEnvironment, tmp_path: Path, backend: str) -> None:
     config = {

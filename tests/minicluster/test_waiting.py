@@ -66,6 +66,7 @@ class MeetingAgent(Agent):
         pass
 
 
+@pytest.mark.nightly
 def test_restored_calls_are_all_in_flight_at_the_end_of_the_input(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ class RudeAgent(Agent):
         return OutputEvent(output=(event.input, await ctx.client("raises"), await ctx.client("hangs")))
 
 
+@pytest.mark.nightly
 def test_clients_that_end_badly_hide_no_result(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
     beats = tmp_path / "beats"
     env = agents_environment()

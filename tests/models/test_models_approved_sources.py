@@ -26,7 +26,7 @@ from flink_agents import (
 )
 from flink_agents.api.errors import AgentDefinitionError, ApprovalDeniedError
 from flink_agents.models.engine import FlinkDurability, server_toolset, skills_toolset
-from flink_agents.plan import AgentPlan, bind, compile_agent
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ToolCall
 
@@ -238,8 +238,8 @@ def test_the_plan_says_that_an_agent_asks() -> None:
     plan = compile_agent(AskingClerk())
     [server] = [resource for resource in plan.resources if resource.name == "shop"]
     assert server.needs_approval is True
-    assert bind(AgentPlan.from_json(plan.to_json())).asks
-    assert not bind(compile_agent(Clerk())).asks
+    assert LoadedAgent(AgentPlan.from_json(plan.to_json())).asks
+    assert not LoadedAgent(compile_agent(Clerk())).asks
 
 
 @pytest.mark.parametrize("wrong", ["order", 1, [1], None])

@@ -98,12 +98,12 @@ def test_a_model_asks_an_agent() -> None:
 
 
 def test_the_tools_are_described_to_the_model() -> None:
-    from flink_agents.plan import AgentCode, bind, compile_agent
+    from flink_agents.plan import LoadedAgent, compile_agent, compile_with_code
     from flink_agents.plan.model import AgentPlan
 
-    for code in (AgentCode.of(Clerk()), None):
+    for code in (compile_with_code(Clerk())[1], None):
         # By the names in the plan as well, as on a worker that has nothing else.
-        bound = bind(AgentPlan.from_json(compile_agent(Clerk()).to_json()), code)
+        bound = LoadedAgent(AgentPlan.from_json(compile_agent(Clerk()).to_json()), code)
         tools = [bound.resource(name, "tool") for name in ("check", "check_again")]
         assert [tool.description for tool in tools] == [
             "Says whether an order can be served.",

@@ -117,6 +117,7 @@ def harness_of(kind: type[Any], server: ModelServer, faults: Faults) -> Operator
     )
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("kind", [Chatting, Whole])
 @pytest.mark.parametrize("fault", [Fault.UNACKNOWLEDGED, Fault.LOST, Fault.REFUSED])
 def test_nothing_recorded_is_repeated(model_server: Serve, kind: type[Any], fault: Fault) -> None:

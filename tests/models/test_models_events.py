@@ -23,7 +23,7 @@ from flink_agents import (
     chat_model,
     tool,
 )
-from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code
 from flink_agents.plan.binding.uses import makes_durable_calls
 from flink_agents.plan.show.mermaid import to_mermaid
 from flink_agents.testing import OperatorHarness
@@ -100,7 +100,7 @@ def test_they_stand_in_plan_and_graph() -> None:
 @pytest.mark.parametrize("with_code", [True, False])
 def test_they_are_bound(with_code: bool) -> None:
     plan = AgentPlan.from_json(compile_agent(Asking()).to_json())
-    bound = bind(plan, AgentCode.of(Asking()) if with_code else None)
+    bound = LoadedAgent(plan, compile_with_code(Asking())[1] if with_code else None)
     assert bound.actions[3].is_async
 
 
@@ -141,7 +141,7 @@ def test_they_make_durable_calls() -> None:
         def told(self, event: ToolResponseEvent, ctx: RunnerContext) -> OutputEvent:
             return OutputEvent(output=event.results)
 
-    assert makes_durable_calls(bind(compile_agent(OnlyTools()), AgentCode.of(OnlyTools())))
+    assert makes_durable_calls(LoadedAgent(*compile_with_code(OnlyTools())))
 
 
 def test_an_unknown_tool_is_a_wrong_call_and_names_those_that_are_there(agent_harness: Make) -> None:

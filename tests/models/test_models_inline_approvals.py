@@ -11,7 +11,6 @@ import pytest
 from flink_agents import (
     Agent,
     ChatModel,
-    Configuration,
     InputEvent,
     OutputEvent,
     Prompt,
@@ -22,9 +21,6 @@ from flink_agents import (
     action,
     chat_model,
 )
-from flink_agents.api.errors import ActionFailedError, ContextMisuseError
-from flink_agents.plan import AgentCode, bind, compile_agent
-from flink_agents.runtime.execution.environment.settings import may_suspend
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 from tests.suite.tables import each_case
@@ -162,6 +158,7 @@ def react() -> Agent:
 
 AGENTS = {
     "in the call": InCall,
+    "hidden": Hidden,
     "with a condition": WithCondition,
     "with options": WithOptions,
     "with options of the module": WithGlobalOptions,
@@ -183,48 +180,3 @@ def test_a_tool_that_an_action_makes_waits_for_its_approval(agent: str) -> None:
         assert (request.what, request.arguments, DONE) == ("tool pay", {"amount": 40}, ["look"])
         assert harness.approve(request) == ["done"]
         assert DONE == ["look", "pay"]
-
-
-@each_case(("agent", "config"), [(Hidden, {}), (InCall, {"run.may-suspend": False})])
-def test_a_tool_that_cannot_wait_is_refused_before_the_model_is_asked(
-    agent: type[Agent], config: dict[str, Any]
-) -> None:
-    DONE.clear()
-    MODELS.clear()
-    with OperatorHarness(agent(), config=config, **PLAIN) as harness:
-        with pytest.raises(ActionFailedError) as caught:
-            harness.push("go")
-        assert isinstance(caught.value.__cause__, ContextMisuseError)
-        assert "gives a model the tool 'pay', which needs an approval" in str(caught.value)
-        assert "run.may-suspend" in str(caught.value)
-        assert (DONE, [model.count for model in MODELS if model.count]) == ([], [])
-
-
-def test_a_hidden_tool_waits_if_the_option_says_so() -> None:
-    DONE.clear()
-    with OperatorHarness(Hidden(), config={"run.may-suspend": True}, **PLAIN) as harness:
-        assert harness.push("go") == []
-        assert harness.approve(harness.approvals[0]) == ["done"]
-
-
-class Plain(Asks):
-    @action(InputEvent)
-    async def answer(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=(await ctx.chat("main", "pay")).output)
-
-
-@each_case(
-    ("option", "value", "waits"),
-    [
-        ("mcp-servers.shop.needs_approval", True, True),
-        ("skills.office.needs_approval", ["refund/run.py"], True),
-        ("chat-models.main.on_unknown_outcome", "ask", True),
-        ("chat-models.main.on_unknown_outcome", "fail", False),
-        ("chat-models.main.tool_timeout", 5, False),
-    ],
-)
-def test_options_of_resources_let_runs_wait(option: str, value: Any, waits: bool) -> None:
-    agent = Plain()
-    bound = bind(compile_agent(agent), AgentCode.of(agent))
-    assert may_suspend(bound, Configuration({option: value})) is waits
-    assert not may_suspend(bound, Configuration({option: value, "run.may-suspend": False}))

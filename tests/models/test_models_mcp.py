@@ -109,6 +109,7 @@ READ = [
 ]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_calls_tools(counts: Counts, way: str) -> None:
     conversation()
@@ -123,6 +124,7 @@ def test_a_model_calls_tools(counts: Counts, way: str) -> None:
     ]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("way", ONLINE)
 def test_a_crash_anywhere_repeats_no_call(counts: Counts, way: str) -> None:
     conversation()
@@ -141,6 +143,7 @@ def test_a_crash_anywhere_repeats_no_call(counts: Counts, way: str) -> None:
     assert counts.done == {"price_of tea": 1, "price_of coffee": 1, "order tea 2": 1}
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.executes_once
 @pytest.mark.parametrize("call", range(6))
 def test_over_stdio_an_attempt_that_dies_behind_a_call_repeats_none(counts: Counts, call: int) -> None:
@@ -162,6 +165,7 @@ def test_over_stdio_an_attempt_that_dies_behind_a_call_repeats_none(counts: Coun
     assert counts.starts == (2 if call < ORDERED else 1)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_prompts_and_resources(counts: Counts, way: str) -> None:
     crash = None if way == "stdio" else "everywhere"

@@ -168,6 +168,7 @@ def settle(harness: OperatorHarness) -> None:
         harness.advance_time(1000)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("kind", ["of the server", "cancelled"])
 def test_a_call_with_an_unknown_outcome_is_made_once(tmp_path: Path, kind: str) -> None:
     counts = Counts(tmp_path)
@@ -197,6 +198,7 @@ class HastyDirect(Agent):
         return OutputEvent(output=await ctx.mcp_server("shop").call_tool("pay", how="well"))
 
 
+@pytest.mark.nightly
 def test_a_call_of_an_action_that_was_cancelled_is_made_once_unless_it_may_be_repeated() -> None:
     idempotent = changed(LISTED, ("tools", 0, "annotations", "idempotentHint"), True)
     reading = changed(LISTED, ("tools", 0, "annotations"), {"readOnlyHint": True})

@@ -108,6 +108,7 @@ def test_a_refusal_goes_to_the_action(agent_harness: Make, counts: Counts) -> No
     assert "Error executing tool refuse" in (error.found or "")
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.executes_once
 @pytest.mark.parametrize("way", ["stdio", "http", "sse"])
 def test_a_server_that_dies_in_the_middle_of_a_call(agent_harness: Make, counts: Counts, way: str) -> None:
@@ -193,6 +194,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.executes_once
 @pytest.mark.parametrize(("call", "text"), TOLD)
 def test_what_the_model_is_told(agent_harness: Make, counts: Counts, call: ToolCall, text: str) -> None:

@@ -141,6 +141,7 @@ OF_THE_LIBRARY = {name for name, value in vars(exceptions).items() if isinstance
 """What the author of a whole agent catches: the errors that pydantic-ai documents."""
 
 
+@pytest.mark.nightly(beyond=3)
 @factors(user=USERS, method=ANSWERS, change=CHANGES, strength=1)
 def test_a_change_anywhere_is_an_answer_or_an_error_of_ours(user: str, method: str, change: str) -> None:
     body = enveloped(ANSWERS[method])

@@ -137,6 +137,7 @@ def called(how: Any, tool: str = "pay") -> tuple[str, list[str], dict[str, Any]]
 LINES = {how: "FA9203: " for how in odd.LINE_OF}
 
 
+@pytest.mark.nightly
 @each_case("transport", TRANSPORTS)
 @each_case("how", [*odd.LINE_OF])
 def test_an_answer_that_cannot_be_read_fails_its_call_at_once(how: str, transport: str) -> None:
@@ -354,6 +355,7 @@ def test_a_model_is_told_that_its_argument_is_no_json(user: str) -> None:
             assert output.endswith("| paid")
 
 
+@pytest.mark.nightly
 def test_a_call_that_never_left_is_not_unknown() -> None:
     with shop("stdio", Several, timeout=1) as (harness, _):
         # The server reads no further, so the pipe is full, and the last call stays here.

@@ -163,6 +163,7 @@ OF_THE_LIBRARY = {name for name, value in vars(exceptions).items() if isinstance
 """What the author of a whole agent catches: the errors that pydantic-ai documents."""
 
 
+@pytest.mark.nightly(beyond=4)
 @factors(kind=KINDS, change=CHANGES, strength=1)
 def test_a_change_anywhere_is_an_answer_or_a_failed_attempt(kind: str, change: str) -> None:
     body = KINDS[kind]

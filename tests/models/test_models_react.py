@@ -34,7 +34,7 @@ from flink_agents import (
     tool,
 )
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, AgentDefinitionError
-from flink_agents.plan import bind, compile_agent, load_yaml
+from flink_agents.plan import LoadedAgent, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply, ScriptedModel, ServedRequest, ToolCall
 
@@ -181,7 +181,7 @@ def test_each_form_is_a_plan(tmp_path: Path, form: str) -> None:
         ("react", ("_output_event",))
     ]
     # A worker makes the agent of the plan alone.
-    bound_agent = bind(type(plan).model_validate_json(plan.model_dump_json()))
+    bound_agent = LoadedAgent(type(plan).model_validate_json(plan.model_dump_json()))
     assert bound_agent.output_type is Verdict
     assert bound_agent.instance.output_type is Verdict
     assert plan == compile_agent(bound_agent.instance) or form != "class"
@@ -228,7 +228,7 @@ def test_a_replaced_action_puts_out_what_its_class_declares(agent_harness: Make,
     script(FINAL)
     agent = Brief(model=MODEL, tools=[price_of], output_type=kind)
     plan = compile_agent(agent)
-    bound_agent = bind(type(plan).model_validate_json(plan.model_dump_json()))
+    bound_agent = LoadedAgent(type(plan).model_validate_json(plan.model_dump_json()))
     assert bound_agent.output_type is str
     assert isinstance(bound_agent.instance, Brief) and bound_agent.instance._answer_type() is Verdict
     assert agent_harness(agent).push(Order("tea", 1)) == ["cheap"]

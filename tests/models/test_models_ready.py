@@ -20,8 +20,7 @@ from flink_agents import (
 )
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.settings.options import Configuration
-from flink_agents.plan import compile_agent
-from flink_agents.plan.binding.bind import bind
+from flink_agents.plan import LoadedAgent, compile_agent
 
 GONE = {"env": "A_VARIABLE_THAT_NO_WORKER_HAS"}
 THERE = {"env": "A_VARIABLE_THAT_THE_WORKER_HAS"}
@@ -68,7 +67,7 @@ def checked(resources: Resources, **options: Any) -> None:
     for name, (kind, descriptor) in resources.items():
         agent.add_resource(name, kind, descriptor)
     config: Any = {key.replace("__", "."): value for key, value in options.items()}
-    bind(compile_agent(agent)).check_worker(Configuration(config))
+    LoadedAgent(compile_agent(agent)).check_worker(Configuration(config))
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ from flink_agents.api.errors import StoreError
 from flink_agents.models.engine import FlinkDurability, as_tool, server_toolset, skills_toolset
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
@@ -394,16 +395,14 @@ class Case:
         assert len(self.shop.paid) == 1
 
 
-@each_case("patient", [True, False])
-@each_case("kind", KINDS)
+@factors(strength=1, kind=KINDS, patient=[True, False])
 def test_a_call_without_an_end_is_not_repeated(tmp_path: Path, kind: str, patient: bool) -> None:
     with Case(tmp_path, kind, None, patient) as case:
         case.settle("hang")
         case.check_unknown()
 
 
-@each_case("patient", [True, False])
-@each_case("kind", [kind for kind in KINDS if "skill" not in kind])
+@factors(strength=1, kind=[kind for kind in KINDS if "skill" not in kind], patient=[True, False])
 def test_a_call_that_may_be_repeated_keeps_its_key(tmp_path: Path, kind: str, patient: bool) -> None:
     with Case(tmp_path, kind, True, patient) as case:
         case.settle("hang")
@@ -475,8 +474,7 @@ def test_a_call_is_not_made_again_if_the_tool_says_so_when_the_worker_died(tmp_p
         case.check_unknown()
 
 
-@each_case("approved", [True, False])
-@each_case("kind", KINDS)
+@factors(strength=1, kind=KINDS, approved=[True, False])
 def test_a_person_decides_instead(tmp_path: Path, kind: str, approved: bool) -> None:
     with Case(tmp_path, kind, unknown="ask") as case:
         case.settle("hang")

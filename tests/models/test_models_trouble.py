@@ -180,6 +180,7 @@ def test_each_ends_as_documented(agent_harness: Make, kind: type[Any], trouble: 
     check(harness, trouble, ENDS[trouble][KINDS.index(kind)])
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trouble", HANGS)
 def test_a_tool_that_hangs_has_a_timeout(agent_harness: Make, kind: type[Any], trouble: str) -> None:

@@ -10,6 +10,7 @@ from re import Pattern
 from typing import Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
+import pytest
 from pydantic import (
     AnyUrl,
     BaseModel,
@@ -122,6 +123,7 @@ def test_an_answer_is_kept_sent_and_recorded(name: str) -> None:
     SCRIPT[0].assert_complete()
 
 
+@pytest.mark.nightly
 @each_case("name", FIELDS)
 def test_a_react_agent_puts_it_out(name: str) -> None:
     SCRIPT[:] = [ScriptedModel([ToolCall("final_result", {"field": FIELDS[name][1]})])]

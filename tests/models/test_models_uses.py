@@ -18,7 +18,7 @@ from flink_agents import (
     chat_model,
 )
 from flink_agents.api.validation import Draft, ValidatedAgent, Verdict
-from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan import LoadedAgent, compile_with_code
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
@@ -172,11 +172,11 @@ def test_a_step_of_an_agent_of_the_package_has_a_journal(made: Any) -> None:
     harness.close()
     agent = made()
     # A job on a cluster demands a store before it starts.
-    assert makes_durable_calls(bind(compile_agent(agent), AgentCode.of(agent)))
+    assert makes_durable_calls(LoadedAgent(*compile_with_code(agent)))
 
 
 @each_case("made", [Replaced, calls(Replaced()), calls(AcceptsAll)])
 def test_an_agent_without_steps_needs_no_store(made: Any) -> None:
     agent = made()
-    bound = bind(compile_agent(agent), AgentCode.of(agent))
+    bound = LoadedAgent(*compile_with_code(agent))
     assert not makes_durable_calls(bound) and not may_make_durable_calls(bound)

@@ -26,6 +26,7 @@ from flink_agents.api.errors import ActionFailedError, ModelOutputError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 from tests.suite.conditions import UNFORCED
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
@@ -124,8 +125,7 @@ def answered(kind: Any, mode: str, *answers: Any) -> Any:
     return OUTPUTS[-1]
 
 
-@each_case("mode", MODES)
-@each_case("name", [*WRAPPED])
+@factors(strength=1, name=WRAPPED, mode=MODES)
 def test_an_answer_without_the_wrapper_is_told_to_the_model(name: str, mode: str) -> None:
     kind, value, output = WRAPPED[name]
     wrapped = {"response": value}

@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.mutations.mutation import mutation
 
-PACKAGE = "runtime.operator.interleaving"
-
 
 @mutation("part-ends-elsewhere", "runtime.loop.suspender:ends_part", overtakes=True)
 def part_ends_elsewhere(before: Any) -> Any:
@@ -15,28 +13,28 @@ def part_ends_elsewhere(before: Any) -> Any:
     return lambda record: False
 
 
-@mutation("old-part-sees-the-present", f"{PACKAGE}.release:Interleaving.parts", overtakes=True)
+@mutation("old-part-sees-the-present", "runtime.loop.suspender:RunSuspender._parts", overtakes=True)
 def old_part_sees_the_present(before: Any) -> Any:
     """A replay of an old part reads what memory is now."""
 
     def parts(self: Any, run: Any, suspension: Any) -> Any:
-        interleaved_parts = before(self, run, suspension)
-        if interleaved_parts is not None:
+        run_parts = before(self, run, suspension)
+        if run_parts is not None:
             memory = run.short_term
             for old in memory._parts[:-1]:
                 old._cached = dict(memory._parts[-1].cached)
-        return interleaved_parts
+        return run_parts
 
     return parts
 
 
-@mutation("parts-not-told-apart", f"{PACKAGE}.parts:InterleavedParts.deliver", overtakes=True)
+@mutation("parts-not-told-apart", "runtime.execution.waits.parts:RunParts.deliver", overtakes=True)
 def parts_not_told_apart(before: Any) -> Any:
     """What an action reads behind its wait is what it would have read before."""
     return lambda self, path, number: None
 
 
-@mutation("set-aside-unstored", f"{PACKAGE}.journal:PartJournal.end_part", overtakes=True)
+@mutation("set-aside-unstored", "runtime.journal.buffered:BufferedJournal.end_part", overtakes=True)
 def set_aside_unstored(before: Any) -> Any:
     """A part that has ended is not in the store when the next one begins."""
 
@@ -46,7 +44,7 @@ def set_aside_unstored(before: Any) -> Any:
     return end_part
 
 
-@mutation("parts-alike", f"{PACKAGE}.runs:wake_up", overtakes=True)
+@mutation("parts-alike", "runtime.operator.waits.suspended_runs:wake_up", overtakes=True)
 def parts_alike(before: Any) -> Any:
     """Wake-ups of a key are all alike, so that records of one run are given to another one."""
     return lambda codec, aside: before(codec, aside._replace(seq=0, part=0))

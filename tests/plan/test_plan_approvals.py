@@ -9,8 +9,8 @@ import pytest
 
 from flink_agents import Agent, ApprovalDeniedEvent, InputEvent, action, tool
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.plan import AgentCode, AgentPlan, bind, compile_agent
-from flink_agents.plan.binding.uses import may_make_durable_calls, may_wait
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code
+from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.show import to_text
 from tests.suite.tables import each_case
@@ -61,7 +61,7 @@ class Told(Agent):
 @each_case("with_code", [True, False])
 def test_marks_go_through_the_plan(with_code: bool) -> None:
     plan = AgentPlan.from_json(compile_agent(Marked).to_json())
-    bound = bind(plan, AgentCode.of(Marked) if with_code else None)
+    bound = LoadedAgent(plan, compile_with_code(Marked)[1] if with_code else None)
     settings = bound.actions[0].settings
     assert settings.needs_approval is is_large
     assert settings.approval_timeout == 60
@@ -86,12 +86,12 @@ def test_a_mark_of_an_action_changes_the_fingerprint_and_no_mark_does_not() -> N
 
 
 @each_case(
-    ("agent", "waits", "calls"),
+    ("agent", "asks", "calls"),
     [(Marked, True, True), (MarkedTool, True, True), (Told, True, False), (Unmarked, False, False)],
 )
-def test_agents_with_marks_wait(agent: type[Agent], waits: bool, calls: bool) -> None:
-    bound = bind(compile_agent(agent), AgentCode.of(agent))
-    assert may_wait(bound) is waits
+def test_agents_with_marks_ask(agent: type[Agent], asks: bool, calls: bool) -> None:
+    bound = LoadedAgent(*compile_with_code(agent))
+    assert bound.asks is asks
     assert may_make_durable_calls(bound) is calls
 
 
@@ -120,7 +120,7 @@ agents:
         encoding="utf-8",
     )
     plan = AgentPlan.from_json(compile_agent(load_yaml(file)["Whole"]).to_json())
-    bound = bind(plan)
+    bound = LoadedAgent(plan)
     assert bound.actions[0].settings.needs_approval is True
     settings = bound.resource("give", "tool").settings
     assert (settings.needs_approval, settings.approval_timeout) == (is_large, 60)

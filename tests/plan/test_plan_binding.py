@@ -29,17 +29,17 @@ from flink_agents.api.errors import (
     ResourceNotFoundError,
     ResourceUnavailableError,
 )
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code
 from tests.suite.tables import each_case
 
 NO_CONTEXT = cast("RunnerContext", None)
 
 
-def through_json(agent: Agent, with_code: bool) -> BoundAgent:
+def through_json(agent: Agent, with_code: bool) -> LoadedAgent:
     """``agent`` as a worker makes it."""
     plan = AgentPlan.from_json(compile_agent(agent).to_json())
-    code = cloudpickle.loads(cloudpickle.dumps(AgentCode.of(agent))) if with_code else None
-    return bind(plan, code)
+    code = cloudpickle.loads(cloudpickle.dumps(compile_with_code(agent)[1])) if with_code else None
+    return LoadedAgent(plan, code)
 
 
 @pytest.mark.parametrize("with_code", [False, True])
@@ -52,7 +52,7 @@ class TestShop:
         assert bound.context_class is ShopContext
         assert bound.side_outputs == {"late": Receipt, "notes": str}
         assert bound.output_type is Receipt
-        assert (bound.on_error, bound.on_unhandled) == ("dead-letter", "ignore")
+        assert (bound.settings.on_error, bound.settings.on_unhandled) == ("dead-letter", "ignore")
         assert bound.event_types["OrderPlaced"] is OrderPlaced
         assert bound.event_types["_input_event"] is InputEvent
 
@@ -192,7 +192,7 @@ def test_without_code_what_has_no_name_is_an_error(make: Any, problem: str) -> N
 
 def test_code_of_another_agent_is_refused() -> None:
     with pytest.raises(FunctionReferenceError) as caught:
-        bind(compile_agent(shop()), AgentCode.of(builder()))
+        LoadedAgent(compile_agent(shop()), compile_with_code(builder())[1])
     assert caught.value.message == "the code of the agent has no action 'book'"
     assert caught.value.found == "read_order, book_order"
 
@@ -210,7 +210,7 @@ def test_configuration_that_the_constructor_does_not_take(
 ) -> None:
     plan = compile_agent(shop()).model_copy(update={"configuration": configuration})
     with pytest.raises(AgentConfigurationError) as caught:
-        bind(plan)
+        LoadedAgent(plan)
     assert caught.value.message == message
     assert caught.value.found and caught.value.found.startswith(found)
     assert caught.value.where and caught.value.where.endswith(" in ShopAgent")
@@ -228,10 +228,10 @@ class Picky(Agent):
 def test_what_a_constructor_objects_to_is_told() -> None:
     plan = compile_agent(Picky(1)).model_copy(update={"configuration": {"limit": -1}})
     with pytest.raises(AgentConfigurationError) as caught:
-        bind(plan)
+        LoadedAgent(plan)
     assert caught.value.found == '{"limit": -1}: ValueError: limit is negative'
 
 
 def test_code_needs_an_instance_where_the_class_has_arguments() -> None:
     with pytest.raises(AgentConfigurationError, match="cannot be created without arguments"):
-        AgentCode.of(ShopAgent)
+        compile_with_code(ShopAgent)[1]

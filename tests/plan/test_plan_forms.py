@@ -15,7 +15,7 @@ from plan_cases import answer
 from plan_shop import BigOrderPlaced, Limits, OrderPlaced, ShopAgent, ShopContext, shop
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action, tool
-from flink_agents.plan import ActionPlan, AgentPlan, bind, compile_agent, load_target, load_yaml
+from flink_agents.plan import ActionPlan, AgentPlan, LoadedAgent, compile_agent, load_target, load_yaml
 from tests.suite.tables import each_case
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def actions(agent: Any) -> dict[str, ActionPlan]:
         lambda: compile_agent(shop()),
         lambda: compile_agent(ShopAgent(limits=Limits(credit=500))),
         lambda: compile_agent(load_yaml(YAML)["ShopAgent"]),
-        lambda: compile_agent(bind(compile_agent(shop())).instance),
+        lambda: compile_agent(LoadedAgent(compile_agent(shop())).instance),
         lambda: AgentPlan.from_json(compile_agent(shop()).to_json()),
         lambda: load_target(f"{YAML}:ShopAgent"),
     ],
@@ -156,7 +156,7 @@ class Kinds(Agent):
 def test_kinds(name: str, kind: str, is_async: bool, is_generator: bool, is_async_generator: bool) -> None:
     plan = compile_agent(Kinds)
     compiled = next(plan_action for plan_action in plan.actions if plan_action.name == name)
-    bound = next(bound_action for bound_action in bind(plan).actions if bound_action.name == name)
+    bound = next(bound_action for bound_action in LoadedAgent(plan).actions if bound_action.name == name)
     assert (compiled.kind, compiled.is_async) == (kind, is_async)
     assert (bound.is_async, bound.is_generator, bound.is_async_generator) == (
         is_async,
@@ -231,7 +231,7 @@ def test_an_override_without_mark_keeps_triggers_and_config() -> None:
     first = actions(Child)["first"]
     assert (first.triggers, first.config) == (("_input_event",), {"a": 1})
     assert str(first.function) == "test_plan_forms:Child.first"
-    bound = {bound_action.name: bound_action for bound_action in bind(compile_agent(Child)).actions}
+    bound = {bound_action.name: bound_action for bound_action in LoadedAgent(compile_agent(Child)).actions}
     assert bound["first"].call(InputEvent(input=1), None) == "child"  # pyright: ignore[reportArgumentType]
     assert bound["mixed"].call(InputEvent(input=1), None) == "mixin"  # pyright: ignore[reportArgumentType]
 
@@ -303,7 +303,9 @@ def test_triggers_by_class_and_by_name(name: str, classes: tuple[str, ...], type
 
 def test_bound_triggers_keep_both_sides_of_an_overlap() -> None:
     both = next(
-        bound_action for bound_action in bind(compile_agent(Overlap)).actions if bound_action.name == "both"
+        bound_action
+        for bound_action in LoadedAgent(compile_agent(Overlap)).actions
+        if bound_action.name == "both"
     )
     assert both.trigger_classes == (OrderPlaced, BigOrderPlaced)
     assert both.trigger_types == {"OrderPlaced", "order"}
@@ -409,7 +411,7 @@ def test_constructor_arguments_come_back_with_their_types(
 ) -> None:
     plan = compile_agent(make())
     assert plan.configuration == written
-    restored = bind(AgentPlan.from_json(plan.to_json())).instance
+    restored = LoadedAgent(AgentPlan.from_json(plan.to_json())).instance
     assert isinstance(restored, Settings)
     assert restored.all == make().all
 

@@ -14,8 +14,7 @@ from flink_agents.api.models.chat import ChatModel, ChatModelConnection
 from flink_agents.api.models.mcp import MCPServer
 from flink_agents.api.models.skills import Skills
 from flink_agents.api.settings.options import Configuration
-from flink_agents.plan import AgentPlan, compile_agent, load_target
-from flink_agents.plan.binding.bind import bind
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, load_target
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
@@ -243,11 +242,11 @@ def test_a_plan_that_is_loaded_holds_no_secrets(tmp_path: Any) -> None:
     assert "SOME_VARIABLE" in text
     file = tmp_path / "plan.json"
     file.write_text(text)
-    bind(load_target(str(file)))
+    LoadedAgent(load_target(str(file)))
     loaded = json.loads(text)
     loaded["resources"][0]["descriptor"]["arguments"]["headers"]["x-api-key"] = VALUE
     file.write_text(json.dumps(loaded))
-    for load in (lambda: load_target(str(file)), lambda: bind(AgentPlan.from_json(file.read_bytes()))):
+    for load in (lambda: load_target(str(file)), lambda: LoadedAgent(AgentPlan.from_json(file.read_bytes()))):
         with pytest.raises(LiteralSecretError) as caught:
             load()
         assert VALUE not in "".join(traceback.format_exception(caught.value))

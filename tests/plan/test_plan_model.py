@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from flink_agents import Agent, InputEvent, Prompt, ResourceDescriptor
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.errors.base import code_line
-from flink_agents.plan import AgentPlan, bind, compile_agent
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent
 from flink_agents.plan.files import schema
 from flink_agents.plan.model import FORMAT_VERSION
 from flink_agents.plan.references import FunctionRef, type_from_text, type_text
@@ -45,7 +45,7 @@ def test_the_golden_plan_still_loads_and_binds(data: dict[str, Any]) -> None:
     plan = AgentPlan.from_json(GOLDEN.read_bytes(), str(GOLDEN))
     assert json.loads(plan.to_json()) == data
     assert plan.fingerprint == FINGERPRINT
-    assert [action.name for action in bind(plan).actions] == ["read_order", "book", "approve", "thank"]
+    assert [action.name for action in LoadedAgent(plan).actions] == ["read_order", "book", "approve", "thank"]
 
 
 def test_the_code_of_the_golden_plan_still_gives_its_fingerprint() -> None:

@@ -12,7 +12,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from flink_agents import Agent, InputEvent, OutputEvent, ResourceDescriptor
-from flink_agents.plan.binding.bind import bind
+from flink_agents.plan.binding.loaded import LoadedAgent
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 
@@ -56,7 +56,7 @@ def test_a_worker_uses_what_came_with_the_job(monkeypatch: pytest.MonkeyPatch) -
     plan, code = compile_with_code(agent_with("__main__:make_provider"))
     shipped = cloudpickle.loads(cloudpickle.dumps(code))
     monkeypatch.delattr(main, "make_provider")
-    provider = bind(plan, shipped).resource("local", "chat_model_connection")
+    provider = LoadedAgent(plan, shipped).resource("local", "chat_model_connection")
     assert isinstance(provider, OpenAIProvider)
 
 

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     PlanFormatError,
     ResourceUnavailableError,
 )
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code, load_yaml
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 
@@ -125,8 +125,8 @@ def test_a_provider_that_is_installed_is_found_by_name(
         "their_features",
         "tool",
     }
-    code = cloudpickle.loads(cloudpickle.dumps(AgentCode.of(agent)))
-    bound: BoundAgent = bind(plan, code)
+    code = cloudpickle.loads(cloudpickle.dumps(compile_with_code(agent)[1]))
+    bound: LoadedAgent = LoadedAgent(plan, code)
     first = bound.resource("prices", "their_features")
     assert first == ("prices", {"table": "prices", "depth": 3}, 4)
     assert bound.resource("prices", ResourceType("their_features")) is first
@@ -151,12 +151,14 @@ def test_a_worker_without_the_provider_says_what_to_install(
     install: Callable[..., None], tmp_path: Path
 ) -> None:
     install()
-    data = cloudpickle.dumps(AgentCode.of(built())), compile_agent(built()).to_json()
+    data = cloudpickle.dumps(compile_with_code(built())[1]), compile_agent(built()).to_json()
     for file in tmp_path.glob("*.dist-info/entry_points.txt"):
         file.write_text("")
     ResourceType._value2member_map_.pop("their_features")
     with pytest.raises(AgentsError, match="'their_features'"):
-        bind(AgentPlan.from_json(data[1]), cloudpickle.loads(data[0])).resource("prices", "their_features")
+        LoadedAgent(AgentPlan.from_json(data[1]), cloudpickle.loads(data[0])).resource(
+            "prices", "their_features"
+        )
 
 
 def test_arguments_are_checked_when_the_agent_is_compiled(install: Callable[..., None]) -> None:

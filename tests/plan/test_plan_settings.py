@@ -31,7 +31,7 @@ from flink_agents.api.settings import (
     ToolSettings,
     settings_of,
 )
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind, compile_agent, load_yaml
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code, load_yaml
 from flink_agents.plan.files.yaml import ActionEntry
 from flink_agents.plan.model import ActionPlan, RetryPlan
 from flink_agents.plan.show import to_text
@@ -81,11 +81,11 @@ class Careful(Agent):
         yield "client"
 
 
-def through_json(agent: Any, with_code: bool) -> BoundAgent:
+def through_json(agent: Any, with_code: bool) -> LoadedAgent:
     """``agent`` as a worker makes it."""
     plan = AgentPlan.from_json(compile_agent(agent).to_json())
-    code = cloudpickle.loads(cloudpickle.dumps(AgentCode.of(agent))) if with_code else None
-    return bind(plan, code)
+    code = cloudpickle.loads(cloudpickle.dumps(compile_with_code(agent)[1])) if with_code else None
+    return LoadedAgent(plan, code)
 
 
 @each_case("with_code", [False, True])
@@ -95,7 +95,7 @@ def test_settings_reach_the_worker(with_code: bool) -> None:
     call = on_call.settings
     read = on_read.settings
     plain = on_plain.settings
-    assert bound.retry == RetryPolicy(max_attempts=2)
+    assert bound.settings.retry == RetryPolicy(max_attempts=2)
     assert call.retry == POLICY
     assert (call.timeout, call.max_concurrency, call.rate_limit, on_call.off_thread) == (60.0, 4, None, False)
     assert (read.retry, read.timeout, read.rate_limit) == (None, None, RateLimit(10, per=2))
@@ -125,7 +125,7 @@ def test_exception_without_a_name_needs_the_code() -> None:
         def act(self, event: Any, ctx: Any) -> None: ...
 
     plan = AgentPlan.from_json(compile_agent(Trying).to_json())
-    policy = bind(plan, AgentCode.of(Trying)).actions[0].settings.retry
+    policy = LoadedAgent(plan, compile_with_code(Trying)[1]).actions[0].settings.retry
     assert policy is not None and policy.retry_on == (Local,)
     with pytest.raises(FunctionReferenceError):
         RetryPlan(retry_on=(f"{__name__}:test.<locals>.Local",)).policy()

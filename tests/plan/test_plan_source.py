@@ -151,11 +151,7 @@ def test_plan_and_code_of_an_agent_are_made_of_one_reading(monkeypatch: pytest.M
     )
     plan, code = compile_with_code(Shop)
     assert functions == [Shop.act, Shop.paid]
-    assert (
-        [plan_action.name for plan_action in plan.actions]
-        == [code_action.name for code_action in code.actions]
-        == ["act", "paid"]
-    )
+    assert [plan_action.name for plan_action in plan.actions] == [*code.actions] == ["act", "paid"]
 
 
 def test_what_is_kept_of_an_object_goes_with_it() -> None:

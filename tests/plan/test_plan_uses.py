@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
-from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan import LoadedAgent, compile_with_code
 from flink_agents.plan.binding import uses as plan_uses
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 
@@ -32,7 +32,7 @@ def uses(monkeypatch: pytest.MonkeyPatch, code: str, **known: Any) -> tuple[bool
     """Whether an action surely makes durable calls, and whether it may; its body is ``code``."""
     body = compile(f"def decide(self, event, ctx):\n    {code}", "job.py", "exec").co_consts[0]
     function = FunctionType(body, {"__builtins__": __builtins__, "__name__": __name__, **known})
-    bound = bind(compile_agent(OneAction()), AgentCode.of(OneAction()))
+    bound = LoadedAgent(*compile_with_code(OneAction()))
     for bound_action in bound.actions:
         monkeypatch.setattr(bound_action, "function", function)
     return makes_durable_calls(bound), may_make_durable_calls(bound)

@@ -145,7 +145,7 @@ class Runner:
             # A crash may freeze the loop while a test lets time pass.
             hang_after=1,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.shutdown-grace": "10 ms", "run.may-suspend": waits},
+            config={"action-state.shutdown-grace": "10 ms"},
         )
         self._empty = self.harness.snapshot()
         self._signals: list[Signal] = []

@@ -15,7 +15,7 @@ from flink_agents.api.action_state import (
     RecordKind,
 )
 from flink_agents.api.errors import RecordTooLargeError, StoreMismatchError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 
 JOURNAL = JournalKey("job", "skey")

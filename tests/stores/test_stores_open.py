@@ -17,11 +17,11 @@ from flink_agents.api.errors import (
     UnknownStoreError,
 )
 from flink_agents.api.settings.options import Configuration
-from flink_agents.connectors.action_state import check_store, open_store, store_names
+from flink_agents.api.settings.stores import check_store, open_store, store_names
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
-from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan import LoadedAgent, compile_with_code
 from flink_agents.runtime.flink.stores import StoreChoice
 
 PROVIDER = """
@@ -153,7 +153,7 @@ def test_options_reach_the_store(tmp_path: Path) -> None:
 def chosen(local: bool = False, **options: object) -> StoreChoice | None:
     """What ``apply`` takes; nothing is opened by it."""
     agent = Agent(name="chooses").add_action("act", [InputEvent], lambda event, ctx: None)
-    bound = bind(compile_agent(agent), AgentCode.of(agent))
+    bound = LoadedAgent(*compile_with_code(agent))
     keys: dict[Any, object] = {
         "action-state." + name.replace("_", "."): value for name, value in options.items()
     }

@@ -11,7 +11,7 @@ from sqlite_tools import JOURNAL, direct, opened, record, run, until, writer_of
 
 from flink_agents.api.action_state import NOTHING_PRUNED, JournalKey, Owner
 from flink_agents.api.errors import RecordsPrunedError
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.sqlite import removals as sqlite_removals
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 

@@ -1,10 +1,13 @@
 """Selects the tests of a run.
 
 The daily run omits the tests with the marker ``nightly``. They run if you name one by its id, select by
-a marker (``-m``), or pass ``--nightly``.
+a marker (``-m``), or pass ``--nightly``. With ``nightly(beyond=3)``, the first three rows of a test's
+parameters run every day. Tests that draw their rows themselves ask the fixture ``is_night``.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -16,20 +19,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{NIGHTLY}: runs in scripts/nightly, not in the daily run")
+    config.addinivalue_line(
+        "markers", f"{NIGHTLY}(beyond): runs in scripts/nightly, not daily; beyond: how many rows run daily"
+    )
+
+
+def takes_all(config: pytest.Config) -> bool:
+    """Return True if a run also takes what the daily run leaves out."""
+    return bool(config.getoption("--nightly") or config.option.markexpr)
+
+
+@pytest.fixture
+def is_night(request: pytest.FixtureRequest) -> bool:
+    """Whether a test draws as many examples as at night; not if a mutation has to be found by day."""
+    return takes_all(request.config) and f"not {NIGHTLY}" not in request.config.option.markexpr
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what only runs by night."""
-    if config.getoption("--nightly") or config.option.markexpr:
+    if takes_all(config):
         return
     named = [argument for argument in config.args if "::" in argument]
-    left_out = [
-        item
-        for item in items
-        if item.get_closest_marker(NIGHTLY)
-        and not any(argument.split("::")[-1] in item.nodeid for argument in named)
-    ]
+    rows: Counter[str] = Counter()
+    daily: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker(NIGHTLY)
+        if marker is None:
+            daily.append(item)
+            continue
+        function = item.nodeid.partition("[")[0]
+        rows[function] += 1
+        is_named = any(argument.split("::")[-1] in item.nodeid for argument in named)
+        is_daily = is_named or rows[function] <= marker.kwargs.get("beyond", 0)
+        (daily if is_daily else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = daily

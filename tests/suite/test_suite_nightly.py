@@ -124,6 +124,7 @@ def test_names_of_parts_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.nightly
 def test_each_command_knows_its_options() -> None:
     """A part that no longer starts would only be noticed by night."""
     commands = {part.arguments[1]: part.arguments for part in PARTS if part.arguments[:2] != PYTEST[:2]}

@@ -122,6 +122,7 @@ RUN = {"sequence": 3, "run": "r3", "phase": "call", "for": "the durable call cha
 OWN = {**RUN, "for": "", "phase": "running", "action": "a", "where": "x.py:1"}
 PAID = {"name": "paid", "deadline": 1000, "id": "w"}
 HELD = {"run": "r1", "sequence": 1, "begun": 0, "waits": [PAID]}
+IDLE = {"run": "r1", "sequence": 1, "waits": [{"kind": "idle", **PAID, "name": None}]}
 ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
 
 
@@ -136,14 +137,15 @@ ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
         ),
         ({"run": {**RUN, "attempt": 3, "error": "TimeoutError"}}, ["attempt 3", "TimeoutError"]),
         (
-            {"suspended": {"run": "r1", "sequence": 1, "begun": 0, "waits": [PAID]}, "inputs": 5},
+            {"suspended": [{**HELD, "blocks": True}], "inputs": 5},
             ["'paid'", "4 input"],
         ),
         (
-            {"suspended": {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}},
+            {"suspended": [ASLEEP]},
             ["the timer at 1970"],
         ),
-        ({"released": [HELD]}, ["r1", "'paid'"]),
+        ({"suspended": [HELD], "inputs": 5}, ["r1", "'paid'", "5 input"]),
+        ({"suspended": [IDLE]}, ["the idle, at most until 1970"]),
         ({"replays": "recorded runs"}, ["replayed after a restart: recorded runs"]),
         ({"without_input": [4, 5]}, ["inputs have not come again: sequence 4, 5"]),
         ({"signals": {"go": 2}, "delayed": {"events": 1, "due": 0}}, ["'go' (2)", "1 delayed event"]),
@@ -151,7 +153,7 @@ ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
             {"sequence": 4, "memory": {"seen": 9}},
             ["Nothing of the key is unfinished. 4", "seen (9 bytes)"],
         ),
-        ({"memory": "40, left out", "released": "9, left out"}, []),
+        ({"memory": "40, left out", "suspended": "9, left out"}, []),
     ],
 )
 def test_an_answer_is_told_in_words(answer: dict[str, Any], words: list[str]) -> None:
@@ -354,6 +356,7 @@ def test_each_agent_has_its_last_answer() -> None:
     assert {answer["agent"]: answer["outcome"] for answer in answers} == {"a": "ended", "b": "rejected"}
 
 
+@pytest.mark.nightly
 def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> None:
     source_options = ["--cluster", "localhost:1", "--dead-letters", "letters", "--requests", "asked"]
     result = run_command("why", "letter", "--path", str(place), *source_options, "--client", "localhost:1")
@@ -364,6 +367,7 @@ def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> Non
     )
 
 
+@pytest.mark.nightly
 @each_case(
     "answer",
     [

@@ -259,19 +259,20 @@ def check(kill: Kill, left: int) -> None:
         assert [formatted(parent) for parent in parents - spans.keys() - journal] == []
 
 
-def test_a_trace_with_kills_tells_the_story_of_a_run_without() -> None:
-    for seed in (*range(25), 29):
-        rng = random.Random(seed)
-        steps = program(rng)
-        for place, kill in enumerate(explored(rng, steps)):
-            most = len(kill.killed)
-            # What a checkpoint has is not replayed, and a loss of its records is final.
-            for remaining_count in {0, most, rng.randint(0, most)} if kill.after else {most}:
-                try:
-                    check(kill, remaining_count)
-                except AssertionError as error:
-                    where = f"seed {seed}, kill {place}, {remaining_count} of {most} records left"
-                    raise AssertionError(f"{where}: {steps}") from error
+@pytest.mark.nightly(beyond=6)
+@pytest.mark.parametrize("seed", [29, *range(25)])
+def test_a_trace_with_kills_tells_the_story_of_a_run_without(seed: int) -> None:
+    rng = random.Random(seed)
+    steps = program(rng)
+    for place, kill in enumerate(explored(rng, steps)):
+        most = len(kill.killed)
+        # What a checkpoint has is not replayed, and a loss of its records is final.
+        for remaining_count in {0, most, rng.randint(0, most)} if kill.after else {most}:
+            try:
+                check(kill, remaining_count)
+            except AssertionError as error:
+                where = f"kill {place}, {remaining_count} of {most} records left"
+                raise AssertionError(f"{where}: {steps}") from error
 
 
 async def go_on_once(event: Any, ctx: RunnerContext) -> Any:

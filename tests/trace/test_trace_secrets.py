@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, redaction
+from flink_agents.api.settings.stores import open_store
 from flink_agents.cli.main import app
-from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.testing import OperatorHarness
 from flink_agents.ui.rendering import link

@@ -229,6 +229,7 @@ def write_without_a_broker() -> str:
 
 
 # A client of kafka-python that finds no broker leaves its sockets to the collector, which comes here.
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
     assert re.search("(?i)kafka|timed? ?out|broker|metadata", write_without_a_broker())

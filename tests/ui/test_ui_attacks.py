@@ -74,6 +74,7 @@ def altered(value: Any) -> Iterator[TraceRecord]:
             yield from (replace(record, attributes={**record.attributes, name: value}) for record in records)
 
 
+@pytest.mark.nightly
 @each_case("kind", list(VALUES))
 def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("trace")

@@ -59,6 +59,7 @@ def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceInd
         assert {record.id for record in trace[1].records} == {record.id for record in run.records}
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_index_says_the_same_of_runs_after_kills(
     reverse: bool, index: TraceIndex, tmp_path: Path

@@ -28,12 +28,11 @@ from typing import Any, ClassVar, Self, Unpack, overload
 
 from flink_agents.api.agents.decorators import ActionMark, ClassAttribute, Trigger, tool
 from flink_agents.api.common.places import caller_place, place_of
-from flink_agents.api.common.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import DuplicateNameError
 from flink_agents.api.events import InputEvent
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.api.settings import ActionOptions, ActionSettings, check_near
+from flink_agents.api.settings import ActionOptions, ActionSettings, AgentAttributes, check_near
 
 
 def _copy(argument: Any) -> Any:
@@ -44,8 +43,10 @@ def _copy(argument: Any) -> Any:
         return argument
 
 
-class Agent:
+class Agent(AgentAttributes):
     """The base class of agents: derive a class from it, or add actions to an instance.
+
+    Its settings are also class attributes: those of :class:`AgentAttributes`.
 
     Attributes:
         agent_name: Name of the agent; scopes its memory and names its operator, so it must
@@ -53,20 +54,12 @@ class Agent:
         context_class: A ``RunnerContext`` subclass with a project's own methods.
         side_outputs: Tags for ``ctx.emit_to`` and the Python type of their values.
         output_type: Python type of the values in ``OutputEvent``; None for any.
-        on_error: Policy for actions that raise and have none.
-        on_unhandled: Policy for events that no action accepts.
-        on_suspend: What inputs do while a run of their key is suspended: wait, or interleave with it.
-        retry: Retry policy for actions that have none.
     """
 
     agent_name: str | None = None
     context_class: ClassVar[type[RunnerContext] | None] = None
     side_outputs: ClassVar[Mapping[str, Any]] = {}
     output_type: Any = None
-    on_error: OnError | str | None = None
-    on_unhandled: OnError | str | None = None
-    on_suspend: OnSuspend | str | None = None
-    retry: RetryPolicy | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments as they are now: they are the configuration in the plan."""

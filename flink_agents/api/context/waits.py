@@ -30,8 +30,7 @@ class WaitMethods(AwaitedMethods, ABC):
 
         Raises:
             InvalidDurationError: The duration is invalid.
-            ContextMisuseError: The action is not ``async def``, or its code was not recognised as one that
-                waits.
+            ContextMisuseError: The action is not ``async def``.
         """
         return self._pause(_seconds_of("ctx.sleep", duration))
 
@@ -64,8 +63,8 @@ class WaitMethods(AwaitedMethods, ABC):
         Raises:
             SignalTimeoutError: When awaited: no signal came in time.
             NoMoreSignalsError: When awaited: the input has ended, so no signal will come.
-            ContextMisuseError: The action is not ``async def``, its code was not recognised as one that
-                waits, the name is not a string, or pydantic does not support the type.
+            ContextMisuseError: The action is not ``async def``, the name is not a string, or pydantic does
+                not support the type.
             InvalidDurationError: The timeout is invalid.
         """
         if not is_text(name):
@@ -99,8 +98,7 @@ class WaitMethods(AwaitedMethods, ABC):
                 ``arguments``.
 
         Raises:
-            ContextMisuseError: The action is not ``async def``, its code was not recognised as one that
-                waits, or ``what`` is not a string.
+            ContextMisuseError: The action is not ``async def``, or ``what`` is not a string.
             InvalidDurationError: The timeout is invalid.
         """
         if not isinstance(what, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -117,9 +115,6 @@ class WaitMethods(AwaitedMethods, ABC):
     def _approval(
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]: ...
-
-    @abstractmethod
-    def _check_may_wait(self, does: str) -> None: ...
 
     @abstractmethod
     def _pause(self, seconds: float) -> Coroutine[Any, Any, None]: ...
@@ -147,16 +142,3 @@ def timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
         InvalidDurationError: It is invalid.
     """
     return None if timeout is None else _seconds_of(called, timeout, "; None waits without a limit")
-
-
-def check_may_wait(context: WaitMethods, does: str) -> None:
-    """Check that an action can wait, before it starts what it may have to wait for.
-
-    Args:
-        context: The context of the action.
-        does: What it does, for the error: ``gives a model a tool that needs an approval``.
-
-    Raises:
-        ContextMisuseError: Its code was not recognised as one that waits.
-    """
-    context._check_may_wait(does)  # pyright: ignore[reportPrivateUsage]

@@ -404,8 +404,6 @@ def plain_callable(function: Callable[..., Any]) -> DurableCallable:
 
 _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
-_KNOWN_TO_WAIT: WeakValueDictionary[int, Any] = WeakValueDictionary()
-
 
 def calls_durably(target: _T) -> _T:
     """Declare that an object of a library makes durable steps for the action that uses it; return the object.
@@ -423,21 +421,3 @@ def calls_durably(target: _T) -> _T:
 def is_known_to_call_durably(value: object) -> bool:
     """Return True if a library declared that ``value`` makes durable steps."""
     return value is not None and _KNOWN.get(id(value)) is value
-
-
-def waits_durably(target: _T) -> _T:
-    """Declare that a library's object sleeps or waits for signals for the action that uses it; return it.
-
-    The names in an action's code show if its runs may be suspended. The code of a library is not read: the
-    library declares its objects, or a function that waits.
-
-    Args:
-        target: The object; weak references to it are possible.
-    """
-    _KNOWN_TO_WAIT[id(target)] = target
-    return target
-
-
-def is_known_to_wait_durably(value: object) -> bool:
-    """Return True if a library declared that ``value`` sleeps or waits for signals."""
-    return value is not None and _KNOWN_TO_WAIT.get(id(value)) is value

@@ -23,7 +23,7 @@ from pydantic import (
 
 from flink_agents.api.common.awaited import noted as noted, truth_of as truth_of
 from flink_agents.api.common.places import caller_place
-from flink_agents.api.durable import calls_durably as calls_durably, waits_durably as waits_durably
+from flink_agents.api.durable import calls_durably as calls_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.resources.provenance import WrittenType, like, taking_data as taking_data

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, validate_call
 
 from flink_agents.api.common.awaited import noted, truth_of
 from flink_agents.api.common.current import contained, current_action_run, isolated
-from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably
 from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
 from flink_agents.api.events.approvals import ApprovalOutcome, Check
 from flink_agents.api.resources.provenance import taking_data
@@ -91,7 +91,7 @@ class Tool:
             # A durable step of the tool itself finds the parameter here.
             self.__signature__ = inspect.signature(self.func)
         if self.settings.needs_approval:
-            calls_durably(waits_durably(self))
+            calls_durably(self)
         # Objects that the conversation passes to a tool have no schema.
         checked = validate_call(
             config=ConfigDict(arbitrary_types_allowed=bool(self.given), validate_by_name=True)

@@ -1,8 +1,10 @@
-"""The settings for the execution of actions and tools.
+"""The settings of agents, actions and tools.
 
-A setting is a field of :class:`PlainSettings`, if its value fits into JSON, and a key of
+A setting of an action is a field of :class:`PlainSettings`, if its value fits into JSON, and a key of
 :class:`ActionOptions`. Decorator, builder, YAML, plan, ``plan show``, schemas and the running action
-(``action.settings``) derive from them.
+(``action.settings``) derive from them. In the same way, a setting of an agent is a field of
+:class:`PlainAgentSettings` and an attribute of :class:`AgentAttributes`; the running agent has it in
+``agent.settings``.
 """
 
 from __future__ import annotations
@@ -199,22 +201,49 @@ class ActionSettings(PlainSettings):
     when: SkipValidation[Condition | None] = None
 
 
-class AgentSettings(BaseModel):
-    """Settings of an agent for all of its actions that do not have their own."""
+class PlainAgentSettings(BaseModel):
+    """The settings of an agent that have the same form in code, YAML and plans."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
-        default=None, strict=False
+        default=None, strict=False, description="Policy for actions without one."
     )
     # An event that no action accepts would not be accepted in a second attempt either.
     on_unhandled: Annotated[
         OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
-    ] = Field(default=None, strict=False)
+    ] = Field(default=None, strict=False, description="Policy for events that no action accepts.")
     on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = Field(
-        default=None, strict=False
+        default=None, strict=False, description="Policy for inputs that arrive while a run is suspended."
     )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values of these settings by name, in their form in code."""
+        return {name: getattr(self, name) for name in PlainAgentSettings.model_fields}
+
+
+class AgentSettings(PlainAgentSettings):
+    """All settings of an agent: for its actions that do not have their own, and for its keys."""
+
+    model_config = ConfigDict(strict=True)
+
     retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
+
+
+class AgentAttributes:
+    """The class attributes of an agent that are its settings: the fields of :class:`AgentSettings`.
+
+    Attributes:
+        on_error: Policy for actions that raise and have none.
+        on_unhandled: Policy for events that no action accepts.
+        on_suspend: What inputs do while a run of their key is suspended: wait, or interleave with it.
+        retry: Retry policy for actions that have none.
+    """
+
+    on_error: OnError | str | None = None
+    on_unhandled: OnError | str | None = None
+    on_suspend: OnSuspend | str | None = None
+    retry: RetryPolicy | None = None
 
 
 class LimitOptions(TypedDict, total=False):

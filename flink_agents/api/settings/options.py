@@ -89,9 +89,6 @@ class AgentOptions(TraceOptions):
     POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
         "Threads of a subtask for def actions; as many for asyncio.to_thread."
     )
-    MAY_SUSPEND = option("run.may-suspend", bool)(
-        "True if actions can sleep or wait for signals. Default: found by reading their code."
-    )
     TIMERS_AT_END = option("run.timers-at-end", TimersAtEnd, TimersAtEnd.WAIT)(
         "At the end of a bounded input, wait for sleeping runs and delayed events, or skip the time."
     )

@@ -27,10 +27,9 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import KeyEncodingError, OptionError, StateError
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.api.settings.stores import STORE_PREFIX
+from flink_agents.api.settings.stores import STORE_PREFIX, open_store, store_names
 from flink_agents.cli.journals.values import describe_record, describe_run
 from flink_agents.cli.keys import parsed
-from flink_agents.connectors.action_state import open_store, store_names
 from flink_agents.runtime.flink.resume.records.folder import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of

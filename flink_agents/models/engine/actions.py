@@ -10,7 +10,6 @@ from pydantic_ai.run import AgentRunResult
 
 from flink_agents.api.agents.decorators import ClassAttribute, Trigger, action
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.durable import waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.settings import ActionOptions
@@ -67,8 +66,6 @@ def action_of(
         dependencies = None if deps is None else deps(event, ctx)
         return output(await agent.run(prompt(event), deps=dependencies), event)
 
-    if durability.asks_people:
-        waits_durably(run)
     return ClassAttribute(action(*triggers, name=called, emits=emits, **settings)(run))
 
 

@@ -50,7 +50,7 @@ from flink_agents import redaction
 from flink_agents.api.common.current import OWN_LOCKS, unrecorded_action
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context.current import current_context
-from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
@@ -197,8 +197,6 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         """Return the capability of one agent."""
         calls_durably(agent)
-        if self.asks_people:
-            waits_durably(agent)
         check_names(agent.toolsets, output_names(agent.output_type))
         capability = super().for_agent(agent)
         for toolset in agent.toolsets:

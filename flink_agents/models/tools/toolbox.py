@@ -17,7 +17,6 @@ from pydantic_ai.tools import ToolDefinition
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.context.waits import check_may_wait
 from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, resolve_outcome
@@ -84,7 +83,6 @@ class Toolbox:
 
     Raises:
         DuplicateNameError: Two tools of the author have the same name.
-        ContextMisuseError: A tool needs an approval, and the action cannot wait for one.
     """
 
     def __init__(
@@ -96,9 +94,6 @@ class Toolbox:
         self._retries = retries
         self._now = now
         self._wrong: Counter[str] = Counter()
-        for tool in self._tools.values():
-            if getattr(tool, "needs_approval", False):
-                check_may_wait(ctx, f"gives a model the tool {tool.name!r}, which needs an approval,")
 
     @property
     def definitions(self) -> list[ToolDefinition]:

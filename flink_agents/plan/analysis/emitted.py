@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from importlib.util import resolve_name
-from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any, get_args, get_origin, get_type_hints
+from types import FunctionType, ModuleType
+from typing import Any, get_args, get_origin
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.events import Event, InputEvent, NamedEvent
+from flink_agents.plan.analysis.functions import annotation_of
 from flink_agents.plan.analysis.mentions import Mention, Mentions, mentions_of, parameters_of
 from flink_agents.plan.analysis.reading import (
     EmittedEvents,
@@ -65,14 +66,7 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Emit
 
 def _declared(function: FunctionType) -> set[type[Event]] | None:
     """Return the event classes in the return annotation; None if other values or events are possible."""
-    if "return" not in function.__annotations__:
-        return None
-    # Without the parameters: one of them may have a name that cannot be resolved.
-    return_only = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
-    try:
-        waiting = [get_type_hints(return_only, function.__globals__)["return"]]
-    except Exception:  # A name that only type checkers see.
-        return None
+    waiting = [annotation_of(function, "return")]
     event_classes: set[type[Event]] = set()
     while waiting:
         hint = waiting.pop()

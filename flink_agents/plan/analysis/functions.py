@@ -7,8 +7,8 @@ import functools
 import inspect
 from collections.abc import Callable
 from operator import attrgetter
-from types import CodeType
-from typing import Any
+from types import CodeType, SimpleNamespace
+from typing import Any, get_type_hints
 
 from flink_agents.plan.analysis.source import functions_in
 
@@ -26,6 +26,19 @@ def has_async_code(function: Callable[..., Any]) -> bool:
     """Return True if ``function`` is a coroutine function or an asynchronous generator."""
     target = called(function)
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+
+
+def annotation_of(function: Callable[..., Any], name: str) -> Any:
+    """Return the annotation of a parameter or of ``return``; ``Any`` if it is unknown."""
+    annotations: dict[str, Any] = getattr(function, "__annotations__", {})
+    if name not in annotations:
+        return Any
+    # Without the others: one of them may have a name that only type checkers see.
+    alone = SimpleNamespace(__annotations__={name: annotations[name]})
+    try:
+        return get_type_hints(alone, getattr(function, "__globals__", None))[name]
+    except Exception:  # This one may have such a name as well, or name a class of an enclosing function.
+        return Any
 
 
 def is_generator(function: Callable[..., Any]) -> bool:

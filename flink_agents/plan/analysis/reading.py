@@ -15,10 +15,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, get_args
 
 from flink_agents.api.events import Event
+from flink_agents.plan.analysis.functions import annotation_of
 from flink_agents.plan.analysis.imports import imports_of
 
 _MAX_FUNCTIONS = 2000
@@ -56,12 +57,9 @@ class EmittedEvents:
     opaque: bool = False
 
     def update(self, other_events: EmittedEvents) -> None:
-        """Add what ``other_events`` found."""
+        """Add the events that ``other_events`` has."""
         self.events |= other_events.events
         self.texts |= other_events.texts
-        self.tags |= other_events.tags
-        self.calls |= other_events.calls
-        self.clients |= other_events.clients
         self.opaque |= other_events.opaque
 
 
@@ -291,22 +289,8 @@ def definitions_of(owner: Any, name: str) -> list[Any]:
 
 
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Return the event classes in the return annotation of ``function``."""
-    if "return" not in function.__annotations__:
-        return
-    annotation = function.__annotations__["return"]
-    return_type = function.__globals__.get(annotation) if isinstance(annotation, str) else annotation
-    if isinstance(return_type, type) or annotation in (None, "None"):
-        # Most annotations are a name or absent, and need no evaluation.
-        if isinstance(return_type, type) and issubclass(return_type, Event):
-            yield return_type
-        return
-    # Only this one: annotations of parameters may have names that only type checkers see.
-    alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
-    try:
-        waiting = [get_type_hints(alone, function.__globals__)["return"]]
-    except Exception:  # This one may have such a name as well.
-        return
+    """Yield the event classes in the return annotation of ``function``."""
+    waiting = [annotation_of(function, "return")]
     while waiting:
         hint = waiting.pop()
         if isinstance(hint, type) and issubclass(hint, Event):

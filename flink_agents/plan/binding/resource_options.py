@@ -7,26 +7,15 @@ or value would be found at the first request only, perhaps for each input again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from flink_agents.api.agents.agent import Agent
-from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.resources import ResourceType
 from flink_agents.api.resources.providers import provider_of
-from flink_agents.api.settings.options import AgentOptions, Configuration, environment_name
-from flink_agents.plan.binding.bind import BoundAgent, bind
+from flink_agents.api.settings.options import Configuration, environment_name
 from flink_agents.plan.binding.called_agents import called_agents
-
-OPTIONS: dict[ResourceType, ConfigOption[dict[str, Any]]] = {
-    ResourceType.CHAT_MODEL: AgentOptions.CHAT_MODELS,
-    ResourceType.EMBEDDING_MODEL: AgentOptions.EMBEDDING_MODELS,
-    ResourceType.SKILLS: AgentOptions.SKILLS,
-    ResourceType.VECTOR_STORE: AgentOptions.VECTOR_STORES,
-    ResourceType.MCP_SERVER: AgentOptions.MCP_SERVERS,
-}
-"""The options that have entries for named resources, by their kind."""
+from flink_agents.plan.binding.loaded import LoadedAgent
+from flink_agents.plan.compile.literal_secrets import RESOURCE_OPTIONS
 
 
 class ResourceOptions:
@@ -38,11 +27,11 @@ class ResourceOptions:
 
     def __init__(self, config: Configuration) -> None:
         self._config = config
-        self._entries = {option.key: set(config.below(option.key)) for option in OPTIONS.values()}
+        self._entries = {option.key: set(config.below(option.key)) for option in RESOURCE_OPTIONS.values()}
         self._known: dict[str, set[str]] = {key: set() for key in self._entries}
         self._has_unknown_agents = False
 
-    def add(self, agent: BoundAgent, instance: Agent) -> None:
+    def add(self, agent: LoadedAgent, instance: Agent) -> None:
         """Check the options for the resources of an agent and its sub-agents.
 
         Raises:
@@ -55,11 +44,11 @@ class ResourceOptions:
             if plan is None or code is None:
                 self._has_unknown_agents = True
             else:
-                self._add(bind(plan, code))
+                self._add(LoadedAgent(plan, code))
 
-    def _add(self, agent: BoundAgent) -> None:
+    def _add(self, agent: LoadedAgent) -> None:
         for resource in agent.plan.resources:
-            option = OPTIONS.get(resource.type)
+            option = RESOURCE_OPTIONS.get(resource.type)
             provider = provider_of(resource.type) if option is not None else None
             if option is None or provider is None or not self._config.below(option.key):
                 continue

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import dis
 import importlib.util
 import inspect
 import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
-from flink_agents.api.agents.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark, ResourceMark
+from flink_agents.api.agents.decorators import ACTION_MARK, ActionMark
 from flink_agents.api.common.identity import IdentityCache
-from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
+from flink_agents.api.durable import is_known_to_call_durably
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.analysis.imports import imports_of
 from flink_agents.plan.analysis.reading import names_of
-from flink_agents.plan.binding.bind import BoundAgent
+from flink_agents.plan.binding.loaded import LoadedAgent
 from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.references import FunctionRef
 
@@ -43,15 +41,6 @@ _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced", "as_tool"})
 """Methods with which code calls other agents; their durable steps count as its own."""
 
-_WAITS = frozenset({"sleep", "wait_for_signal", "request_approval"})
-"""Context methods whose waits outlast an execution. Modules have functions of these names, too."""
-
-_NEEDS_APPROVAL = "needs_approval"
-"""The option of a tool whose calls wait for a person."""
-
-_MEMORY = frozenset({"short_term_memory", "conversation", "long_term_memory"})
-"""Context methods that return memory."""
-
 OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
 _DATA = frozenset({str, bytes, int, float, bool, type(None)})
@@ -71,25 +60,25 @@ Their names are common: in an agent without such a resource, they mean something
 """
 
 
-def _durable_names(agent: BoundAgent) -> frozenset[str]:
+def _durable_names(agent: LoadedAgent) -> frozenset[str]:
     """Return the names with which code of the agent makes durable steps."""
     kinds = {resource.type for resource in agent.plan.resources}
     return _DURABLE.union(*(names for kind, names in _OF_RESOURCES.items() if kind in kinds))
 
 
-def makes_durable_calls(agent: BoundAgent) -> bool:
+def makes_durable_calls(agent: LoadedAgent) -> bool:
     """Return True if the code of the agent's actions names a durable step."""
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
-def may_make_durable_calls(agent: BoundAgent) -> bool:
+def may_make_durable_calls(agent: LoadedAgent) -> bool:
     """Return True if any user code that the actions lead to may make durable steps."""
     if makes_durable_calls(agent) or any(resource.needs_approval for resource in agent.plan.resources):
         return True
     return any(_may_make_calls(action.function, agent) for action in agent.actions)
 
 
-def mark_durable_actions(agent: BoundAgent) -> None:
+def mark_durable_actions(agent: LoadedAgent) -> None:
     """Mark the actions that make durable steps, and those that may make some through other user code.
 
     The former never start on Flink's thread, where they could not end. The latter get copies of events.
@@ -101,7 +90,7 @@ def mark_durable_actions(agent: BoundAgent) -> None:
             action.journalled = True
 
 
-def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
+def _may_make_calls(action: Callable[..., Any], agent: LoadedAgent) -> bool:
     """Return True if any user code that an action leads to names a durable step."""
     # Sub-agents have their own resources.
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
@@ -145,7 +134,7 @@ def _inherits_calls(kind: type[Agent]) -> bool:
 
 def _leads_to(
     action: Callable[..., Any],
-    agent: BoundAgent,
+    agent: LoadedAgent,
     wanted: Callable[[FunctionType], bool],
     is_registered: Callable[[Any], bool] | None = None,
 ) -> bool:
@@ -276,74 +265,6 @@ def _is_in_library(file: str) -> bool:
     return file in ("built-in", "frozen") or file.startswith(("<frozen", *_LIBRARIES))
 
 
-def keeps_state(agent: BoundAgent) -> bool:
-    """Return True if code of the agent's actions names memory, or sends events with a delay."""
-    return any(_leads_to(action.function, agent, _keeps) for action in agent.actions)
-
-
-def _keeps(function: FunctionType) -> bool:
-    if not _MEMORY.isdisjoint(names_in(function.__code__)):
-        return True
-    # The names of keyword arguments are constants of the code object.
-    constants = (constant for code in _codes(function.__code__) for constant in code.co_consts)
-    return any(isinstance(constant, tuple) and "delay" in constant for constant in constants)
-
-
-def may_wait(agent: BoundAgent) -> bool:
-    """Return True if the agent's actions lead to a wait of the context, or to a library object that waits."""
-    if agent.asks:
-        return True
-    return any(_leads_to(action.function, agent, _waits, _known_to_wait) for action in agent.actions)
-
-
-def _known_to_wait(value: Any) -> bool:
-    """Return True if an object declares that it waits, an agent needs approvals, or options of a tool do."""
-    if isinstance(value, Agent):
-        settings = [action.mark.settings for action in actions_of(value)]
-        return any(
-            resource.needs_approval
-            for resource in settings + [setting.settings for setting in resources_of(value)]
-        )
-    options = cast("object", value.keywords) if isinstance(value, partial) else value
-    if isinstance(options, dict) and cast("dict[Any, Any]", options).get(_NEEDS_APPROVAL):
-        return True
-    return is_known_to_wait_durably(value)
-
-
-def _waits(function: FunctionType) -> bool:
-    """Return True if a function needs an approval, or calls a waiting method of anything but a module."""
-    marks = [getattr(function, name, None) for name in (ACTION_MARK, RESOURCE_MARK)]
-    if any(isinstance(mark, ActionMark | ResourceMark) and mark.settings.needs_approval for mark in marks):
-        return True
-    return any(_waits_in(code, function) or _names_approval(code) for code in _codes(function.__code__))
-
-
-def _names_approval(code: CodeType) -> bool:
-    """Return True if code may make a tool with approval: its constants have names of arguments and keys."""
-    return any(
-        constant == _NEEDS_APPROVAL or (isinstance(constant, tuple) and _NEEDS_APPROVAL in constant)
-        for constant in code.co_consts
-    )
-
-
-def _waits_in(code: CodeType, function: FunctionType) -> bool:
-    if _WAITS.isdisjoint(code.co_names):
-        return False
-    owner: Any = None
-    imported: set[Any] = set()
-    for instruction in dis.get_instructions(code):
-        if owner is not None and owner.opname == "IMPORT_NAME" and instruction.opname.startswith("STORE_"):
-            imported.add(instruction.argval)
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _WAITS:
-            name = owner.argval if owner is not None else None
-            of_module = owner is not None and owner.opname in OF_MODULES
-            if not (of_module and isinstance(function.__globals__.get(str(name)), ModuleType)):
-                if name is None or name not in imported:
-                    return True
-        owner = instruction
-    return False
-
-
 def _codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
@@ -351,7 +272,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
+def _makes_calls(action: Callable[..., Any], agent: LoadedAgent) -> bool:
     """Return True if the code of an action names a durable step.
 
     Looks at the action, at methods of the agent and of its context class that it names, and at functions

@@ -9,15 +9,14 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import types
-import typing
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any, Union, get_args, get_origin
 
 from flink_agents.api.common.places import place_of
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ActionSignatureError
 from flink_agents.api.events import Event
+from flink_agents.plan.analysis.functions import annotation_of
 from flink_agents.plan.analysis.reading import plain_function
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN
@@ -61,11 +60,11 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
         return
     event, ctx = names[:2]
     wanted = context_class or RunnerContext
-    annotation = _hint(function, ctx)
+    annotation = annotation_of(function, ctx)
     classes = list(_classes(annotation))
     if classes and not any(issubclass(wanted, annotated_class) for annotated_class in classes):
         raise _wrong(action, function, f"annotates {ctx!r}, the context, as", annotation, wanted.__qualname__)
-    annotation = _hint(function, event)
+    annotation = annotation_of(function, event)
     classes = list(_classes(annotation))
     triggers = list(_trigger_classes(action))
     fits = any(
@@ -80,7 +79,7 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
 
 
 def _check_result(action: ActionDeclaration, function: Any) -> None:
-    annotation = _hint(function, "return")
+    annotation = annotation_of(function, "return")
     for result_class in _results(annotation):
         if not (
             issubclass(result_class, Event) or issubclass(Event, result_class) or result_class is type(None)
@@ -98,18 +97,6 @@ def _trigger_classes(action: ActionDeclaration) -> Iterator[type[Event]]:
     for trigger in action.mark.triggers:
         # An event that is named by its type string may be of any class.
         yield BUILT_IN.get(trigger, Event) if isinstance(trigger, str) else trigger
-
-
-def _hint(function: Callable[..., Any], name: str) -> Any:
-    """Return the annotation of a parameter or of the result; ``Any`` if it is unknown."""
-    annotations: dict[str, Any] = getattr(function, "__annotations__", {})
-    if name not in annotations:
-        return Any
-    alone = SimpleNamespace(__annotations__={name: annotations[name]})
-    try:
-        return typing.get_type_hints(alone, getattr(function, "__globals__", None))[name]
-    except Exception:  # A name that only type checkers see, or a class of an enclosing function.
-        return Any
 
 
 def _members(annotation: Any) -> Iterator[Any]:

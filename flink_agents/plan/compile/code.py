@@ -1,4 +1,4 @@
-"""``DeclaredAgent``: an agent's declarations. ``AgentCode``: its code for workers, which can be pickled.
+"""``AgentCode``: the objects that the plan of an agent names, in a form that can be pickled.
 
 A plan names code; a class of the main script cannot be imported by that name on a worker, and
 functions that were added to an agent may have no name at all. ``AgentCode`` carries the objects
@@ -7,93 +7,54 @@ themselves; ``cloudpickle`` writes those of the main script by value and all oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from flink_agents.api.agents.agent import Agent
-from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
-from flink_agents.api.agents.decorators import ActionMark
-from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.common.places import unwrap
+from flink_agents.api.errors import FunctionReferenceError
 from flink_agents.api.events import Event
 from flink_agents.api.resources import ResourceType
-from flink_agents.plan.analysis.reading import EmittedEvents
-from flink_agents.plan.compile.configuration import instance_of, parameter_types
+from flink_agents.api.settings import ActionSettings, AgentSettings
+from flink_agents.plan.compile.configuration import make_instance, parameter_types
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
     actions_of,
     resources_of,
 )
-from flink_agents.plan.compile.events import Emissions, emissions_of, known_events, type_of
-from flink_agents.plan.references import FunctionRef
+from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan, RetryPlan
+from flink_agents.plan.references import FunctionRef, type_from_text
+
+ResourceKey = tuple[ResourceType, str]
+
+FUNCTIONS = (ResourceType.TOOL, ResourceType.CLIENT)
+"""The kinds of resources that are functions of the user."""
 
 
 @dataclass(frozen=True)
-class DeclaredAgent:
-    """An agent with its declarations.
+class ActionCode:
+    """The function of an action, and its settings, whose functions and exceptions may have no names."""
+
+    function: Callable[..., Any]
+    settings: ActionSettings
+
+
+@dataclass(frozen=True)
+class ResourceCode:
+    """The function of a tool or a client.
 
     Attributes:
-        instance: The agent.
-        actions: The actions that the user declared, and after them those of this package.
-        resources: Its resources.
-        emissions: The events that its actions can emit.
+        function: The function, as declared.
+        needs_approval: True if a call needs an approval, or the function that decides.
+        annotations: Types of the parameters: a function that is pickled by value loses the names in
+            its string annotations.
     """
 
-    instance: Agent
-    actions: tuple[ActionDeclaration, ...]
-    resources: tuple[ResourceDeclaration, ...]
-    emissions: Emissions
-
-    @classmethod
-    def of(cls, agent: Agent | type[Agent]) -> DeclaredAgent:
-        """Read an agent, given as an instance or as a class without required arguments.
-
-        Raises:
-            AgentDefinitionError: Its actions or resources are declared incorrectly.
-            FunctionReferenceError: A package that an action of this package needs is not installed.
-        """
-        instance = instance_of(agent)
-        declared_actions = actions_of(instance)
-        emissions = emissions_of(type(instance), declared_actions, instance.context_class)
-        added = needed_actions(declared_actions, emissions)
-        return cls(
-            instance,
-            (*declared_actions, *added),
-            tuple(resources_of(instance)),
-            emissions.with_actions(added),
-        )
-
-
-def needed_actions(
-    declared_actions: Sequence[ActionDeclaration], emissions: Emissions
-) -> list[ActionDeclaration]:
-    """Return the actions of this package that an agent needs in addition to its own.
-
-    Args:
-        declared_actions: The actions that the user declared.
-        emissions: The events that these can emit.
-
-    Raises:
-        FunctionReferenceError: A package that such an action needs is not installed.
-    """
-    triggers = {type_of(trigger) for action in declared_actions for trigger in action.mark.triggers}
-    emitted = emissions.together()
-    return [_declaration(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
-
-
-def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
-    request = action.request.EVENT_TYPE
-    response = action.response.EVENT_TYPE
-    if request in triggers:
-        return False
-    return action.request in emitted.events or request in emitted.texts or response in triggers
-
-
-def _declaration(action: BuiltInAction) -> ActionDeclaration:
-    function = FunctionRef.parse(action.function).resolve()
-    mark = ActionMark((action.request,), (action.response,), name=action.name)
-    return ActionDeclaration(action.name, mark, function, "function")
+    function: Callable[..., Any]
+    needs_approval: Any = False
+    annotations: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,71 +63,136 @@ class AgentCode:
 
     Attributes:
         agent_class: Its class; ``Agent`` for a builder.
-        actions: Its actions, in the order of declaration.
-        tools: Functions of its tools, by name, as declared.
-        clients: Functions of its clients, by name, as declared.
-        retry: Its retry policy, or None.
-        annotations: Types of the tools' parameters, by tool: a function that is pickled by
-            value loses the names in its string annotations.
-        parameter_types: Types of the constructor's parameters, for the same reason.
+        parameter_types: Types of the constructor's parameters, for the same reason as ``annotations``.
+        settings: Its settings.
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the types of their values.
         output_type: Type of its outputs.
         events: Event classes that it knows, by type string.
+        actions: Its actions, by name.
+        resources: Its tools and clients.
         named: The user's objects that descriptions of its resources name, by their names.
     """
 
     agent_class: type[Agent]
-    actions: tuple[ActionDeclaration, ...]
-    tools: Mapping[str, ResourceDeclaration]
-    annotations: Mapping[str, Mapping[str, Any]]
     parameter_types: Mapping[str, Any]
+    settings: AgentSettings
     context_class: Any
     side_outputs: Mapping[str, Any]
     output_type: Any
     events: Mapping[str, type[Event]]
-    clients: Mapping[str, ResourceDeclaration] = field(default_factory=dict)
-    retry: RetryPolicy | None = None
+    actions: Mapping[str, ActionCode]
+    resources: Mapping[ResourceKey, ResourceCode]
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, agent: Agent | type[Agent] | DeclaredAgent) -> AgentCode:
-        """Return the code of an agent.
-
-        Args:
-            agent: An instance, a class without required arguments, or a declared agent.
-
-        Raises:
-            AgentDefinitionError: Its actions or resources are declared incorrectly.
-        """
-        declared = agent if isinstance(agent, DeclaredAgent) else DeclaredAgent.of(agent)
-        instance = declared.instance
-        agent_class = type(instance)
-        tools = {
-            resource.name: resource for resource in declared.resources if resource.type is ResourceType.TOOL
-        }
-        event_classes = known_events(declared.actions, declared.emissions)
+    def of(
+        cls,
+        agent: Agent,
+        settings: AgentSettings,
+        actions: Iterable[ActionDeclaration],
+        resources: Iterable[ResourceDeclaration],
+        event_classes: Iterable[type[Event]],
+    ) -> AgentCode:
+        """Return the code of an agent with its declarations."""
         return cls(
-            agent_class=agent_class,
-            actions=declared.actions,
-            tools=tools,
-            annotations={name: _annotations(tool.function) for name, tool in tools.items()},
-            parameter_types=parameter_types(agent_class),
-            context_class=instance.context_class,
-            side_outputs=dict(instance.side_outputs),
-            output_type=instance.output_type,
+            agent_class=type(agent),
+            parameter_types=parameter_types(type(agent)),
+            settings=settings,
+            context_class=agent.context_class,
+            side_outputs=dict(agent.side_outputs),
+            output_type=agent.output_type,
             events={event.EVENT_TYPE: event for event in event_classes},
-            clients={
-                resource.name: resource
-                for resource in declared.resources
-                if resource.type is ResourceType.CLIENT
+            actions={action.name: ActionCode(action.function, action.mark.settings) for action in actions},
+            resources={
+                (resource.type, resource.name): ResourceCode(
+                    resource.function,
+                    resource.settings.needs_approval,
+                    _annotations(resource.function) if resource.type is ResourceType.TOOL else {},
+                )
+                for resource in resources
+                if resource.type in FUNCTIONS and resource.function is not None
             },
-            retry=instance.retry,
         )
 
+    @classmethod
+    def imported(cls, plan: AgentPlan) -> AgentCode:
+        """Import the code of a plan by the names in it.
 
-def _annotations(function: Callable[..., Any] | None) -> dict[str, Any]:
+        Raises:
+            FunctionReferenceError: A function or class of the plan cannot be found.
+            AgentConfigurationError: The constructor does not accept the plan's configuration.
+        """
+        agent_class = plan.agent_class.resolve() if plan.agent_class else Agent
+        types = parameter_types(agent_class)
+        agent = make_instance(agent_class, plan.configuration, types)
+        actions = {action.name: action.mark.settings for action in actions_of(agent)}
+        tools = {
+            tool.name: tool.settings.needs_approval
+            for tool in resources_of(agent)
+            if tool.type is ResourceType.TOOL
+        }
+        return cls(
+            agent_class=agent_class,
+            parameter_types=types,
+            settings=AgentSettings(**plan.plain(), retry=_policy(plan.retry)),
+            context_class=plan.context_class.resolve() if plan.context_class else None,
+            side_outputs={tag: type_from_text(text) for tag, text in plan.side_outputs.items()},
+            output_type=type_from_text(plan.output_type) if plan.output_type else None,
+            events={event.type: event.event_class.resolve() for event in plan.events if event.event_class},
+            actions={action.name: _imported(action, actions.get(action.name)) for action in plan.actions},
+            resources={
+                (resource.type, resource.name): ResourceCode(
+                    _function(resource), _needs(resource, tools.get(resource.name))
+                )
+                for resource in plan.resources
+                if resource.type in FUNCTIONS
+            },
+        )
+
+    def objects(self) -> Iterator[Any]:
+        """Yield the classes and functions of the user."""
+        yield from self.agent_class.__mro__
+        for action in self.actions.values():
+            yield from filter(None, (action.function, action.settings.when))
+        yield from (resource.function for resource in self.resources.values())
+        yield from filter(None, (self.context_class, *self.events.values()))
+
+
+def _imported(action: ActionPlan, declared: ActionSettings | None) -> ActionCode:
+    """Import an action. A lambda has no name, but the class that declares the action may still hold it."""
+    when = None
+    if action.when is not None:
+        is_held = not action.when.function.importable and declared is not None
+        when = declared.when if is_held and declared else action.when.function.resolve()
+    needs = _needs(action, None if declared is None else declared.needs_approval)
+    settings = {**action.plain(), "needs_approval": needs, "retry": _policy(action.retry), "when": when}
+    return ActionCode(unwrap(action.function.resolve()), ActionSettings(**settings))
+
+
+def _needs(action_or_tool: ActionPlan | ResourcePlan, declared: Any) -> Any:
+    """Return True if an approval is needed, or the function that decides."""
+    if not isinstance(action_or_tool.needs_approval, str):
+        return action_or_tool.needs_approval
+    return FunctionRef.parse(action_or_tool.needs_approval).resolve() if declared is None else declared
+
+
+def _function(resource: ResourcePlan) -> Callable[..., Any]:
+    if resource.function is None:
+        raise FunctionReferenceError(
+            f"the plan names no function for the {resource.type.value} {resource.name!r}",
+            expected="module and qualname of a function",
+            fix="compile the plan again",
+        )
+    return unwrap(resource.function.resolve())
+
+
+def _policy(retry: RetryPlan | None) -> Any:
+    return None if retry is None else retry.policy()
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True) if function is not None else {}
+        return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
 from flink_agents.api.common.places import describe, place_of, place_of_class
-from flink_agents.api.common.policies import OnError, RetryPolicy
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
 from flink_agents.api.resources import (
     Prompt,
@@ -23,16 +23,18 @@ from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
-from flink_agents.plan.compile.code import AgentCode, DeclaredAgent
+from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.configuration import (
     check_attributes,
     configuration_of,
-    is_plain_json,
+    instance_of,
     json_or_reason,
 )
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
+    actions_of,
+    resources_of,
 )
 from flink_agents.plan.compile.events import (
     Emissions,
@@ -40,6 +42,7 @@ from flink_agents.plan.compile.events import (
     event_plans,
     is_exact,
     known_events,
+    needed_actions,
     type_of,
 )
 from flink_agents.plan.compile.literal_secrets import check_secrets
@@ -69,7 +72,7 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
     Raises:
         AgentDefinitionError: The agent is invalid; the message names file, line, class and method.
     """
-    return _plan_of(DeclaredAgent.of(agent), name)
+    return _compile(agent, name)[0]
 
 
 def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tuple[AgentPlan, AgentCode]:
@@ -82,16 +85,21 @@ def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tu
     Raises:
         AgentDefinitionError: The agent is invalid.
     """
-    declared = DeclaredAgent.of(agent)
-    plan = _plan_of(declared, name)
-    return plan, replace(AgentCode.of(declared), named=named_objects(plan))
+    plan, code = _compile(agent, name)
+    return plan, replace(code, named=named_objects(plan))
 
 
-def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
-    instance = declared.instance
-    actions = declared.actions
-    emissions = declared.emissions
+def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, AgentCode]:
+    """Return the plan and the code, except for the objects that only descriptions of resources name."""
+    instance = instance_of(agent)
     agent_class = type(instance)
+    actions = actions_of(instance)
+    emissions = Emissions(agent_class, instance.context_class)
+    emissions.add(actions)
+    added = needed_actions(actions, emissions)
+    emissions.add(added)
+    actions += added
+    resources = resources_of(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
     check_attributes(instance, title, where)
@@ -101,9 +109,9 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
     event_classes = known_events(actions, emissions)
     validation.check_event_classes(event_classes)
     resource_plans = validation.with_tool_sources(
-        [_resource_plan(resource, instance) for resource in declared.resources]
+        [_resource_plan(resource, instance) for resource in resources]
     )
-    places = {(resource.type, resource.name): resource.where for resource in declared.resources}
+    places = {(resource.type, resource.name): resource.where for resource in resources}
     validation.check_resources(resource_plans, places)
     plan = AgentPlan(
         name=title,
@@ -112,16 +120,14 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
         context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
         side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
         output_type=None if instance.output_type is None else type_text(instance.output_type),
-        on_error=settings.on_error,
-        on_unhandled=None if settings.on_unhandled is None else OnError(settings.on_unhandled),
-        on_suspend=settings.on_suspend,
+        **settings.plain(),
         retry=_retry(settings.retry),
         events=event_plans(event_classes, actions),
         actions=_action_plans(actions, emissions),
         resources=resource_plans,
     )
     validation.check_flow(plan, actions, emissions, event_classes, where, instance.context_class)
-    return plan
+    return plan, AgentCode.of(instance, settings, actions, resources, event_classes)
 
 
 def _name(agent: Agent, name: str | None, where: str) -> str:
@@ -184,9 +190,7 @@ def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
 
 def _config(action: ActionDeclaration) -> dict[str, Any]:
     for key, value in action.mark.config.items():
-        _, reason = json_or_reason(value)
-        if reason is None and not is_plain_json(value):
-            reason = "JSON would not preserve its type"
+        _, reason = json_or_reason(value, is_exact=True)
         if reason is not None:
             raise AgentConfigurationError(
                 f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",

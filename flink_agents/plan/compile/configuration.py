@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from types import CodeType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeGuard, TypeVar, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -21,6 +21,11 @@ from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionErro
 from flink_agents.api.settings import check_near
 
 A = TypeVar("A", bound=Agent)
+
+
+def is_agent(value: object) -> TypeGuard[Agent | type[Agent]]:
+    """Return True if ``value`` is an agent or a class of agents."""
+    return isinstance(value, Agent) or (isinstance(value, type) and issubclass(value, Agent))
 
 
 def instance_of(agent: object) -> Agent:
@@ -126,14 +131,19 @@ def make_instance(
         ) from error
 
 
-def json_or_reason(value: Any) -> tuple[Any, str | None]:
-    """Return ``value`` as JSON, and the reason why that differs from ``value`` (None if it does not)."""
+def json_or_reason(value: Any, is_exact: bool = False) -> tuple[Any, str | None]:
+    """Return ``value`` as JSON, and the reason why that is impossible, or None.
+
+    Args:
+        value: The value.
+        is_exact: True if it must consist of exactly the types that JSON returns.
+    """
     try:
         written = to_jsonable_python(value)
         json.dumps(written, allow_nan=False, ensure_ascii=False).encode()
     except (PydanticSerializationError, ValueError, TypeError) as error:
         return None, str(error)
-    return written, None
+    return written, "JSON would not preserve its type" if is_exact and not is_plain_json(value) else None
 
 
 def is_plain_json(value: Any) -> bool:
@@ -156,10 +166,8 @@ def _declared(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> 
 
 
 def _to_json(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
-    written, reason = json_or_reason(value)
-    if reason is None and declared is Any:
-        reason = None if is_plain_json(value) else "JSON would not preserve its type"
-    elif reason is None:
+    written, reason = json_or_reason(value, is_exact=declared is Any)
+    if reason is None and declared is not Any:
         restored = _restore(agent_class, name, written, declared)
         reason = None if _same(restored, value) else f"JSON would change it to {restored!r}"
     if reason is not None:

@@ -143,22 +143,21 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
 
 
 def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> ResourceDeclaration:
-    if kind is ResourceType.CLIENT:
-        return ResourceDeclaration(name, kind, value, "function", place=place)
-    if kind is not ResourceType.TOOL:
+    if kind not in (ResourceType.CLIENT, ResourceType.TOOL):
         return ResourceDeclaration(name, kind, None, None, value=value, place=place)
-    if isinstance(value, Tool):
-        return ResourceDeclaration(
-            name,
-            kind,
-            value.func,
-            "function",
-            title=value.name,
-            description=value.description,
-            place=place,
-            settings=value.settings,
-        )
-    return ResourceDeclaration(name, kind, unwrap(value), "function", place=place)
+    if not isinstance(value, Tool):
+        function = value if kind is ResourceType.CLIENT else unwrap(value)
+        return ResourceDeclaration(name, kind, function, "function", place=place)
+    return ResourceDeclaration(
+        name,
+        kind,
+        value.func,
+        "function",
+        title=value.name,
+        description=value.description,
+        place=place,
+        settings=value.settings,
+    )
 
 
 def _tools(agent_class: type[Agent]) -> dict[str, Tool]:

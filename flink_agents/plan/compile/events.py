@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from flink_agents.api.agents.agent import Agent
-from flink_agents.api.agents.decorators import Trigger
+from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
+from flink_agents.api.agents.decorators import ActionMark, Trigger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable.type_texts import is_open, parameters_of
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
@@ -32,43 +32,40 @@ def is_exact(trigger: Trigger) -> bool:
     return isinstance(trigger, str) and trigger not in BUILT_IN
 
 
-@dataclass(frozen=True)
 class Emissions:
     """The events that an agent's actions can emit.
+
+    Args:
+        agent_class: The class of the agent.
+        context_class: Its context class; its methods may be called, too.
 
     Attributes:
         by_action: The events that each action names or declares, and so may emit.
         shown: The events that each action's code shows it to emit, and those it declares.
         anywhere: The events that the agent's constructor names; any action may emit them.
-        declared: Type strings and classes in ``emits=``, by action.
-        owners: Classes and objects whose methods any action may call.
     """
 
-    by_action: Mapping[str, EmittedEvents]
-    shown: Mapping[str, EmittedEvents]
-    anywhere: EmittedEvents
-    declared: Mapping[str, tuple[Trigger, ...]]
-    owners: Sequence[Any] = ()
+    def __init__(self, agent_class: type[Agent], context_class: type[RunnerContext] | None = None) -> None:
+        self.by_action: dict[str, EmittedEvents] = {}
+        self.shown: dict[str, EmittedEvents] = {}
+        self.anywhere = EmittedEvents()
+        self._owners: list[Any] = [agent_class]
+        if isinstance(context_class, type):
+            self._owners.append(context_class)
+        if agent_class.__init__ is not Agent.__init__:
+            self.anywhere = read(agent_class.__init__, self._owners)
+            self._owners += owners_named_by(agent_class.__init__, self._owners)
 
-    def with_actions(self, actions: Sequence[ActionDeclaration]) -> Emissions:
-        """Read the code of more actions of the agent, and return the emissions including theirs."""
-        by_action = dict(self.by_action)
-        shown = dict(self.shown)
-        declared = dict(self.declared)
+    def add(self, actions: Sequence[ActionDeclaration]) -> None:
+        """Read the code of actions of the agent."""
         for action in actions:
-            by_action[action.name] = read(action.function, self.owners)
-            shown[action.name] = emitted_by(action.function, self.owners)
-            declared[action.name] = action.mark.emits
-            for reading in (by_action[action.name], shown[action.name]):
-                reading.events |= {
-                    event_class for event_class in action.mark.emits if isinstance(event_class, type)
-                }
-                reading.texts |= {
-                    event_type for event_type in action.mark.emits if isinstance(event_type, str)
-                }
-        for reading in (self.anywhere, *by_action.values(), *shown.values()):
+            self.by_action[action.name] = read(action.function, self._owners)
+            self.shown[action.name] = emitted_by(action.function, self._owners)
+            for reading in (self.by_action[action.name], self.shown[action.name]):
+                reading.events.update(event for event in action.mark.emits if isinstance(event, type))
+                reading.texts.update(event for event in action.mark.emits if isinstance(event, str))
+        for reading in (self.anywhere, *self.by_action.values(), *self.shown.values()):
             _add_parametrized(reading, [trigger for action in actions for trigger in action.mark.triggers])
-        return replace(self, by_action=by_action, shown=shown, declared=declared)
 
     def together(self) -> EmittedEvents:
         """Return the events that all actions together can emit."""
@@ -90,18 +87,33 @@ def _add_parametrized(reading: EmittedEvents, triggers: Iterable[Trigger]) -> No
             reading.events.add(trigger)
 
 
-def emissions_of(
-    agent_class: type[Agent],
-    actions: Sequence[ActionDeclaration],
-    context_class: type[RunnerContext] | None = None,
-) -> Emissions:
-    """Read the code of all actions."""
-    owners: list[Any] = [agent_class, *([context_class] if isinstance(context_class, type) else [])]
-    anywhere = EmittedEvents()
-    if agent_class.__init__ is not Agent.__init__:
-        anywhere = read(agent_class.__init__, owners)
-        owners += owners_named_by(agent_class.__init__, owners)
-    return Emissions({}, {}, anywhere, {}, owners).with_actions(actions)
+def needed_actions(declared: Sequence[ActionDeclaration], emissions: Emissions) -> list[ActionDeclaration]:
+    """Return the actions of this package that an agent needs in addition to its own.
+
+    Args:
+        declared: The actions that the user declared.
+        emissions: The events that these can emit.
+
+    Raises:
+        FunctionReferenceError: A package that such an action needs is not installed.
+    """
+    triggers = {type_of(trigger) for action in declared for trigger in action.mark.triggers}
+    emitted = emissions.together()
+    return [_declaration(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
+
+
+def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
+    request = action.request.EVENT_TYPE
+    response = action.response.EVENT_TYPE
+    if request in triggers:
+        return False
+    return action.request in emitted.events or request in emitted.texts or response in triggers
+
+
+def _declaration(action: BuiltInAction) -> ActionDeclaration:
+    function = FunctionRef.parse(action.function).resolve()
+    mark = ActionMark((action.request,), (action.response,), name=action.name)
+    return ActionDeclaration(action.name, mark, function, "function")
 
 
 def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:

@@ -13,9 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import LiteralSecretError
+from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.model import AgentPlan
+
+RESOURCE_OPTIONS: dict[ResourceType, ConfigOption[dict[str, Any]]] = {
+    ResourceType.CHAT_MODEL: AgentOptions.CHAT_MODELS,
+    ResourceType.EMBEDDING_MODEL: AgentOptions.EMBEDDING_MODELS,
+    ResourceType.SKILLS: AgentOptions.SKILLS,
+    ResourceType.VECTOR_STORE: AgentOptions.VECTOR_STORES,
+    ResourceType.MCP_SERVER: AgentOptions.MCP_SERVERS,
+}
+"""The options of a job that have entries for named resources, by their kind."""
 
 REFERENCES = ({"env"}, {"file"}, {"public"})
 """Keys of references and of public values."""
@@ -102,7 +113,7 @@ def check_options(config: Configuration) -> None:
     Raises:
         LiteralSecretError: An option holds a secret. The error does not show the secret.
     """
-    for option in _OF_RESOURCES:
+    for option in RESOURCE_OPTIONS.values():
         options: dict[str, Any] = {}
         for entry, value in config.below(option.key).items():
             name, *field = entry.split(".")
@@ -121,15 +132,6 @@ def check_options(config: Configuration) -> None:
                     found="the secret itself",
                     fix=_fix(place),
                 )
-
-
-_OF_RESOURCES = (
-    AgentOptions.CHAT_MODELS,
-    AgentOptions.EMBEDDING_MODELS,
-    AgentOptions.SKILLS,
-    AgentOptions.VECTOR_STORES,
-    AgentOptions.MCP_SERVERS,
-)
 
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -168,34 +170,24 @@ def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
             yield from _in_text(value, field, opaque=False)
             if _is_named(field, loose=False) and not _is_harmless(value):
                 yield field, "is named like one"
-        elif not _is_reference(value):
-            loose = field in ("headers", "env", "environment")
-            yield from _inside(value, field, loose or field.endswith("headers"))
+        else:
+            yield from _inside(value, field, field in ("env", "environment") or field.endswith("headers"))
 
 
 def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
-    """Yield the secrets in a dict or a list, and in everything inside it."""
-    if isinstance(value, Mapping):
+    """Yield the secrets in a string, in a dict or a list, and in everything inside it."""
+    if isinstance(value, str):
+        yield from _in_text(value, place)
+    elif isinstance(value, Mapping) and not _is_reference(value):
         for name, member in value.items():
             at = f"{place}.{name}"
-            if _is_reference(member):
-                continue
-            if isinstance(member, str):
-                if _is_named(str(name), loose) and not _is_harmless(member):
-                    yield at, "is named like one"
-                else:
-                    yield from _in_text(member, at)
+            if isinstance(member, str) and _is_named(str(name), loose) and not _is_harmless(member):
+                yield at, "is named like one"
             else:
                 yield from _inside(member, at, loose or str(name).endswith("headers"))
     elif isinstance(value, list | tuple):
         for number, member in enumerate(value):
-            at = f"{place}[{number}]"
-            if isinstance(member, str):
-                yield from _in_text(member, at)
-            elif not _is_reference(member):
-                yield from _inside(member, at, loose)
-    elif isinstance(value, str):
-        yield from _in_text(value, place)
+            yield from _inside(member, f"{place}[{number}]", loose)
 
 
 def _in_args(args: Sequence[Any]) -> Iterator[Found]:

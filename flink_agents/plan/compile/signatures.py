@@ -20,14 +20,9 @@ def check_action(action: ActionDeclaration) -> None:
         ActionSignatureError: It does not.
     """
     function: Any = action.function
-    if not callable(function):
-        raise ActionSignatureError(
-            f"action {action.name!r} is not a function",
-            expected="a function with the parameters (event, ctx)",
-            found=describe(function),
-            fix="add the function itself",
-            where=action.where,
-        )
+    _check_callable(
+        f"action {action.name!r}", function, "a function with the parameters (event, ctx)", action.where
+    )
     where = place_of(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -92,14 +87,13 @@ def check_tool(resource: ResourceDeclaration) -> None:
     Raises:
         ActionSignatureError: It is not a function, or a method without ``self``.
     """
-    if not callable(resource.function):
-        raise ActionSignatureError(
-            f"the tool {resource.name!r} is not a function",
-            expected="a function with annotated parameters, or a Tool",
-            found=describe(resource.function),
-            fix="add the function itself",
-            where=resource.where,
-        )
+    _check_callable(
+        f"the tool {resource.name!r}",
+        resource.function,
+        "a function with annotated parameters, or a Tool",
+        resource.where,
+    )
+    assert resource.function is not None
     if resource.kind == "instance" and not list(inspect.signature(resource.function).parameters):
         raise _without_self(f"tool {resource.name!r}", resource.where)
 
@@ -110,14 +104,13 @@ def check_client(resource: ResourceDeclaration) -> None:
     Raises:
         ActionSignatureError: It is not a function, takes arguments, or is a coroutine function.
     """
-    if not callable(resource.function):
-        raise ActionSignatureError(
-            f"the client {resource.name!r} is not a function",
-            expected="a generator function, or a function that returns a context manager",
-            found=describe(resource.function),
-            fix="add the function that opens the client",
-            where=resource.where,
-        )
+    _check_callable(
+        f"the client {resource.name!r}",
+        resource.function,
+        "a generator function, or a function that returns a context manager",
+        resource.where,
+        fix="add the function that opens the client",
+    )
     check_resource_method(resource)
 
 
@@ -137,6 +130,15 @@ def check_resource_method(resource: ResourceDeclaration) -> None:
             found=_header(function),
             fix="remove the arguments; the agent's own configuration is in self",
             where=resource.where,
+        )
+
+
+def _check_callable(
+    what: str, function: object, expected: str, where: str, fix: str = "add the function itself"
+) -> None:
+    if not callable(function):
+        raise ActionSignatureError(
+            f"{what} is not a function", expected=expected, found=describe(function), fix=fix, where=where
         )
 
 

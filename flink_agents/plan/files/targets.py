@@ -12,6 +12,7 @@ from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.places import describe
 from flink_agents.api.errors import PlanFormatError
 from flink_agents.plan.compile.compiler import compile_agent
+from flink_agents.plan.compile.configuration import is_agent
 from flink_agents.plan.compile.literal_secrets import check_plan
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.model import AgentPlan
@@ -28,11 +29,8 @@ def load_agent(target: str) -> Agent | type[Agent]:
     Raises:
         PlanFormatError: It does not name an agent.
     """
-    yaml = _YAML.match(target)
-    resolved_object = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
-    if isinstance(resolved_object, Agent) or (
-        isinstance(resolved_object, type) and issubclass(resolved_object, Agent)
-    ):
+    resolved_object = _resolved(target)
+    if is_agent(resolved_object):
         return resolved_object
     raise PlanFormatError(
         f"{target!r} is not an agent", expected="an agent, or its class", found=repr(resolved_object)[:200]
@@ -40,7 +38,10 @@ def load_agent(target: str) -> Agent | type[Agent]:
 
 
 def _resolved(target: str) -> Any:
-    """Return the object that ``module:name`` or ``file.py:name`` names."""
+    """Return the agent of a YAML file, or the object that ``module:name`` or ``file.py:name`` names."""
+    yaml = _YAML.match(target)
+    if yaml is not None:
+        return _choose(yaml["path"], yaml["name"])
     if ":" not in target:
         raise PlanFormatError(
             f"{target!r} is not an agent", expected=FORMS, found=target, fix=f"write {target}:Name"
@@ -62,28 +63,22 @@ def load_target(target: str) -> AgentPlan:
         LiteralSecretError: A plan holds a secret.
         AgentDefinitionError: The agent is invalid.
     """
-    yaml = _YAML.match(target)
-    if yaml is not None:
-        return compile_agent(_choose(yaml["path"], yaml["name"]))
     if target.endswith(".json"):
         try:
-            plan = AgentPlan.from_json(Path(target).read_bytes(), source=target)
+            plan: Any = AgentPlan.from_json(Path(target).read_bytes(), source=target)
         except OSError as error:
             raise _unreadable(target, str(error)) from error
+    else:
+        plan = _resolved(target)
+    if isinstance(plan, AgentPlan):
         check_plan(plan)
         return plan
-    resolved_object = _resolved(target)
-    if isinstance(resolved_object, AgentPlan):
-        check_plan(resolved_object)
-        return resolved_object
-    if isinstance(resolved_object, Agent) or (
-        isinstance(resolved_object, type) and issubclass(resolved_object, Agent)
-    ):
-        return compile_agent(resolved_object)
+    if is_agent(plan):
+        return compile_agent(plan)
     raise PlanFormatError(
         f"{target} is not an agent",
         expected="an Agent class or instance",
-        found=describe(resolved_object),
+        found=describe(plan),
         fix="name the class, or the variable that holds the agent",
     )
 

@@ -19,16 +19,16 @@ A trigger is a type string, or an event class as ``module:Class``; ``_input_even
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
-from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RetryPolicy
-from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError, PlanFormatError
+from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.errors import AgentConfigurationError, PlanFormatError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint
 from flink_agents.api.models.mcp import MCPServerSpec
@@ -43,14 +43,12 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
-from flink_agents.api.settings import PlainSettings, ToolLimits
+from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.api.settings.yaml_source import Location
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_source import AgentsSource
 from flink_agents.plan.model import RetryPlan
-from flink_agents.plan.references import FunctionRef, type_from_text
-
-R = TypeVar("R")
+from flink_agents.plan.references import Frozen, FunctionRef, type_from_text
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """Pydantic's error types for an unknown key, of a model and of a dataclass."""
@@ -58,12 +56,16 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _REFERENCE = r"^[^:\s]+:[^:\s]+$"
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Named(_Entry):
+class _Named(Frozen):
     name: str = Field(min_length=1, description="Name, unique within its section.")
+
+
+class _Function(_Named):
+    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
+
+
+class _OfClass(_Named):
+    clazz: str = Field("", alias="class", description="Class or function that creates it: module:qualname.")
 
 
 class ActionEntry(PlainSettings, _Named):
@@ -77,16 +79,13 @@ class ActionEntry(PlainSettings, _Named):
     retry: RetryPlan | None = Field(None, description="Retry policy.")
 
 
-class ClientEntry(_Named):
+class ClientEntry(_Function):
     """A client: a function that opens it."""
 
-    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
 
-
-class ToolEntry(ToolLimits, _Named):
+class ToolEntry(ToolLimits, _Function):
     """A tool: a Python function."""
 
-    function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
     description: str | None = Field(None, description="Default: the function's docstring.")
 
 
@@ -123,12 +122,9 @@ class PromptEntry(_Named):
         return prompt.model_copy(update={"mcp": self.mcp})
 
 
-class ChatModelEntry(_Named, ChatModelSpec):
+class ChatModelEntry(_OfClass, ChatModelSpec):
     """A chat model: the arguments of ``ChatModel``."""
 
-    clazz: str = Field(
-        "", alias="class", description="Class or function that creates the model, as module:qualname."
-    )
     arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments.")
 
 
@@ -136,24 +132,14 @@ class ConnectionEntry(_Named, Endpoint):
     """An endpoint that several chat models share: the arguments of ``ChatModelConnection``."""
 
 
-class EmbeddingModelEntry(_Named, EmbeddingModelSpec):
+class EmbeddingModelEntry(_OfClass, EmbeddingModelSpec):
     """An embedding model: the arguments of its descriptor."""
 
-    clazz: str = Field(
-        "",
-        alias="class",
-        description="Class or function that creates the model, as module:qualname.",
-    )
 
-
-class VectorStoreEntry(_Named, VectorStoreSpec):
+class VectorStoreEntry(_OfClass, VectorStoreSpec):
     """A vector store: the arguments of its descriptor, with the options of the store."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-
-    clazz: str = Field(
-        "", alias="class", description="Class or function that creates the store, as module:qualname."
-    )
 
 
 class LongTermMemoryEntry(_Named, LongTermMemorySpec):
@@ -168,11 +154,10 @@ class MCPServerEntry(_Named, MCPServerSpec):
     """An MCP server: the arguments of ``MCPServer``."""
 
 
-class ResourceEntry(_Named):
+class ResourceEntry(_OfClass):
     """A resource with a class and arguments."""
 
     type: ResourceKind = Field(description="Its kind: the name of its provider.")
-    clazz: str = Field("", alias="class", description="The class as module:qualname.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
 
     @model_validator(mode="after")
@@ -182,10 +167,9 @@ class ResourceEntry(_Named):
         return self
 
 
-class AgentEntry(_Entry):
+class AgentEntry(PlainAgentSettings, _Named):
     """An agent: a class with its configuration, or a list of actions, or both."""
 
-    name: str = Field(min_length=1, description="Name of the agent; scopes its memory.")
     clazz: str | None = Field(None, alias="class", pattern=_REFERENCE, description="module:qualname.")
     configuration: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
     actions: list[ActionEntry] = Field(default_factory=list)
@@ -205,15 +189,10 @@ class AgentEntry(_Entry):
         default_factory=dict, description="Tags and types: a built-in type or module:Class."
     )
     output_type: str | None = Field(None, description="A built-in type or module:Class.")
-    on_error: OnError | None = Field(None, description="Policy for actions without one.")
-    on_unhandled: OnUnhandled | None = Field(None, description="Policy for events that no action accepts.")
-    on_suspend: OnSuspend | None = Field(
-        None, description="Policy for inputs that arrive while a run is suspended."
-    )
     retry: RetryPlan | None = Field(None, description="Retry policy for actions without one.")
 
 
-class AgentsFile(_Entry):
+class AgentsFile(Frozen):
     """A file of agents."""
 
     agents: list[AgentEntry] = Field(min_length=1)
@@ -261,22 +240,22 @@ class _File:
         self._set_place(agent, "agent", at_, entry.name)
         for index, action in enumerate(entry.actions):
             self._add_action(agent, action, (*at_, "actions", index))
-        self._add_resources(agent, entry, at_)
+        for section, kind in _SECTIONS.items():
+            for index, resource in enumerate(getattr(entry, section)):
+                self._add_resource(agent, resource, kind, (*at_, section, index))
         # If the file does not set it, the value of the class is used.
         settings: dict[str, Any] = {
-            "on_error": entry.on_error,
-            "on_unhandled": entry.on_unhandled,
-            "on_suspend": entry.on_suspend,
+            **entry.plain(),
             "retry": self._retry(entry.retry, (*at_, "retry")),
-            "context_class": entry.context_class
-            and self._import(entry.context_class, (*at_, "context_class")),
+            "context_class": self._import(entry.context_class, (*at_, "context_class")),
             "output_type": entry.output_type and self._type(entry.output_type, (*at_, "output_type")),
             "side_outputs": {
                 tag: self._type(text, (*at_, "side_outputs", tag)) for tag, text in entry.side_outputs.items()
-            },
+            }
+            or None,
         }
         for name, value in settings.items():
-            if value:
+            if value is not None:
                 setattr(agent, name, value)
         return agent
 
@@ -301,84 +280,70 @@ class _File:
             )
         at_ = (*at_, "configuration")
         arguments = self._source.arguments(agent_class, entry.configuration, at_)
-        return self._try(lambda: make_instance(agent_class, arguments), at_)
+        with self._source.errors_at(at_):
+            return make_instance(agent_class, arguments)
 
     def _add_action(self, agent: Agent, entry: ActionEntry, at_: Location) -> None:
         function = self._import(entry.function, (*at_, "function"))
-        when = self._import(entry.when, (*at_, "when")) if entry.when else None
+        when = self._import(entry.when, (*at_, "when"))
         triggers = self._triggers(entry.triggers, (*at_, "triggers"))
         emits = self._triggers(entry.emits, (*at_, "emits"))
-        needs = self._condition(entry.needs_approval, (*at_, "needs_approval"))
+        needs = self._needs(entry.needs_approval, at_)
         retry = self._retry(entry.retry, (*at_, "retry"))
         settings = {**entry.plain(), "when": when, "retry": retry, "needs_approval": needs}
-        # Not with add_action: config may have entries with the names of its parameters.
-        self._try(
-            lambda: agent._add(entry.name, triggers, function, emits, settings, entry.config),  # pyright: ignore[reportPrivateUsage]
-            at_,
-        )
+        with self._source.errors_at(at_):
+            # Not with add_action: config may have entries with the names of its parameters.
+            agent._add(entry.name, triggers, function, emits, settings, entry.config)  # pyright: ignore[reportPrivateUsage]
         self._set_place(agent, ("action", entry.name), at_, entry.function)
 
-    def _condition(self, needs_approval: Any, at_: Location) -> Any:
-        return self._import(needs_approval, at_) if isinstance(needs_approval, str) else needs_approval
+    def _add_resource(self, agent: Agent, entry: Any, kind: ResourceType | None, at_: Location) -> None:
+        kind = kind or cast("ResourceType", entry.type)
+        value = self._resource(entry, kind, at_)
+        with self._source.errors_at(at_):
+            agent.add_resource(entry.name, kind, value)
+        self._set_place(agent, (kind, entry.name), at_, entry.name)
+
+    def _resource(self, entry: Any, kind: ResourceType, at_: Location) -> Any:
+        """Return the function, prompt or descriptor of an entry."""
+        if isinstance(entry, ClientEntry):
+            return self._import(entry.function, (*at_, "function"))
+        if isinstance(entry, ToolEntry):
+            function = self._import(entry.function, (*at_, "function"))
+            if entry.description is None and not entry.texts():
+                return function
+            options = {**entry.options(), "needs_approval": self._needs(entry.needs_approval, at_)}
+            with self._source.errors_at(at_):
+                return Tool(function, entry.name, entry.description, **options)
+        with self._source.errors_at(at_):
+            if isinstance(entry, PromptEntry):
+                return entry.prompt(self._directory)
+            return _descriptor(entry, kind)
+
+    def _needs(self, needs_approval: Any, at_: Location) -> Any:
+        if not isinstance(needs_approval, str):
+            return needs_approval
+        return self._import(needs_approval, (*at_, "needs_approval"))
 
     def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
-        return None if entry is None else self._try(entry.policy, at_)
+        with self._source.errors_at(at_):
+            return None if entry is None else entry.policy()
 
     def _triggers(self, texts: Sequence[str], at_: Location) -> list[Trigger]:
         return [
             self._import(text, (*at_, index)) if ":" in text else text for index, text in enumerate(texts)
         ]
 
-    def _add_resources(self, agent: Agent, entry: AgentEntry, at_: Location) -> None:
-        added: list[tuple[str, ResourceType, Any, Location]] = []
-        for index, tool in enumerate(entry.tools):
-            where = (*at_, "tools", index)
-            function = self._import(tool.function, (*where, "function"))
-            if tool.description is not None or tool.texts():
-                needs = self._condition(tool.needs_approval, (*where, "needs_approval"))
-                described_tool = self._try(lambda f=function, t=tool, n=needs: _tool(f, t, n), where)
-                added.append((tool.name, ResourceType.TOOL, described_tool, where))
-            else:
-                added.append((tool.name, ResourceType.TOOL, function, where))
-        for index, prompt in enumerate(entry.prompts):
-            where = (*at_, "prompts", index)
-            value = self._try(lambda prompt_entry=prompt: prompt_entry.prompt(self._directory), where)
-            added.append((prompt.name, ResourceType.PROMPT, value, where))
-        for index, client in enumerate(entry.clients):
-            where = (*at_, "clients", index)
-            function = self._import(client.function, (*where, "function"))
-            added.append((client.name, ResourceType.CLIENT, function, where))
-        for section, kind in _DESCRIBED.items():
-            for index, described in enumerate(getattr(entry, section)):
-                where = (*at_, section, index)
-                value = self._try(
-                    lambda resource_entry=described, k=kind: _descriptor(resource_entry, k), where
-                )
-                added.append((described.name, kind, value, where))
-        for index, resource in enumerate(entry.resources):
-            descriptor = ResourceDescriptor(clazz=resource.clazz)
-            descriptor.arguments = resource.arguments
-            added.append((resource.name, resource.type, descriptor, (*at_, "resources", index)))
-        for name, kind, value, where in added:
-            self._try(lambda n=name, k=kind, v=value: agent.add_resource(n, k, v), where)
-            self._set_place(agent, (kind, name), where, name)
-
     def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
         """Store the line of ``what`` in the file, for errors about it."""
         agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
 
-    def _import(self, text: str, at_: Location) -> Any:
-        return self._try(lambda: FunctionRef.parse(text).resolve(), at_)
+    def _import(self, text: str | None, at_: Location) -> Any:
+        with self._source.errors_at(at_):
+            return None if text is None else FunctionRef.parse(text).resolve()
 
     def _type(self, text: str, at_: Location) -> Any:
-        return self._try(lambda: type_from_text(text), at_)
-
-    def _try(self, make: Callable[[], R], at_: Location) -> R:
-        """Return the result of ``make``; its errors get the place of ``at_``."""
-        try:
-            return make()
-        except AgentDefinitionError as error:
-            raise error.at(self._source.place(at_)) from error
+        with self._source.errors_at(at_):
+            return type_from_text(text)
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         errors = error.errors(include_url=False)
@@ -421,6 +386,15 @@ _DESCRIBED: Mapping[str, ResourceType] = {
 }
 """The sections with descriptions of resources, and the kind of each."""
 
+_SECTIONS: Mapping[str, ResourceType | None] = {
+    "tools": ResourceType.TOOL,
+    "prompts": ResourceType.PROMPT,
+    "clients": ResourceType.CLIENT,
+    **_DESCRIBED,
+    "resources": None,
+}
+"""All sections with resources; those in the last one have their own kinds."""
+
 _SECTION = 2
 """Index of an agent's section in a location: it comes after ``agents`` and the agent's number."""
 
@@ -440,25 +414,24 @@ def _shown(at_: Location, value: object) -> str:
     return f"a {type(value).__name__}" if may_be_secret else repr(value)
 
 
-def _descriptor(entry: _Named, kind: ResourceType) -> ResourceDescriptor:
-    """Return the descriptor of an entry, whose keys are arguments."""
-    try:
-        values = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
-    except ValueError as error:
-        raise AgentConfigurationError(
-            f"the arguments of {kind.value} {entry.name!r} cannot be written into the plan",
-            expected="JSON values",
-            found=str(error),
-            fix="write plain JSON values",
-        ) from None
+def _descriptor(entry: _OfClass, kind: ResourceType) -> ResourceDescriptor:
+    """Return the descriptor of an entry; except for those of ``resources``, its keys are arguments."""
+    arguments = dict(getattr(entry, "arguments", {}))
+    if not isinstance(entry, ResourceEntry):
+        try:
+            arguments |= entry.model_dump(
+                mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"}
+            )
+        except ValueError as error:
+            raise AgentConfigurationError(
+                f"the arguments of {kind.value} {entry.name!r} cannot be written into the plan",
+                expected="JSON values",
+                found=str(error),
+                fix="write plain JSON values",
+            ) from None
     descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
-    descriptor.arguments = {**getattr(entry, "arguments", {}), **values}
+    descriptor.arguments = arguments
     return descriptor
-
-
-def _tool(function: Callable[..., Any], entry: ToolEntry, needs_approval: Any) -> Tool:
-    options = {**entry.options(), "needs_approval": needs_approval}
-    return Tool(function, entry.name, entry.description, **options)
 
 
 def keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:

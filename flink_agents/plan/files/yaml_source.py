@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.places import short_path
-from flink_agents.api.errors import AgentConfigurationError, PlanFormatError
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError, PlanFormatError
 from flink_agents.api.settings.yaml_source import Location, RepeatedKey, YamlProblem, YamlSource
 from flink_agents.plan.compile.configuration import is_plain_json, parameter_types
 
@@ -34,6 +35,14 @@ class AgentsSource:
     def place(self, location: Location) -> str:
         """Return ``file:line`` of the entry at ``location``, or of the nearest entry that contains it."""
         return f"{self._name}:{self._source.line(location)}"
+
+    @contextmanager
+    def errors_at(self, location: Location) -> Iterator[None]:
+        """Give errors about the agent the place of ``location``."""
+        try:
+            yield
+        except AgentDefinitionError as error:
+            raise error.at(self.place(location)) from error
 
     def arguments(
         self, agent_class: type[Agent], configuration: Mapping[str, Any], location: Location

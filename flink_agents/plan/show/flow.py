@@ -75,7 +75,7 @@ def flow_of(plan: AgentPlan) -> Flow:
         for tag in side_outputs_of(action, plan):
             nodes.setdefault(f"side:{tag}", _side_node(tag))
             edges[target, f"side:{tag}"] = None
-    if plan.on_unhandled is OnError.DEAD_LETTER:
+    if plan.on_unhandled == OnError.DEAD_LETTER:
         handled = {source for source, _ in edges} | {OUTPUT}
         for node in [
             event_node.id

@@ -14,14 +14,9 @@ def to_text(plan: AgentPlan) -> str:
     if plan.agent_class is not None:
         head.append(f"  class        {plan.agent_class}")
     head.append(f"  fingerprint  {plan.fingerprint}")
-    policies = (
-        ("on error", plan.on_error),
-        ("on unhandled", plan.on_unhandled),
-        ("on suspend", plan.on_suspend),
-    )
-    for name, policy in policies:
-        if policy is not None:
-            head.append(f"  {name:<12} {policy.value}")
+    for name, value in plan.plain().items():
+        if value is not None:
+            head.append(f"  {name.replace('_', ' '):<12} {value}")
     if plan.retry is not None:
         head.append(f"  {'retry':<12} {retry_text(plan.retry).removeprefix('retry ')}")
     if plan.output_type is not None:

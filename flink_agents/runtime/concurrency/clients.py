@@ -10,7 +10,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.plan import BoundAgent
+from flink_agents.plan import LoadedAgent
 from flink_agents.plan.analysis.functions import is_async_generator, is_generator
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside, is_close
@@ -80,7 +80,7 @@ class Clients:
         agent: The agent.
     """
 
-    def __init__(self, agent: BoundAgent) -> None:
+    def __init__(self, agent: LoadedAgent) -> None:
         self._agent = agent
         self._clients: dict[str, _Client] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

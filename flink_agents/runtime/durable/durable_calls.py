@@ -14,7 +14,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
-from flink_agents.api.durable import DurableCallable
+from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
     MissingAwaitError,
@@ -22,6 +22,7 @@ from flink_agents.api.errors import (
     StateError,
 )
 from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.attempts import CallingThread, Threads
@@ -85,8 +86,8 @@ class DurableCalls:
         self._pool = pool
         on_call = shared.journals.on_call if shared.journals is not None else None
         self.recording = Recording(shared, bridge, fail, on_call)
-        self.on_mismatch = shared.settings.on_mismatch
-        self._grace = shared.settings.shutdown_grace.total_seconds()
+        self.on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
+        self._grace = shared.config.get(AgentOptions.SHUTDOWN_GRACE).total_seconds()
 
     def open(self) -> None:
         """Store the id of the loop's thread. The loop calls this when it starts."""
@@ -320,7 +321,7 @@ class DurableCalls:
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
-        events = self._shared.code.events.record_sent(step)
+        events = self._shared.events.record_sent(step)
         short_term, sensory = step.run.written_since(step.mark)
         record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.calls)
         outcomes = calls.unrecorded
@@ -350,7 +351,7 @@ class DurableCalls:
         events: list[list[Any]] = []
         if step.run.waits is not None:
             outputs, final = step.run.waits.final(step)
-            events = [self._shared.code.events.packed(event) for event in outputs]
+            events = [self._shared.events.packed(event) for event in outputs]
             side = [*final, *(side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG)]
         record = ActionRecord({}, {}, events, [list(side_output) for side_output in side], calls.calls)
         try:
@@ -400,7 +401,7 @@ class DurableCalls:
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for packed in record.events:
-            step.emit(self._shared.code.events.unpacked(*packed), recorded=True)
+            step.emit(self._shared.events.unpacked(*packed), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)

@@ -191,7 +191,7 @@ def idempotency_key(step: ActionRun, call: Call) -> str:
     """Return the idempotency key of a call: 32 hex digits, equal for all attempts. BLAKE2b: RFC 7693."""
     run = step.run
     name = step_name(step.path, call.task)
-    parts = (run.identity, step.shared.code.name, run.key_text, run.sequence_number, name, call.index)
+    parts = (run.identity, step.shared.agent.name, run.key_text, run.sequence_number, name, call.index)
     path = "\x00".join(map(str, parts))
     return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

@@ -231,7 +231,7 @@ class ActionRun:
             recorded: True if it comes from a record, so it was checked when the action sent it.
         """
         self.guard()
-        route = self.shared.code.routes.of(event)
+        route = self.shared.routes.of(event)
         if route is None:
             raise no_event(self.action.name, event)
         self.take(event, route, recorded)
@@ -239,12 +239,12 @@ class ActionRun:
     def take(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event with a known route to those that the action sent."""
         sent = self.sent
-        if self.run.emitted + len(sent) >= self.shared.settings.max_events:
-            raise too_many_events(self.shared.settings.max_events)
+        if self.run.emitted + len(sent) >= self.shared.max_events:
+            raise too_many_events(self.shared.max_events)
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
             if not recorded:
-                checks = self.shared.code.output_checks
+                checks = self.shared.output_checks
                 value = cast("OutputEvent", event).output
                 # Most agents declare no type. Then only a value that was not awaited is rejected.
                 if checks.any or hasattr(type(value), "__await__"):
@@ -256,7 +256,7 @@ class ActionRun:
         elif route.actions or recorded:
             event = with_lineage(event, lineage)
         else:
-            raise unknown_event(self.action.name, event, self.shared.code.routes)
+            raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
 
 

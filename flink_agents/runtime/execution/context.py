@@ -42,7 +42,6 @@ from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later
-from flink_agents.runtime.execution.waits.durable_wait import check_may_wait
 from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
 from flink_agents.runtime.state.memory import TreeObject
 
@@ -69,7 +68,7 @@ class ActionRunContext(RunnerContext):
     @property
     @override
     def agent_name(self) -> str:
-        return self._of.shared.code.name
+        return self._of.shared.agent.name
 
     @property
     @override
@@ -104,7 +103,7 @@ class ActionRunContext(RunnerContext):
     @override
     def emit_to(self, tag: str, value: Any) -> None:
         self._of.guard()
-        declared = self._of.shared.code.side_outputs
+        declared = self._of.shared.agent.side_outputs
         if not isinstance(tag, str) or tag not in declared:
             raise UnknownSideOutputError(
                 f"action {self._of.action.name!r} emits to an unknown side output",
@@ -112,7 +111,7 @@ class ActionRunContext(RunnerContext):
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        value = self._of.shared.code.output_checks.check(self._of.action.name, value, tag)
+        value = self._of.shared.output_checks.check(self._of.action.name, value, tag)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))
@@ -154,7 +153,7 @@ class ActionRunContext(RunnerContext):
     @override
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         self._of.guard()
-        resource = self._of.shared.code.resource(name, resource_type)
+        resource = self._of.shared.agent.resource(name, resource_type)
         if isinstance(resource, Tool):
             return self._of.shared.services.limits.limited(resource, self._of.slot)
         return resource
@@ -262,10 +261,6 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         # If a sub-agent waits, the action that called it waits.
         return pause_of(root_of(self._of), current_delivery.get(), seconds)
-
-    @override
-    def _check_may_wait(self, does: str) -> None:
-        check_may_wait(root_of(self._of), does)
 
     @override
     def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]:

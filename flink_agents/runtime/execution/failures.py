@@ -62,9 +62,9 @@ class FailurePolicies:
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
         self.observers = shared.telemetry.observers
-        self._on_error = shared.settings.on_error
-        self._retry = shared.code.agent.retry
-        self._on_unhandled = shared.settings.on_unhandled
+        self._on_error = shared.on_error
+        self._retry = shared.agent.settings.retry
+        self._on_unhandled = shared.on_unhandled
 
     def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """Roll back an attempt that raised, and apply its policies.
@@ -135,7 +135,11 @@ class FailurePolicies:
         if policy in (OnError.FAIL, OnError.RETRY) or ends:
             raise self._action_failed(step, error, where, attempts) from error
         self._put_final(step)
-        self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
+        run = step.run
+        side_output_count = len(run.side_outputs)
+        self._give_up(run, action, event, error, where, policy, attempts, step.path)
+        if run.waits is None and step.calls is None:
+            run.failed.append((step.path, run.side_outputs[side_output_count:]))
 
     def reject_input(self, run: Run, record: Any, error: AgentsError) -> None:
         """End a run before it starts, because state cannot hold its input while that waits.
@@ -216,7 +220,7 @@ class FailurePolicies:
             users_place(error, step.action),
             len(retry_state.failed),
             step.action.name,
-            self._shared.code.name,
+            self._shared.agent.name,
             step.run.key,
             step.run.sequence_number,
             retry_state.delay,
@@ -236,11 +240,11 @@ class FailurePolicies:
             step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def _unhandled(self, run: Run, event: Event) -> None:
-        route = self._shared.code.routes.of(event)
+        route = self._shared.routes.of(event)
         assert route is not None
         if route.actions:
             place = f"key {run.key!r}, sequence {run.sequence_number}"
-            error = not_accepted(self._shared.code.name, event, route.actions, place)
+            error = not_accepted(self._shared.agent.name, event, route.actions, place)
         else:
             error = no_action_takes(event, self._shared)
         if self._on_unhandled is OnError.FAIL:
@@ -259,7 +263,7 @@ class FailurePolicies:
             failure = ActionInterruptedError
         return failure(
             f"{type(error).__name__}: {message}",
-            agent=self._shared.code.name,
+            agent=self._shared.agent.name,
             action=step.action.name,
             key=step.run.key,
             sequence_number=step.run.sequence_number,
@@ -287,7 +291,7 @@ class FailurePolicies:
             "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
             where or "unhandled",
             f"action {name}" if name else f"event {event.event_type}",
-            self._shared.code.name,
+            self._shared.agent.name,
             run.key,
             run.sequence_number,
             policy.value,
@@ -309,7 +313,7 @@ class FailurePolicies:
         attempts: tuple[FailedAttempt, ...],
     ) -> DeadLetter:
         return DeadLetter(
-            agent=self._shared.code.name,
+            agent=self._shared.agent.name,
             action=action,
             key=run.key,
             sequence_number=run.sequence_number,

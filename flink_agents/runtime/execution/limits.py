@@ -23,7 +23,7 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.policies import RateLimit
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.resources import Tool
-from flink_agents.plan import BoundAction, BoundAgent
+from flink_agents.plan import BoundAction, LoadedAgent
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.waits.action_waits import in_turn
@@ -220,7 +220,7 @@ class Limiters:
         agent: The agent.
     """
 
-    def __init__(self, agent: BoundAgent) -> None:
+    def __init__(self, agent: LoadedAgent) -> None:
         self._actions = {
             action.name: Limiter("the action", action.settings.max_concurrency, action.settings.rate_limit)
             for action in agent.actions

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from sys import modules
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
+from flink_agents.api.events import Event, InputEvent, InputLineage, OutputEvent, stamp
 from flink_agents.api.lineage import message_id_of, traceparent_of
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.resources.provenance import LIBRARY
@@ -63,7 +63,12 @@ class Run:
         record: Its input.
         parent: Id of the message that was its input, if outputs are traced and the input has one.
         undo: Its writes to memory, in order.
-        waits: Its durable waits; None if no action of the agent can wait.
+        waits: Its durable waits; None as long as it has not waited.
+        attach_waits: Attaches them, for the execution that waits first; None if no execution can wait.
+        ended: The executions that have ended, each with the length of ``undo`` then; None if it can no longer
+            wait for the first time.
+        given_up: Paths, outputs and side outputs that :meth:`put_out` has emitted without waits.
+        failed: Paths of the executions that failed for good without waits, and side outputs in their place.
         cut_off: Durable calls that must not be repeated: they were cancelled when they may have taken effect.
             Each has the path of the action and the number of the call. None if there are none.
     """
@@ -72,8 +77,12 @@ class Run:
         "_key",
         "_sensory",
         "_shared",
+        "attach_waits",
         "cut_off",
         "emitted",
+        "ended",
+        "failed",
+        "given_up",
         "identity",
         "journal",
         "journal_id",
@@ -118,13 +127,13 @@ class Run:
         self.timestamp = timestamp
         self.started_at = started_at
         self.undo: Undo = []
-        tree = TracedTree if traced or shared.settings.traces_memory else MemoryTree
+        tree = TracedTree if traced or shared.traces_memory else MemoryTree
         self.short_term: MemoryTree = tree(
             MemoryScope.SHORT_TERM,
             shared.codec,
             memory,
             self.undo,
-            shared.settings.memory_expires,
+            shared.memory_expires,
             cached_nodes,
         )
         self._sensory: MemoryTree | None = None
@@ -135,6 +144,10 @@ class Run:
         self.emitted = 0
         self.journal: RunJournal | None = None
         self.waits: RunWaits | None = None
+        self.attach_waits: Callable[[Any], None] | None = None
+        self.ended: list[tuple[Any, int]] | None = []
+        self.given_up: list[tuple[str, list[Any], list[tuple[str, Any]]]] = []
+        self.failed: list[tuple[str, list[tuple[str, Any]]]] = []
         self._key: Any = _MISSING
         self.lineage = InputLineage(self.identity, key_text, sequence_number)
         self.parent: str | None = None
@@ -170,10 +183,10 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """Return the event that starts the run. Its id derives from job, key and sequence number."""
         shared = self._shared
-        is_plain = shared.code.received is None and LIBRARY not in modules
-        event = InputEvent(input=record if is_plain else shared.code.as_received(record))
+        is_plain = shared.received.convert is None and LIBRARY not in modules
+        event = InputEvent(input=record if is_plain else shared.received.as_received(record))
         self.record = record
-        if self._shared.settings.traces_inputs and type(record) not in _UNTRACED:
+        if self._shared.traces_inputs and type(record) not in _UNTRACED:
             self.parent = self.state.parent = message_id_of(record)
             self.state.traceparent = traceparent_of(record)
         stamp(event, self.lineage)
@@ -189,8 +202,26 @@ class Run:
         """
         if self.waits is not None:
             outputs, side = self.waits.put_out(path, outputs, side)
+        else:
+            self.given_up.append((path, outputs, side))
         self.outputs += outputs
         self.side_outputs += side
+
+    def end_waits(self) -> None:
+        """Note that it has ended or was suspended. Executions refer to it, and must not be part of cycles."""
+        self.ended = self.attach_waits = None
+
+    def emit_queued(self) -> None:
+        """Emit the outputs that are queued among events, as a run with waits does with each execution."""
+        events: deque[Event] = deque()
+        for event in self.queue:
+            route = self._shared.routes.of(event)
+            if route is not None and route.leaves:
+                self.outputs.append(cast("OutputEvent", event).output)
+            else:
+                events.append(event)
+        self.queue.clear()
+        self.queue.extend(events)
 
     def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
         """Ignore an entry for the transcript. Only runs of sub-agents have one."""
@@ -214,13 +245,25 @@ class Run:
         self.short_term = fork.short_term
         self._sensory = fork._sensory
 
-    def written_since(self, mark: int) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
-        """Return the nodes of short-term and of sensory memory that were written since ``mark``."""
+    def written_since(
+        self, mark: int, end: int | None = None
+    ) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+        """Return the nodes of short-term and of sensory memory that were written since ``mark``.
+
+        Args:
+            mark: The length of ``undo`` before the writes.
+            end: Its length after them; None if no other writes followed.
+        """
         short_term: dict[str, bytes | None] = {}
         sensory: dict[str, bytes | None] = {}
-        for written, scope, path, _, _ in self.undo[mark:]:
+        # What a later write has replaced is in its entry.
+        replaced: dict[tuple[int, str], bytes | None] = {}
+        for written, _, path, _, data in reversed(self.undo[end:] if end is not None else ()):
+            replaced[id(written), path] = data
+        for written, scope, path, _, _ in self.undo[mark:end]:
             if scope is not None:
-                (sensory if scope is MemoryScope.SENSORY else short_term)[path] = written[path]
+                node = replaced.get((id(written), path), written[path])
+                (sensory if scope is MemoryScope.SENSORY else short_term)[path] = node
         return short_term, sensory
 
     def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:

@@ -76,14 +76,14 @@ class StepExecutor(FailurePolicies):
 
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
-        self._context_type = context_type(shared.code.agent.context_class)
+        self._context_type = context_type(shared.agent.context_class)
         self._notifies_sent = self.observers.events_sent_unnoted is not None
         self._action_ended = self.observers.action_ended_unnoted
         # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
-            for action in shared.code.agent.actions
-            if shared.journals is not None or self._retry_of(action) is not None
+            for action in shared.agent.actions
+            if shared.journals is not None or action.is_async or self._retry_of(action) is not None
         }
 
     def begin(self, run: Run, record: Any) -> None:
@@ -153,7 +153,7 @@ class StepExecutor(FailurePolicies):
         if (notes := state.notes) is not None and notes.folds:
             sent = step.sent
             # Mostly, an action sends one event. The property of its type would be a call.
-            route = self._shared.code.routes.by_class.get(type(sent[0])) if len(sent) == 1 else None
+            route = self._shared.routes.by_class.get(type(sent[0])) if len(sent) == 1 else None
             types = types_of(sent) if route is None else route.types
             notes.steps.append((None, name, None, seconds, types))
         self.succeed(step)
@@ -198,13 +198,14 @@ class StepExecutor(FailurePolicies):
 
         An awaitable that it returns stays in the step.
 
-        An action that may be executed again gets a copy of the event. So a change that it makes to the event
-        reaches neither its next attempt nor other actions, which would not see the change after a replay.
+        An action that may be executed again gets a copy of the event, as on the event loop, where its run may
+        wait. So a change that it makes to the event reaches neither its next attempt nor other actions, which
+        would not see the change after a replay.
         """
         action = step.action
         event = step.event
-        if action.name in self._owned:
-            event = self._shared.code.events.own(event)
+        if action.name in self._owned or step.retry_state is not None:
+            event = self._shared.events.own(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
         try:
@@ -213,7 +214,7 @@ class StepExecutor(FailurePolicies):
                 step.awaited = result
             elif result is not None:
                 # Most actions return one event of a class that was emitted before.
-                route = self._shared.code.routes.by_class.get(type(result))
+                route = self._shared.routes.by_class.get(type(result))
                 if route is not None:
                     step.take(result, route)
                 else:
@@ -237,7 +238,7 @@ class StepExecutor(FailurePolicies):
                             step.emit(event)
             else:
                 result = await cast("Awaitable[Any]", awaited)
-                if (route := self._shared.code.routes.by_class.get(type(result))) is not None:
+                if (route := self._shared.routes.by_class.get(type(result))) is not None:
                     step.take(result, route)
                 elif result is not None:
                     self._emit(step, result)
@@ -254,6 +255,9 @@ class StepExecutor(FailurePolicies):
         if run.waits is not None:
             self._put(step)
             return
+        # If the run waits later, its replay must not execute the step again.
+        if run.ended is not None:
+            run.ended.append((step, len(run.undo)))
         run.queue += step.sent
         if step.side is not None:
             run.side_outputs.extend(step.side)
@@ -262,7 +266,7 @@ class StepExecutor(FailurePolicies):
         """Emit the outputs of a step in a run that may have been suspended, except those that left then."""
         outputs: list[Any] = []
         for event in step.sent:
-            route = self._shared.code.routes.of(event)
+            route = self._shared.routes.of(event)
             if route is not None and route.leaves:
                 outputs.append(cast("OutputEvent", event).output)
             else:
@@ -274,7 +278,7 @@ class StepExecutor(FailurePolicies):
     def _walk(self, run: Run) -> Iterator[ActionRun]:
         """Yield the next step, as long as events are queued."""
         queue = run.queue
-        routes = self._shared.code.routes
+        routes = self._shared.routes
         routes_by_class = routes.by_class
         while queue:
             event = queue.popleft()
@@ -314,7 +318,7 @@ class StepExecutor(FailurePolicies):
         if type(result) is CoroutineType:
             step.awaited = result
             return
-        routes = self._shared.code.routes
+        routes = self._shared.routes
         if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):

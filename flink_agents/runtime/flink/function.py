@@ -27,7 +27,7 @@ from flink_agents.api.common.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
+from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.runtime.execution.environment import Telemetry
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess, wall_clock_ms
@@ -161,7 +161,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._processor: AgentProcessor | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Bind the plan to its code and to Flink's state."""
+        """Load the agent, and connect it to Flink's state."""
         follow_java()
         self._code_check.check()
         if self._key_module is not None:
@@ -169,7 +169,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         task = flink_compat.task_info(runtime_context)
         run = self._resumed(runtime_context, task.attempt)
         module_renewal.operator_opens(task.job_id, task.job_name)
-        agent = bind(AgentPlan.from_json(self._plan), self._code)
+        agent = LoadedAgent(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
         # All states are registered before the operator switches from key to key.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
@@ -206,7 +206,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             self._config, self._store = run.config(self._config), run.store(self._store)
         return run
 
-    def _blueprint(self, agent: BoundAgent) -> Blueprint:
+    def _blueprint(self, agent: LoadedAgent) -> Blueprint:
         make_store = self._store.make if self._store is not None else None
         return Blueprint(
             agent,

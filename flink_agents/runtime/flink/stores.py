@@ -9,8 +9,8 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.connectors.action_state import check_store, open_store
-from flink_agents.plan import BoundAgent
+from flink_agents.api.settings.stores import check_store, open_store
+from flink_agents.plan import LoadedAgent
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
@@ -32,7 +32,7 @@ class StoreChoice:
     by_default: bool = False
 
     @classmethod
-    def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
+    def of(cls, config: Configuration, agent: LoadedAgent, local: bool) -> StoreChoice | None:
         """Return the store of an agent; None if it needs none.
 
         Args:
@@ -73,7 +73,7 @@ class StoreChoice:
         return open_store(self.name, self.options)
 
 
-def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:
+def _not_configured(agent: LoadedAgent) -> StoreNotConfiguredError:
     return StoreNotConfiguredError(
         f"agent {agent.plan.name!r} makes durable steps, but no store is configured for their records",
         expected="the option action-state.store, for a job that runs on a cluster",

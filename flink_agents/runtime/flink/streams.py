@@ -18,7 +18,6 @@ from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.environment import AgentInput, AgentStream
 from flink_agents.api.errors import (
     AgentDefinitionError,
-    JobDefinitionError,
     ObserverError,
     UnknownSideOutputError,
     UnsupportedTableError,
@@ -29,11 +28,9 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
+from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.plan.binding.called_agents import asks_for_approvals
-from flink_agents.plan.binding.uses import keeps_state
 from flink_agents.plan.compile.compiler import compile_with_code
-from flink_agents.runtime.execution.environment.settings import may_suspend
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.end_valve import SignalEnd
 from flink_agents.runtime.flink.fast.graph import is_bounded
@@ -119,11 +116,8 @@ class FlinkAgentInput(AgentInput):
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.ignore()
         side_types = _side_types(bound, self._job, event_time, lineage)
-        if self._signals is not None and UNMATCHED_SIGNALS_TAG not in side_types:
-            raise _no_wait_for_signals(plan.name)
         output_type = Types.PICKLED_BYTE_ARRAY() if lineage else stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
-        # Not only the policies': a run that you end with the CLI is a dead letter, too.
         all_types = (
             dict.fromkeys(emitted_tags(bound, self._job.config, event_time), Types.PICKLED_BYTE_ARRAY())
             | side_types
@@ -136,15 +130,15 @@ class FlinkAgentInput(AgentInput):
             stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs, applied.place = self._size, authors_place()
-        applied.resumable = _resumable(plan, bound, store, self._job)
+        applied.resumable = _resumable(plan, store, self._job)
         applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
         applied.has_signals = self._signals is not None
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
 
-    def _bind(self, plan: AgentPlan, code: AgentCode) -> BoundAgent:
+    def _bind(self, plan: AgentPlan, code: AgentCode) -> LoadedAgent:
         """Bind the agent to its code, and check that it can run with the options of the job."""
-        bound = bind(plan, code)
+        bound = LoadedAgent(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
         self._job.resource_options.add(bound, bound.instance)
@@ -211,14 +205,11 @@ class FlinkAgentInput(AgentInput):
         return agent() if isinstance(agent, type) else agent
 
 
-def _resumable(
-    plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Job
-) -> ResumableAgent | None:
+def _resumable(plan: AgentPlan, store: StoreChoice | None, job: Job) -> ResumableAgent | None:
     """Return the facts that a local job needs to resume the agent."""
     if not job.is_local:
         return None
-    keeps = store is not None or may_suspend(bound, job.config) or keeps_state(bound)
-    return ResumableAgent(plan.name, plan.fingerprint, store, keeps)
+    return ResumableAgent(plan.name, plan.fingerprint, store)
 
 
 def _portable(code: AgentCode) -> AgentCode:
@@ -228,7 +219,7 @@ def _portable(code: AgentCode) -> AgentCode:
 
 
 def _side_types(
-    bound: BoundAgent, job: Job, event_time: EventTime, lineage: bool
+    bound: LoadedAgent, job: Job, event_time: EventTime, lineage: bool
 ) -> dict[str, TypeInformation]:
     """Return the types of all side outputs of the agent, by tag."""
     pickled = Types.PICKLED_BYTE_ARRAY()
@@ -239,8 +230,6 @@ def _side_types(
     late = stream_type(bound.output_type)
     default_types = {
         DEAD_LETTER_TAG: pickled,
-        UNMATCHED_SIGNALS_TAG: pickled,
-        APPROVALS_TAG: pickled,
         LATE_TAG: late,
     }
     return {tag: types.get(tag) or default_types[tag] for tag in tags}
@@ -257,12 +246,13 @@ class FlinkAgentStream(AgentStream):
     """
 
     def __init__(
-        self, job: Job, applied: AppliedAgent, bound: BoundAgent, side_types: dict[str, TypeInformation]
+        self, job: Job, applied: AppliedAgent, bound: LoadedAgent, side_types: dict[str, TypeInformation]
     ) -> None:
         self._job = job
         self._applied = applied
         self._bound = bound
-        self._side = {tag: self._side_stream(tag, kind) for tag, kind in side_types.items()}
+        self._side_types = side_types
+        self._side_streams: dict[str, DataStream] = {}
         self._stream = applied.stream
         if applied.event_time.holds:
             tables = job.tables_idle_after(applied.event_time.idle_timeout)
@@ -306,68 +296,49 @@ class FlinkAgentStream(AgentStream):
                 ),
                 where=authors_place(),
             )
-        return self._side[tag]
+        return self._side(tag)
 
     @override
     def dead_letters(self) -> DataStream:
         self._applied.dead_letters_read = True
-        if DEAD_LETTER_TAG not in self._side:
-            kind = Types.PICKLED_BYTE_ARRAY()
-            self._side[DEAD_LETTER_TAG] = self._side_stream(DEAD_LETTER_TAG, kind)
-        return self._side[DEAD_LETTER_TAG]
+        return self._side(DEAD_LETTER_TAG)
 
     @override
     def unmatched_signals(self) -> DataStream:
-        if UNMATCHED_SIGNALS_TAG not in self._side:
-            raise UnknownSideOutputError(
-                f"agent {self._applied.name!r} has no signals, so it has no unmatched ones",
-                fix="call with_signals(...) before apply(...)",
-                where=authors_place(),
-            )
-        return self._side[UNMATCHED_SIGNALS_TAG]
+        return self._side(UNMATCHED_SIGNALS_TAG)
 
     @override
     def approvals(self) -> DataStream:
-        if APPROVALS_TAG not in self._side:
-            raise UnknownSideOutputError(
-                f"agent {self._applied.name!r} requests no approvals, as far as its code shows",
-                fix="mark an action or a tool with needs_approval=True, or set run.may-suspend to true",
-                where=authors_place(),
-            )
         self._applied.approvals_read = True
-        return self._side[APPROVALS_TAG]
+        return self._side(APPROVALS_TAG)
 
     @override
     def late_outputs(self) -> DataStream:
-        if LATE_TAG not in self._side:
+        if LATE_TAG not in self._side_types:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no stream of late outputs",
                 fix="apply it with event_time=EventTime.hold_watermarks(..., late='side')",
                 where=authors_place(),
             )
         self._applied.late_outputs_read = True
-        return self._side[LATE_TAG]
+        return self._side(LATE_TAG)
 
     @property
     def _value(self) -> Callable[[Any], Any]:
         """Return the function that extracts the plain value of an output."""
         return _untraced if self._applied.lineage else _identity
 
+    def _side(self, tag: str) -> DataStream:
+        """Return a side output. It costs nothing unless the job reads it: Flink drops what has no reader."""
+        if tag not in self._side_streams:
+            self._side_streams[tag] = self._side_stream(tag, self._side_types[tag])
+        return self._side_streams[tag]
+
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
         if self._applied.event_time.holds:
             tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
             return restamp(tables, self._applied.stream, tag, kind)
         return self._applied.stream.get_side_output(OutputTag(tag, kind))
-
-
-def _no_wait_for_signals(agent: str) -> JobDefinitionError:
-    return JobDefinitionError(
-        f"agent {agent!r} gets signals, but none of its actions waits for any",
-        expected="an action that calls ctx.wait_for_signal",
-        found="none, as far as its code shows",
-        fix="remove with_signals, or set the option run.may-suspend to true",
-        where=authors_place(),
-    )
 
 
 def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTableError:

@@ -14,17 +14,13 @@ from typing_extensions import override
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords
 from flink_agents.runtime.journal.memory.reads import ReadLog
-from flink_agents.runtime.journal.portions import portions
-from flink_agents.runtime.journal.records import ActionRecord, RunHeader
+from flink_agents.runtime.journal.records import ActionRecord, RunHeader, portions, with_layout
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension
 
 END_OF_PART = 2**62
 """The index of the record which says that a part of the run ends after the records before it."""
-
-MOST_BYTES = 16 * 1024 * 1024
-"""The most bytes of a record if there is no store."""
 
 
 class BufferedJournal(RunJournal):
@@ -39,6 +35,8 @@ class BufferedJournal(RunJournal):
         records: The records of the run in the store.
         suspension: The form in which state stored the run; None if it was not suspended.
         log: The reads of memory of the run; None if they are not recorded.
+        part_seq: Sequence number of the part of the run, under which the store gets its records. Default:
+            that of the run.
 
     Attributes:
         all_records: All records of the run, in order.
@@ -54,11 +52,16 @@ class BufferedJournal(RunJournal):
         records: Sequence[Record] = (),
         suspension: Suspension | None = None,
         log: ReadLog | None = None,
+        part_seq: int | None = None,
     ) -> None:
+        self._part_seq = seq if part_seq is None else part_seq
+        self._has_ended = any(map(ends_part, records))
         records = [record._replace(seq=seq) for record in records]
         stored = [record for record in records if _is_kept(record)]
         suspended_records = list(suspension.records) if suspension is not None else []
-        repeated = self._repeated(suspended_records)
+        # A record of a later part may equal one of an earlier part. Then both count.
+        is_later = suspension is not None and suspension.frees_key
+        repeated = set[Record]() if is_later else set(suspended_records)
         since = [record for record in stored if record not in repeated]
         self.all_records = suspended_records + since
         stored_records = set(stored)
@@ -70,7 +73,7 @@ class BufferedJournal(RunJournal):
         # A journal without a store never appends, and so has no use for these two.
         headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
         known_now = [*headers, *self.all_records]
-        super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
+        super().__init__(store, codec, journal, seq, header, known_now, log)
         self.replayed = bool(self.all_records)
         self.has_records = bool(records) or (suspension is not None and suspension.recorded)
         was_bound = suspension is not None and suspension.bound
@@ -81,23 +84,40 @@ class BufferedJournal(RunJournal):
         # If the store has records, only those decide. State may be older.
         self.bound = bool(headers) or (was_bound and not records)
 
-    @staticmethod
-    @override
-    def _limit_of(store: ActionStateStore | None) -> int:
-        return MOST_BYTES if store is None else store.max_record_bytes
+    @classmethod
+    def continuing(cls, journal: RunJournal) -> BufferedJournal:
+        """Return the journal with which a run continues that waits for the first time.
+
+        Appends of ``journal`` in flight add to the same records.
+        """
+        store: ActionStateStore | None = journal._store
+        buffered = cls(
+            store, journal._codec, journal._journal, journal._seq, journal._header, log=journal._log
+        )
+        buffered.all_records = journal.appended
+        # The first append has a header again if that of an append in flight is not stored yet.
+        buffered.bound = journal.bound
+        buffered.has_records = journal.has_records
+        buffered._logged = journal._logged
+        buffered._steps = journal._steps
+        return buffered
 
     @property
     def unstored(self) -> list[int]:
         """The positions of the records that are not in the store yet."""
         return [place for place, record in enumerate(self.all_records) if record in self._unstored]
 
-    def _repeated(self, suspended_records: Sequence[Record]) -> set[Record]:
-        """Return the records from before the suspension that the store may have as well."""
-        return set(suspended_records)
+    def drop_end(self, step: str) -> None:
+        """Drop the records of an end of an execution that has not ended."""
+        self.all_records[:] = [
+            record
+            for record in self.all_records
+            if record.kind is not RecordKind.ACTION or record.step != step
+        ]
 
-    def _addressed(self, records: list[Record]) -> list[Record]:
-        """Return records in the form that the store gets."""
-        return records
+    def keep_end(self, step: str, record: ActionRecord) -> None:
+        """Add the end of an execution without durable calls to the records in memory."""
+        self._keep([Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))])
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
         """Add the outcomes of waits to the records in memory. The store gets them with the next record."""
@@ -117,11 +137,22 @@ class BufferedJournal(RunJournal):
         # It made durable calls, so its end must be stored, too.
         if record.calls:
             return super().add_action(step, record, outcomes)
-        ends = self._outcomes(step, outcomes) if outcomes else []
-        self._keep(
-            [*ends, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
-        )
+        if outcomes:
+            self._keep(self._outcomes(step, outcomes))
+        self.keep_end(step, record)
         return _nothing()
+
+    async def end_part(self, counts: bool) -> None:
+        """Store the records that the store lacks, and a last one that marks the end of the part.
+
+        Args:
+            counts: True if the part did anything.
+        """
+        if self._has_store and (self._unstored or (counts and not self._has_ended)):
+            self._has_ended = True
+            # Code that does not know this index takes it for a record of reads, with no reads in it.
+            nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
+            await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
 
     @override
     async def void(self, step: str) -> None:
@@ -157,8 +188,10 @@ class BufferedJournal(RunJournal):
         if not self.bound:
             header = self._header().pack(self._codec)
             whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
-        for part in portions(self._addressed(whole), self.limit):
-            await self._store.append(self._journal, part)
+        if self._part_seq != self._seq:
+            whole = [record._replace(seq=self._part_seq) for record in whole]
+        for portion in portions(whole, self.limit):
+            await self._store.append(self._journal, portion)
             # The first portion has the header. It is stored now, even if a later portion fails.
             self.bound = True
         # Only now, because the reads are recorded only if the append succeeded.

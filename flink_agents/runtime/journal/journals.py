@@ -16,7 +16,7 @@ from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import JournalIdentity, Origin, inherited, other_store
 from flink_agents.runtime.journal.plans import Plans
-from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.records import portions
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.retention.remembered import Recent
 from flink_agents.runtime.retention.shared_values import SharedValues

@@ -1,6 +1,7 @@
 """The contents of journal records, and their bytes.
 
-The store handles the identity of a record (kind, sequence number, step, index). This module handles its data.
+The store handles the identity of a record (kind, sequence number, step, index). This module handles its data,
+and splits records into appends that a store accepts.
 All data is ``codec`` bytes, whose first byte is a version. They contain a list that starts with the number of
 the layout. New fields are added at the end, and readers ignore fields that they do not know.
 """
@@ -8,13 +9,18 @@ the layout. New fields are added at the end, and readers ignore fields that they
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from flink_agents.api.action_state import Record, check_records
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 
 _LAYOUT = 1
+
+FRAME = 64
+"""An upper bound for the bytes that a store uses for a record besides its data and its step."""
 
 RECORD_FRAME = 64
 """An upper bound for the bytes of a call's record besides its identity, value and error."""
@@ -249,3 +255,39 @@ def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, 
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
         raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
     return fields[0 if layout else 1 : count + added + 1]
+
+
+def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
+    """Return records in portions of about ``limit`` bytes, in order. Usually there is one.
+
+    Failures that go with a success come before it. If all of it is too large, they are in an earlier portion:
+    then their history is stored first, in the order in which it happened.
+
+    Args:
+        records: The records.
+        limit: The most bytes of a record.
+
+    Raises:
+        RecordTooLargeError: One of them is too large. It is raised before the first portion.
+    """
+    if len(records) == 1 or sum([len(record.data) + len(record.step) + FRAME for record in records]) <= limit:
+        return (records,)
+    check_records(records, limit)
+    return list(_split(records, limit))
+
+
+def _split(records: list[Record], limit: int) -> Iterator[list[Record]]:
+    portion = list[Record]()
+    size = 0
+    for record in records:
+        if portion and size + _size(record) > limit:
+            yield portion
+            portion = []
+            size = 0
+        portion.append(record)
+        size += _size(record)
+    yield portion
+
+
+def _size(record: Record) -> int:
+    return len(record.data) + len(record.step) + FRAME

@@ -10,10 +10,19 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.memory.reads import Read, ReadLog, packed_reads
-from flink_agents.runtime.journal.portions import FRAME, portions
-from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader, input_digest
+from flink_agents.runtime.journal.records import (
+    FRAME,
+    TASK_NUMBERS,
+    ActionRecord,
+    RunHeader,
+    input_digest,
+    portions,
+)
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree
+
+MOST_BYTES = 16 * 1024 * 1024
+"""The most bytes of a record if there is no store."""
 
 MAX_DEBUG_BYTES = 64 * 1024
 """The most bytes of an input, and of memory, that a run's header stores for debugging."""
@@ -23,15 +32,16 @@ class RunJournal:
     """The records of one run. Only the thread of the event loop uses it.
 
     Args:
-        store: Stores records.
+        store: Stores records; None if there is no store.
         codec: Encodes them.
-        journal: The journal of the run's key.
+        journal: The journal of the run's key; None if there is no store.
         seq: Sequence number of the run.
         header: Creates the run's header; called before its first record.
         records: The run's records of earlier attempts, in the order of their append.
         log: The reads of memory of the run; None if they are not recorded.
 
     Attributes:
+        appended: Its records, without headers, also those whose append has not ended or was cancelled.
         limit: The most bytes of a record.
         replayed: True if earlier attempts recorded something of the run.
         was_interrupted: True if an earlier attempt recorded something that state lacks. So it ended within
@@ -44,18 +54,18 @@ class RunJournal:
 
     def __init__(
         self,
-        store: ActionStateStore,
+        store: ActionStateStore | None,
         codec: ValueCodec,
-        journal: JournalKey,
+        journal: JournalKey | None,
         seq: int,
         header: Callable[[], RunHeader],
         records: Iterable[Record] = (),
         log: ReadLog | None = None,
     ) -> None:
-        self._store = store
-        self.limit = self._limit_of(store)
+        self._store: ActionStateStore = store  # pyright: ignore[reportAttributeAccessIssue]
+        self.limit = MOST_BYTES if store is None else store.max_record_bytes
         self._codec = codec
-        self._journal = journal
+        self._journal: JournalKey = journal  # pyright: ignore[reportAttributeAccessIssue]
         self._seq = seq
         self._header = header
         recorded = list(records)
@@ -67,10 +77,7 @@ class RunJournal:
         self._log = log
         self._logged = 0
         self._steps: dict[str, StepRecords] = steps_of(codec, recorded) if recorded else {}
-
-    @staticmethod
-    def _limit_of(store: ActionStateStore) -> int:
-        return store.max_record_bytes
+        self.appended: list[Record] = []
 
     @property
     def steps(self) -> Iterable[str]:
@@ -143,6 +150,8 @@ class RunJournal:
         return records
 
     def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
+        # If the run waits later, state gets these records as well.
+        self.appended += records
         # The short path: no header, no reads, one record.
         if self.bound and self._log is None and len(records) == 1:
             return self._store.append(self._journal, records)
@@ -155,7 +164,9 @@ class RunJournal:
         if self._log is not None and len(self._log.reads) > self._logged:
             # Like the header, they go with each append until one is stored.
             logged = len(self._log.reads)
-            records[:0] = self._read(self._log.reads[self._logged : logged])
+            reads = list(self._read(self._log.reads[self._logged : logged]))
+            self.appended += reads
+            records[:0] = reads
         if not self.bound:
             # It goes with each append until one is stored. Concurrent calls do not wait for the first
             # append, and if that is rejected, theirs may still be stored.

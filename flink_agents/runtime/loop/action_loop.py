@@ -131,12 +131,9 @@ class ActionLoop(asyncio.SelectorEventLoop):
         return ActionTimer(delivery, self, when, callback, args, context or copy_context())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Create a future.
-
-        During a replay, or if the run can be suspended, it shows if only outcomes can end it.
-        """
+        """Create a future that shows if only outcomes can end it: a replay needs that, and a wait."""
         delivery = current_delivery.get()
-        if delivery is None or delivery.closed or not (delivery.replaying or delivery.at_rest is not None):
+        if delivery is None or delivery.closed:
             return super().create_future()
         frame = sys._getframe(1)
         module = frame.f_globals.get("__name__")

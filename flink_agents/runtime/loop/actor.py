@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,13 +32,16 @@ from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.loop.queued_input import CommittedSegment, KeyRelease, QueuedInput, SuspendedRun
+from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput, SuspendedRun
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.suspended import Suspension
+
+_OPENING = threading.Lock()
+"""Held while the mailbox of a key is created, which both threads do."""
 
 
 class KeyActor:
@@ -51,6 +54,7 @@ class KeyActor:
         key_text: Canonical text of the key.
         head: The key's head, as it is committed.
         memory: Short-term memory of the key, all of it.
+        make_mailbox: Creates the mailbox of a key without signals.
         journal: The journal of the key; None if there is no store.
 
     Attributes:
@@ -64,8 +68,7 @@ class KeyActor:
         gone: The number of these that were found to be missing.
         noted: The last run that the pruner knows as committed.
         unpruned: The number of runs with records that were committed since then.
-        resumed: Number of the input of a suspended run that resumes, or None.
-        woken: Numbers of the wake-ups that were chosen.
+        woken: Numbers of the entries in ``pending`` with which suspended runs have resumed.
     """
 
     __slots__ = (
@@ -77,7 +80,6 @@ class KeyActor:
         "loaded",
         "next_seq",
         "noted",
-        "resumed",
         "runs",
         "submitted",
         "unpruned",
@@ -85,18 +87,22 @@ class KeyActor:
     )
 
     def __init__(
-        self, key_text: str, head: Head, memory: dict[str, bytes | None], journal: KeyJournal | None = None
+        self,
+        key_text: str,
+        head: Head,
+        memory: dict[str, bytes | None],
+        make_mailbox: Callable[[], ActiveMailbox],
+        journal: KeyJournal | None = None,
     ) -> None:
         self.key_text = key_text
         self.head = head
-        self.runs = KeyRuns(key_text, head, memory, journal)
+        self.runs = KeyRuns(key_text, head, memory, journal, make_mailbox)
         self.next_seq = head.next_seq
         self.loaded = head.first_pending
         self.ahead = head.ahead
         self.submitted = self.committed = self.gone = 0
         self.unpruned = 0
         self.noted = head.committed_through
-        self.resumed: int | None = None
         self.woken: set[int] = set()
 
     def recover(self, pending: bool, origins: Sequence[Origin]) -> None:
@@ -150,6 +156,7 @@ class KeyRuns:
         head: The key's head, as it is committed. It is read at once, and not later.
         memory: Short-term memory of the key, all of it.
         journal: The journal of the key; None if there is no store.
+        make_mailbox: Creates the mailbox of a key without signals.
 
     Attributes:
         journal_id: Identity of the job that the runs belong to.
@@ -166,13 +173,13 @@ class KeyRuns:
         state: The state of the present run, or the last one; also of a run that waits for its input or
             records.
         unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
-        mailbox: The signals of the key; None if no action of the agent can wait.
-        release: Releases the key if a run is suspended; None if such a run keeps it.
+        mailbox: The signals of the key; None as long as no run has waited and no signal has come.
         suspended: The last run, if the loop has suspended it; or None. Nothing is executed after it.
         recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
     """
 
     __slots__ = (
+        "_make_mailbox",
         "begin",
         "ends",
         "finished",
@@ -184,7 +191,6 @@ class KeyRuns:
         "pulled",
         "queue",
         "recovery",
-        "release",
         "running",
         "seq",
         "state",
@@ -193,7 +199,12 @@ class KeyRuns:
     )
 
     def __init__(
-        self, key_text: str, head: Head, memory: dict[str, bytes | None], journal: KeyJournal | None
+        self,
+        key_text: str,
+        head: Head,
+        memory: dict[str, bytes | None],
+        journal: KeyJournal | None,
+        make_mailbox: Callable[[], ActiveMailbox],
     ) -> None:
         self.key_text = key_text
         self.journal_id = head.journal_id
@@ -209,7 +220,7 @@ class KeyRuns:
         self.state: RunState | None = None
         self.unrecorded = head.unrecorded
         self.mailbox: ActiveMailbox | None = None
-        self.release: KeyRelease | None = None
+        self._make_mailbox = make_mailbox
         self.suspended: SuspendedRun | None = None
         self.recovery: KeyRecovery | None = None
 
@@ -228,26 +239,33 @@ class KeyRuns:
             waiting.state = RunState(self.key_text, waiting.run_seq, observers, Phase.QUEUED, now)
         else:
             waiting.state.enter(Phase.QUEUED, now)
-        if self.mailbox is not None and (waiting.records or waiting.suspension is not None):
+        if waiting.records or waiting.suspension is not None:
             # A recorded run may have taken signals, so none of them expires before it starts.
-            self.mailbox.expect(1)
+            self.open_mailbox().expect(1)
         self.queue.append(waiting)
 
     def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
-        """Give a run its journal, and its recorded time and memory.
+        """Give a run its journal: one that earlier attempts have not recorded.
 
         Args:
             run: The run.
-            waiting: Its input, with its records.
+            waiting: Its input.
             plan: Fingerprint of the plan.
             codec: Encodes records.
         """
-        assert self.journal is not None
-        store, journal = self.journal
-        log = restore_begin(codec, run, waiting.records)
+        store, journal = self.journal or (None, None)
+        memory = run.short_term
+        log = memory.log if isinstance(memory, TracedTree) else None
         # The header must not refer to the run, which refers to the journal: each run would be a cycle.
-        header = partial(header_of, plan, run.started_at, run.short_term, waiting.packed, self.begin)
-        run.journal = RunJournal(store, codec, journal, run.sequence_number, header, waiting.records, log)
+        header = partial(header_of, plan, run.started_at, memory, waiting.packed, self.begin)
+        run.journal = RunJournal(store, codec, journal, run.sequence_number, header, (), log)
+
+    def open_mailbox(self) -> ActiveMailbox:
+        """Return the signals of the key, for either thread. At first, it has none."""
+        with _OPENING:
+            if self.mailbox is None:
+                self.mailbox = self._make_mailbox()
+            return self.mailbox
 
     def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over the changes of a run that has ended, and hand it over to be committed."""
@@ -266,6 +284,7 @@ class KeyRuns:
         if self.mailbox is not None:
             # Signals that were meant for this run are free for others now.
             self.mailbox.release(run.sequence_number)
+        run.end_waits()
         now = clock()
         run.state.finish(now)
         # Last, because Flink's task thread may commit the run as soon as it is in this queue.
@@ -279,6 +298,7 @@ class KeyRuns:
         part: CommittedSegment | None = None,
     ) -> None:
         """Hand a suspended run over to Flink's task thread, which puts it into state."""
+        run.end_waits()
         run.state.suspend(clock(), suspension.waits)
         # Last, because Flink's task thread may store the run as soon as this is set.
         self.suspended = SuspendedRun(run, suspension, skips, part)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.runs import RunEndedError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
@@ -82,9 +83,10 @@ class AgentLoop:
         self._shared = shared
         self._to_look_at = to_look_at
         self._steps = steps
-        self._may_wait = shared.settings.may_wait
+        self._interleaves = shared.interleaves
+        self._plan = "" if shared.journals is None else shared.journals.plan
         self._clock = clock
-        self._pool = WorkerPool(shared.settings.pool_size)
+        self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._stopped = False
         self._inbox: deque[KeyRuns] = deque()
         self._woken = False
@@ -95,16 +97,14 @@ class AgentLoop:
         self.failure: BaseException | None = None
         self.expected = 0.0
         _collect_garbage_less_often()
-        # If nothing can be recorded, outcomes need no order.
-        ordered = shared.journals is not None or shared.settings.may_wait
-        make_loop = shared.make_loop or (lambda _: ActionLoop() if ordered else asyncio.new_event_loop())
+        make_loop = shared.make_loop or (lambda _: ActionLoop())
         self._loop = make_loop(self)
-        self._threads = LoopThreads(shared.settings.pool_size)
+        self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, shared.seconds)
-        self._durable = self._durable_calls() if ordered else None
+        self._durable = self._durable_calls()
         shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy())
-        slots = Slots(shared.settings.max_in_flight)
+        slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspender = RunSuspender(shared, self._bridge)
@@ -241,7 +241,7 @@ class AgentLoop:
             # The garbage collector may call this inside of an action, whose handles are counted.
             self._bridge.hand(self._begin_stop, context=Context())
         if wait:
-            grace = self._shared.settings.shutdown_grace
+            grace = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
             self._pool.join(CANCEL_SECONDS)
             self._threads.join(CANCEL_SECONDS)
@@ -258,8 +258,7 @@ class AgentLoop:
         self._shared.services.limits.open(self._bridge, threading.get_ident())
         self._shared.services.clients.open(self._loop)
         self._watch.open()
-        if self._durable is not None:
-            self._durable.open()
+        self._durable.open()
         try:
             while not self._stopped:
                 # asyncio stops the loop for an exit that a task raised. It is that task's failure.
@@ -279,8 +278,7 @@ class AgentLoop:
         """End the runs, then the clients that they use, then everything else."""
         # Before tasks are cancelled, which removes them.
         keys = [*self._tasks.values(), *self._inbox]
-        if self._durable is not None:
-            await self._drain_calls(self._durable)
+        await self._drain_calls(self._durable)
         # Runs end before the clients that they use.
         await cancel_tasks(self._tasks)
         for runs in keys:
@@ -288,7 +286,7 @@ class AgentLoop:
         if self._shared.services.sub_agents is not None:
             await self._shared.services.sub_agents.close()
         await self._shared.services.clients.close()
-        await self._shared.code.close_resources()
+        await self._shared.agent.close_resources(CLIENT_CLOSE_SECONDS)
         # After the runs: results of calls in flight were recorded until here.
         await self._close_store()
         await cancel_tasks(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
@@ -412,10 +410,11 @@ class AgentLoop:
         """
         state = run.state
         try:
-            if self._may_wait:
+            run.attach_waits = partial(self.suspender.attach_late, runs)
+            if waiting.records or waiting.suspension is not None or self._interleaves:
                 self.suspender.attach(runs, run, waiting)
-            elif (journals := self._shared.journals) is not None:
-                runs.attach_journal(run, waiting, journals.plan, journals.codec)
+            else:
+                runs.attach_journal(run, waiting, self._plan, self._shared.codec)
             # Before the actions start: a user wants to end this run.
             if runs.ends:
                 check_not_ended(runs, run, waiting)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.current import current_action_run, in_context, is_closing, isolated
@@ -28,7 +28,6 @@ from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
-from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.execution.waits.swallowed import failure_of
 from flink_agents.runtime.loop.action_loop import make_action_task
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -76,8 +75,8 @@ class Attempts:
         is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
     """
 
-    _notifies = True
-    """True if observers learn of the ends of attempts."""
+    _notify = staticmethod(notify_ended)
+    """Notifies observers of the ends of attempts."""
 
     def __init__(
         self,
@@ -133,72 +132,72 @@ class Attempts:
         # The watchdog and requests find the execution here.
         step.run.state.action_run = step
         step.adopt()
-        if step.run.waits is not None:
-            return self._perform_waiting(step, step.run.waits)
+        if (waits := step.run.waits) is not None and step.retry_state is None:
+            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
         return self._perform(step)
 
-    async def _perform_waiting(self, step: ActionRun, waits: RunWaits) -> None:
-        """Execute an attempt whose run may be suspended.
+    async def _perform(self, step: ActionRun) -> None:
+        """Execute an attempt.
 
         Raises:
             RunSuspended: The run is suspended, whatever its code did with the cancellation.
             ContextMisuseError: The code swallowed it again and again.
         """
-        if step.retry_state is None:
-            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
+        durable = self._durable
+        state = step.run.state
+        limiter = self._limits.of_action(step.action)
         failure: BaseException | None = None
         try:
-            await self._perform(step)
+            if limiter is not None:
+                # The limit first, then the slot. An execution with a slot never waits for a limit.
+                await limiter.acquire(state)
+            slot = Slot(self._slots, state)
+            try:
+                if not slot.take_now():
+                    await slot.take()
+                step.retry_state = step.retry_state or RetryState()
+                step.retry_state.slot = slot
+                started = clock()
+                if step.awaited is None:
+                    await self._call(step)
+                if step.awaited is not None:
+                    unbounded = step.action.settings.timeout is None
+                    await (self._wait(step) if unbounded else self._in_time(step, started))
+                seconds = clock() - started
+            finally:
+                # In the reverse order of taking them.
+                slot.end()
+                if limiter is not None:
+                    limiter.release()
+            if durable is not None:
+                # Before the end is recorded: a forgotten call must fail the action.
+                durable.check_awaited(step)
+                if (going_on := durable.finish(step)) is not None:
+                    await going_on
+                if step.calls is not None and step.suspended is None:
+                    await durable.end(step)
+            if step.suspended is None:
+                # An end that is not in the journal is none: after a crash, the action ends again.
+                self._notify(self._observers, step, seconds)
+                return
         except BaseException as error:
             if step.suspended is None or self._is_over():
                 raise
             failure = failure_of(step, error)
-        if step.suspended is not None:
-            assert self._durable is not None
-            if (going_on := self._durable.finish(step)) is not None:
-                await going_on
-            failure = failure or failure_of(step)
-            try:
-                raise failure or RunSuspended(step)
-            finally:
-                # Its traceback has this frame, which must not be part of a reference cycle.
-                del failure
-
-    async def _perform(self, step: ActionRun) -> None:
-        durable = self._durable
-        state = step.run.state
-        limiter = self._limits.of_action(step.action)
-        if limiter is not None:
-            # The limit first, then the slot. An execution with a slot never waits for a limit.
-            await limiter.acquire(state)
-        slot = Slot(self._slots, state)
         try:
-            if not slot.take_now():
-                await slot.take()
-            step.retry_state = step.retry_state or RetryState()
-            step.retry_state.slot = slot
-            started = clock()
-            if step.awaited is None:
-                await self._call(step)
-            if step.awaited is not None:
-                unbounded = step.action.settings.timeout is None
-                await (self._wait(step) if unbounded else self._in_time(step, started))
-            seconds = clock() - started
+            await self._end_suspended(step, failure)
         finally:
-            # In the reverse order of taking them.
-            slot.end()
-            if limiter is not None:
-                limiter.release()
-        if durable is not None:
-            # Before the end is recorded: a forgotten call must fail the action.
-            durable.check_awaited(step)
-            if (going_on := durable.finish(step)) is not None:
-                await going_on
-            if step.calls is not None and step.suspended is None:
-                await durable.end(step)
-        if self._notifies and step.suspended is None:
-            # An end that is not in the journal is none: after a crash, the action ends again.
-            notify_ended(self._observers, step, seconds)
+            # Its traceback has this frame, which must not be part of a reference cycle.
+            del failure
+
+    async def _end_suspended(self, step: ActionRun, failure: BaseException | None) -> NoReturn:
+        assert self._durable is not None
+        if (going_on := self._durable.finish(step)) is not None:
+            await going_on
+        try:
+            raise failure or failure_of(step) or RunSuspended(step)
+        finally:
+            del failure
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised; returns the next one, or None if the run continues without one."""

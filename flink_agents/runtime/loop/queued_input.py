@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import Record
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.run_waits import RunParts
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.other_jobs import identity_of
 from flink_agents.runtime.state.suspended import Suspension
 
@@ -58,7 +56,7 @@ class QueuedInput:
     @property
     def is_later_part(self) -> bool:
         """True if earlier parts of the run are committed."""
-        return self.suspension is not None and self.suspension.released
+        return self.suspension is not None and self.suspension.frees_key
 
     @property
     def identity(self) -> str | None:
@@ -93,43 +91,10 @@ class SuspendedRun(NamedTuple):
         run: The run.
         suspension: Its stored form.
         skips: Recorded runs that are skipped from this run on.
-        part: Its part that has ended, if its key is released; else None.
+        part: Its part that has ended, if its key is free for other inputs; else None.
     """
 
     run: Run
     suspension: Suspension
     skips: tuple[int, ...]
     part: CommittedSegment | None
-
-
-class KeyRelease(Protocol):
-    """Releases the keys of suspended runs, which are then committed part by part.
-
-    Used on the event loop only.
-    """
-
-    def journal(self, part_seq: int, **arguments: Any) -> BufferedJournal:
-        """Return the journal of a part, given its number and the arguments of ``BufferedJournal``."""
-        ...
-
-    def parts(self, run: Run, suspension: Suspension) -> RunParts | None:
-        """Return the parts of a run that was suspended; None if none of them is committed."""
-        ...
-
-    async def end_part(self, run: Run, waiting: QueuedInput) -> CommittedSegment | None:
-        """Return the part of a run that ends as the run is suspended; None if the run keeps its key."""
-        ...
-
-    def left(
-        self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
-    ) -> Suspension:
-        """Return the stored form of a run whose key is released.
-
-        Args:
-            suspension: Its stored form if it keeps its key.
-            run: The run.
-            waiting: Its input, or the wake-up that resumed it.
-            path: The path of the execution that waits.
-            part: The part that has ended.
-        """
-        ...

@@ -10,7 +10,7 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
+from flink_agents.runtime.execution.waits.active_mailbox import taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns
@@ -48,7 +48,7 @@ class Replays:
         self._shared = shared
         self._bridge = bridge
         self._begin = begin
-        self._seconds = shared.settings.reorder_timeout.total_seconds()
+        self._seconds = shared.reorder_timeout.total_seconds()
         self._held: dict[KeyRuns, KeyRecovery] = {}
         self._logged_at = -LOG_INTERVAL_SECONDS
         self.no_more_input = False
@@ -89,16 +89,16 @@ class Replays:
             if recovery.resumes is not None:
                 self._resume(runs, recovery, recovery.resumes, order)
             # Before any run starts: it could take a signal that a later recorded run has taken.
-            if runs.mailbox is not None:
-                self._reserve(runs.mailbox, recorded)
+            self._reserve(runs, recorded)
             self.end_if_drained(runs, recovery)
 
-    def _reserve(self, mailbox: ActiveMailbox, recorded: RecordedRuns) -> None:
+    def _reserve(self, runs: KeyRuns, recorded: RecordedRuns) -> None:
         """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
         codec = self._shared.codec
         for records in recorded.runs:
             identities = [signal.identity for signal in taken_signals(codec, records)]
-            mailbox.reserve([identity for identity in identities if identity is not None])
+            if identities:
+                runs.open_mailbox().reserve([identity for identity in identities if identity is not None])
 
     def _resume(self, runs: KeyRuns, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder) -> None:
         """Put a suspended run first, with its records from the store."""

@@ -48,7 +48,7 @@ class SubAgentAttempts(Attempts):
         is_over: Returns True if the task attempt has ended.
     """
 
-    _notifies = False
+    _notify = staticmethod(lambda *ended: None)
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ def _outside_of_steps() -> Context:
 
 def _needs_thread(step: ActionRun) -> ContextMisuseError:
     return ContextMisuseError(
-        f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} needs a thread",
+        f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} needs a thread",
         expected="an async def action, or a def action that ends at once",
         found="a def action that makes durable calls, or has blocking=True, a timeout or limits",
         fix="write async def, and await ctx.durable_execute_async(...) for what blocks",

@@ -7,21 +7,30 @@ A suspended run has neither a coroutine nor an actor. Flink's task thread stores
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
+from flink_agents.api.errors import StateError
 from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import stored_attempts
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
+from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.requests import settle_requests
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
+from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
 from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
-from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.memory.part_memory import PartTree
+from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
+from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.records import ActionRecord, RunHeader
 from flink_agents.runtime.journal.run_journal import header_of
 from flink_agents.runtime.loop.actor import KeyRuns, restore_begin
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
@@ -37,8 +46,9 @@ class RunSuspender:
     def __init__(self, shared: RunEnvironment, bridge: Bridge) -> None:
         self._shared = shared
         self._bridge = bridge
-        self._skips = shared.settings.skips_timers
-        deadline = shared.settings.run_deadline
+        self._frees_keys = shared.interleaves
+        self._skips = shared.skips_timers
+        deadline = shared.run_deadline
         self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False
         self._live: dict[ActiveMailbox, None] = {}
@@ -47,42 +57,85 @@ class RunSuspender:
 
     def offer(self, runs: KeyRuns, signal: StoredSignal) -> None:
         """Offer a signal to the runs of a key."""
-        assert runs.mailbox is not None
-        runs.mailbox.sent(signal)
-        self._bridge.hand(runs.mailbox.offer, signal)
+        mailbox = runs.open_mailbox()
+        mailbox.sent(signal)
+        self._bridge.hand(mailbox.offer, signal)
 
     def end_of_input(self) -> None:
         """End waits for signals: none comes any longer."""
-        if self._shared.settings.may_wait and not self._ended:
+        if not self._ended:
             self._ended = True
             self._bridge.hand(self._end_all)
 
     # -- for the loop's thread --------------------------------------------------------
 
     def attach(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
-        """Give a run its journal and its waits."""
-        assert runs.mailbox is not None
-        self._live[runs.mailbox] = None
-        if self._ended and not runs.mailbox.ended:
-            runs.mailbox.end_input(self._skips)
-        # From here on, the run takes signals from this mailbox, not from state.
-        runs.mailbox.runs.add(run.sequence_number)
+        """Give a run its journal and its waits: it may have waited before."""
+        mailbox = self._live_mailbox(runs, run)
         # Before the waits, which read recorded signals from it.
         run.journal = journal = self._journal(runs, run, waiting)
         suspension = waiting.suspension
         run.waits = RunWaits(
-            runs.mailbox,
+            mailbox,
             suspension.waits if suspension is not None else (),
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
-            None if self._deadline is None else run.started_at + self._deadline,
-            None if runs.release is None or suspension is None else runs.release.parts(run, suspension),
+            self._last_deadline(run),
+            None if suspension is None else self._parts(run, suspension),
             any(map(ends_part, waiting.records)),
             suspension is not None and suspension.submission != self._shared.submission,
         )
         self._take_recorded(run.waits, journal, waiting)
         if waiting.records or suspension is not None:
-            runs.mailbox.expect(-1)
+            mailbox.expect(-1)
+
+    def attach_late(self, runs: KeyRuns, step: ActionRun) -> None:
+        """Give the run of ``step`` its waits, because it waits for the first time.
+
+        Until then, the ends of executions without calls had no records. A replay must not execute them again.
+
+        Raises:
+            UnserializableValueError: An event or a side output of an earlier execution cannot be recorded.
+        """
+        run = step.run
+        assert run.journal is not None and step.delivery is not None
+        waits = RunWaits(self._live_mailbox(runs, run), (), {}, {}, self._last_deadline(run))
+        journal = BufferedJournal.continuing(run.journal)
+        # Whatever was recorded of it as an end was refused: it has not ended.
+        journal.drop_end(step.path)
+        events = self._shared.events
+        for ended, undo_length in run.ended or ():
+            side = list(map(list, ended.side or ()))
+            waits.put_out(ended.path, [event.output for event in outputs_of(ended)], ended.side or [])
+            if ended.calls is None:
+                memory = run.written_since(ended.mark, undo_length)
+                sent = [events.packed(event) for event in ended.sent]
+                journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))
+        for path, outputs, side_outputs in run.given_up:
+            waits.put_out(path, outputs, side_outputs)
+        for path, side_outputs in run.failed:
+            # An event that cannot be recorded fails in the same way on replay.
+            with suppress(StateError):
+                journal.keep_end(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0))
+        run.journal = journal
+        run.waits = waits
+        run.ended = None
+        run.emit_queued()
+        # Its own end is recorded, too.
+        step.calls = step.delivery.calls
+        step.delivery.at_rest = partial(suspend_at_rest, step, waits)
+
+    def _live_mailbox(self, runs: KeyRuns, run: Run) -> ActiveMailbox:
+        """Return the signals of a key, from which a run takes signals from here on, not from state."""
+        mailbox = runs.open_mailbox()
+        self._live[mailbox] = None
+        if self._ended and not mailbox.ended:
+            mailbox.end_input(self._skips)
+        mailbox.runs.add(run.sequence_number)
+        return mailbox
+
+    def _last_deadline(self, run: Run) -> int | None:
+        return None if self._deadline is None else run.started_at + self._deadline
 
     async def suspend(self, runs: KeyRuns, waiting: QueuedInput, suspended: RunSuspended) -> None:
         """Create the stored form of a run, and hand it over to Flink's task thread."""
@@ -102,13 +155,12 @@ class RunSuspender:
         # Before the stored form is built, which contains all records.
         journal.keep_reads()
         failed = stored_attempts(step.retry_state, self._shared.seconds())
-        release = runs.release
-        part = None if release is None else await release.end_part(run, waiting)
+        part = await self._end_part(run, journal, waiting, run.waits)
         suspension = Suspension(
             waiting.number,
             run.sequence_number,
             run.started_at,
-            self._shared.journals.plan if self._shared.journals is not None else "",
+            "" if self._shared.journals is None else self._shared.journals.plan,
             list(journal.all_records),
             journal.unstored,
             journal.bound,
@@ -119,8 +171,8 @@ class RunSuspender:
             self._shared.submission,
             last_deadline=run.waits.last_deadline,
         )
-        if release is not None and part is not None:
-            suspension = release.left(suspension, run, waiting, step.path, part)
+        if part is not None:
+            suspension = _of_parts(suspension, run, waiting, step.path, part)
         if runs.journal is not None and journal.has_records and waiting.ends_replay:
             # From here on, state has the earlier records. New ones come after this position.
             store, key = runs.journal
@@ -150,7 +202,6 @@ class RunSuspender:
         codec = self._shared.codec
         records = waiting.records
         is_later = waiting.is_later_part
-        release = runs.release
         suspended_records = suspension.records if suspension is not None and not is_later else ()
         began = suspension.started_at if suspension is not None else None
         log = restore_begin(codec, run, [*suspended_records, *records], began)
@@ -159,17 +210,50 @@ class RunSuspender:
             memory = run.short_term
             packed = waiting.packed
             header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
-        create = BufferedJournal if release is None else partial(release.journal, waiting.seq)
-        return create(
-            store=None if journals is None else journals.store,
-            codec=codec,
-            journal=None if journals is None else journals.key(run.journal_id, run.key_text),
-            seq=run.sequence_number,
-            header=header,
-            records=records,
-            suspension=suspension,
-            log=log,
+        return BufferedJournal(
+            # Without a store, it keeps its records in memory.
+            None if journals is None else journals.store,
+            codec,
+            None if journals is None else journals.key(run.journal_id, run.key_text),
+            run.sequence_number,
+            header,
+            records,
+            suspension,
+            log,
+            waiting.seq,
         )
+
+    # -- parts of runs that free their keys ---------------------------------------------
+
+    def _parts(self, run: Run, suspension: Suspension) -> RunParts | None:
+        """Return the parts of a run, whose memory it sees from now on; None if none of them is committed."""
+        if not suspension.parts:
+            return None
+        records = suspension.records
+        done = 0
+        reads = list[list[Read]]()
+        for _, count in suspension.parts:
+            reads.append(recorded_reads(self._shared.codec, records[done:count]))
+            done = count
+        assert isinstance(run.short_term, TracedTree)
+        run.short_term = memory = PartTree(run.short_term, reads, run.undo)
+        return RunParts(memory, records, suspension.parts)
+
+    async def _end_part(
+        self, run: Run, journal: BufferedJournal, waiting: QueuedInput, waits: RunWaits
+    ) -> CommittedSegment | None:
+        """End a part of a run, and store its records; returns None if the run blocks its key."""
+        if not (self._frees_keys or waiting.is_later_part):
+            return None
+        previous_suspension = waiting.suspension
+        changes = run.short_term.changes()
+        before_count = len(previous_suspension.records) if previous_suspension is not None else 0
+        counts = not waiting.is_later_part or bool(
+            waiting.records or changes or len(journal.all_records) > before_count
+        )
+        # Before the part is committed: a replay must know where it ended.
+        await journal.end_part(counts)
+        return CommittedSegment(waiting.number, waiting.seq, changes, counts, waits.ends_part)
 
     def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
         """Remove the signals that the run took, according to records that only the store has."""
@@ -197,6 +281,42 @@ class RunSuspender:
     def _end_all(self) -> None:
         for mailbox in list(self._live):
             mailbox.end_input(self._skips)
+
+
+def _of_parts(
+    suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
+) -> Suspension:
+    """Return the stored form of a run whose key is free for other inputs.
+
+    Args:
+        suspension: Its stored form if it blocks its key.
+        run: The run.
+        waiting: Its input, or the wake-up that resumed it.
+        path: The path of the execution that waits.
+        part: The part that has ended.
+    """
+    previous_suspension = waiting.suspension
+    parts: list[tuple[str, int]] = []
+    packed = waiting.packed
+    number = suspension.number
+    if previous_suspension is not None:
+        number = previous_suspension.number
+        if previous_suspension.input is not None:
+            parts = list(previous_suspension.parts)
+            packed = previous_suspension.input
+    if part.counts:
+        parts.append((path, len(suspension.records)))
+    # The store has all records. The next part has its own number and header.
+    return replace(
+        suspension,
+        number=number,
+        unstored=(),
+        bound=False,
+        recorded=False,
+        parts=tuple(parts),
+        input=packed,
+        identity=run.identity,
+    )
 
 
 def _no_header() -> RunHeader:

@@ -25,6 +25,7 @@ from typing import Any
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.events.key_requests import WATCH_MARK
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
@@ -85,13 +86,13 @@ class Watchdog:
         runs: Mapping[asyncio.Task[Any], KeyRuns],
         current: ContextVar[ActionRun | None],
     ) -> None:
-        self._agent = shared.code.name
+        self._agent = shared.agent.name
         self._loop = loop
         self._runs = runs
         self._current = current
         self._clients = shared.services.clients
-        self.stuck_after = _seconds(shared.settings.stuck_after)
-        self._blocked_after = _seconds(shared.settings.blocked_after)
+        self.stuck_after = _seconds(shared.config.get(AgentOptions.STUCK_AFTER))
+        self._blocked_after = _seconds(shared.config.get(AgentOptions.BLOCKED_AFTER))
         shortest = min(self.stuck_after, self._blocked_after) / LOOKS
         self._interval = min(max(shortest, SHORTEST_SECONDS), LONGEST_SECONDS)
         group = shared.telemetry.run_metrics.group
@@ -415,7 +416,7 @@ def _describe(step: ActionRun) -> str:
     failed = step.retry_state.failed if step.retry_state is not None else ()
     attempt = f", attempt {len(failed) + 1}" if failed else ""
     return (
-        f"action {step.action.name} of agent {step.shared.code.name}, key {step.run.key!r}, "
+        f"action {step.action.name} of agent {step.shared.agent.name}, key {step.run.key!r}, "
         f"sequence {step.run.sequence_number}, event {step.event.event_type!r}{attempt}"
     )
 

@@ -246,10 +246,8 @@ class OpenWaitGauge:
             # Flink's thread has just changed it. The next reading comes soon.
             first = None
         oldest = 0 if first is None else max(0, int(1000 * (self._now() - first.since)))
-        return {kind: self._counts[kind] for kind in (TIMER, SIGNAL, APPROVAL)} | {
-            "suspended": len(self._runs),
-            "oldest_ms": oldest,
-        }
+        counts = dict.fromkeys((TIMER, SIGNAL, APPROVAL), 0) | dict(self._counts)
+        return counts | {"suspended": len(self._runs), "oldest_ms": oldest}
 
 
 def _kind(wait: Any) -> str:

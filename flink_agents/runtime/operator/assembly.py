@@ -6,22 +6,13 @@ kit executes the same code as a job.
 
 Each hook calls the key services in this order:
 
-1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
-   watermark first, by the inputs from before this timer.
-2. The check of restored work: it fails the job before anything is resumed.
-3. Requests about keys, which change only marks in the head.
-4. Interleaving: it lists a run that was suspended, and removes one that has ended, before signals decide
-   which run gets those that are left.
-5. Signals: one that has expired must not resume a run, and one that is there when a run is suspended
-   resumes it. So suspension comes after them.
-6. Suspension: if runs resume at the same time as delayed events, the runs come first.
-7. Delayed events: they start runs of a key, so the next services see its actor.
-8. Late replays, which only need the numbers of runs that have ended.
-9. Idle keys: a key that got work from a timer is not removed by the same timer.
-10. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
-
-An agent that never waits has no suspended runs: ``Heads`` rejects those of an earlier agent. It still
-gets signals and requests.
+1. Event time: at a timer, it raises the low watermark first, by the inputs from before this timer.
+2. Requests about keys, which change only marks in the head.
+3. Signals: one that has expired must not resume a run.
+4. Suspension: if runs resume at the same time as delayed events, the runs come first.
+5. Delayed events: they start runs of a key, so the next services see its actor.
+6. Idle keys: a key that got work from a timer is not removed by the same timer.
+7. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
 """
 
 from __future__ import annotations
@@ -32,7 +23,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
@@ -43,20 +33,19 @@ from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.plan import AgentPlan, BoundAgent
+from flink_agents.plan import AgentPlan, LoadedAgent
 from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
-from flink_agents.runtime.execution.environment.loaded_agent import LoadedAgent
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
-from flink_agents.runtime.execution.environment.settings import RunSettings, may_suspend
+from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
-from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.service import RequestService
@@ -66,11 +55,13 @@ from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.late_replays import LateReplays
-from flink_agents.runtime.operator.services.pruning import PruningService
+from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
+from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.signals import SignalService
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -98,7 +89,7 @@ class Blueprint:
         end: The times of the timers at the end of the input.
     """
 
-    agent: BoundAgent
+    agent: LoadedAgent
     config: Configuration
     event_time: EventTime
     watermarks: bool
@@ -108,7 +99,7 @@ class Blueprint:
     end: EndTimes = FIRST_AGENT
 
 
-def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
+def side_streams(agent: LoadedAgent, config: Configuration, event_time: EventTime) -> list[str]:
     """Return the tags of the side outputs of an agent in a job. Each is a separate stream.
 
     Args:
@@ -116,28 +107,24 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
         config: Options of the job.
         event_time: The policy for timestamps and watermarks.
     """
-    agent_wide = agent.on_error or config.get(AgentOptions.ON_ERROR)
-    policies = {OnError(action.settings.on_error or agent_wide) for action in agent.actions}
-    policies.add(OnError(agent.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)))
+    on_error, on_unhandled = default_policies(agent, config)
+    policies = {on_unhandled, *(OnError(action.settings.on_error or on_error) for action in agent.actions)}
     tags = list(agent.side_outputs)
     if OnError.DEAD_LETTER in policies:
         tags.append(DEAD_LETTER_TAG)
     if event_time.late is LateOutputs.SIDE:
         tags.append(LATE_TAG)
-    if may_suspend(agent, config):
-        tags += [UNMATCHED_SIGNALS_TAG, APPROVALS_TAG]
     return tags
 
 
-def emitted_tags(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
-    """Return the tags of all side outputs of an operator, dead letters included.
+def emitted_tags(agent: LoadedAgent, config: Configuration, event_time: EventTime) -> list[str]:
+    """Return the tags of all side outputs of an operator.
 
-    A run that is ended on request always becomes a dead letter, whatever the policies are.
+    A run that is ended on request always becomes a dead letter, whatever the policies are. Any run may
+    request approvals.
     """
     tags = side_streams(agent, config, event_time)
-    if UNMATCHED_SIGNALS_TAG in tags and DEAD_LETTER_TAG not in tags:
-        tags.append(DEAD_LETTER_TAG)
-    return tags
+    return list(dict.fromkeys([*tags, DEAD_LETTER_TAG, UNMATCHED_SIGNALS_TAG, APPROVALS_TAG]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +206,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     recorder = recorder_of(config, traced, lambda number: metrics.count("trace_drops", None, number))
     observers += [observer for observer in (recorder, answer_topic_of(config)) if observer is not None]
     shared = RunEnvironment(
-        LoadedAgent(agent, config, codec),
-        RunSettings.of(agent, config, journals is not None, bool(observers), blueprint.traces_outputs),
+        agent,
         config,
         codec,
         Telemetry.of(agent.plan.name, LocalMetricGroup(), metrics, observers),
@@ -231,6 +217,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
         _submission(host, agent.plan),
         host.seconds,
         host.make_loop,
+        blueprint.traces_outputs,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
@@ -271,43 +258,83 @@ def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
     """Return the operator."""
-    hooks = Hooks()
     forgetting = None
-    if shared.settings.idle_key_ttl is not None:
+    if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         forgetting = IdleKeyExpiry(shared, host.state, host.clock)
+    suspended_runs = SuspendedRuns(shared, host.state, host.clock, low)
+    services = key_services(host, shared, job_id, low, forgetting, suspended_runs)
     operator = AgentProcessor(
         shared,
         host.state,
         job_id,
         host.clock,
         host.check_cancelled,
-        hooks,
+        services.features(),
         Head if forgetting is None else forgetting.new_head,
+        suspended_runs,
         math.inf if low is None else low.alive_seconds,
     )
-    services = key_services(host, shared, job_id, low, forgetting)
-    hooks.resolve(services, KeyService)
-    for service in services:
+    for service in services.in_order():
         service.attach(operator)
-    if shared.settings.may_wait and not shared.settings.interleaves:
-        operator.heads.on_released = partial(_interleave, operator, services, shared, host, low)
-    heartbeat = Heartbeat(operator, host.clock, host.keys, host.outlet(low), end)
-    operator.attach(heartbeat)
+    heartbeat = Heartbeat(
+        operator, host.clock, host.keys, host.outlet(low), services.signals, services.delays, end
+    )
+    operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 
 
-def _interleave(
-    operator: AgentProcessor,
-    services: list[KeyService],
-    shared: RunEnvironment,
-    host: OperatorHost,
-    low: LowWatermark | None,
-) -> None:
-    """Continue the interleaved runs of restored keys, although this agent interleaves no new ones."""
-    operator.heads.on_released = None
-    interleaving = add_interleaving(services, shared, host, low)
-    operator.hooks.resolve(services, KeyService)
-    interleaving.attach(operator)
+@dataclass(frozen=True, kw_only=True)
+class KeyServices:
+    """The services of an operator.
+
+    Attributes:
+        event_time: Holds the low watermark; None if outputs need no timestamps.
+        requests: Handles requests about keys.
+        signals: Stores signals.
+        suspension: Suspends and resumes runs.
+        delays: Delivers delayed events.
+        idle_keys: Removes the heads of idle keys; None if they stay.
+        pruning: Marks keys with records; None if records are not pruned.
+        work: Checks the work in restored state; None if nothing of it could fail the job.
+        late_replays: Keeps track of late replays; None without a store.
+    """
+
+    event_time: EventTimeService | None
+    requests: RequestService
+    signals: SignalService
+    suspension: SuspensionService
+    delays: Delays
+    idle_keys: IdleKeyExpiry | None
+    pruning: UnprunedKeys | None
+    work: PendingWork | None
+    late_replays: LateReplays | None
+
+    def in_order(self) -> list[KeyService]:
+        """Return those with hooks, in the order in which these are called."""
+        services = (
+            self.event_time,
+            self.requests,
+            self.signals,
+            self.suspension,
+            self.delays,
+            self.idle_keys,
+            self.pruning,
+        )
+        return [service for service in services if service is not None]
+
+    def features(self) -> Features:
+        """Return the services by the names with which the operator calls them."""
+        return Features(
+            hooks=Hooks(self.in_order(), KeyService),
+            suspensions=self.suspension,
+            delayed=self.delays,
+            end_requests=self.requests,
+            event_time=self.event_time,
+            work_check=self.work,
+            skipped_runs=self.late_replays,
+            idle_keys=self.idle_keys,
+            pruning_marks=self.pruning,
+        )
 
 
 def key_services(
@@ -316,7 +343,8 @@ def key_services(
     job_id: str,
     low: LowWatermark | None,
     forgetting: IdleKeyExpiry | None,
-) -> list[KeyService]:
+    suspended_runs: SuspendedRuns,
+) -> KeyServices:
     """Return the services that the plan and the options use, in the order that this module states.
 
     Args:
@@ -325,51 +353,26 @@ def key_services(
         job_id: Identity of the job.
         low: The low watermark; None if outputs need no timestamps.
         forgetting: Removes the heads of idle keys; None if they stay.
+        suspended_runs: The suspended runs in state.
     """
     state = host.state
     clock = host.clock
-    keys = host.keys
-    services: list[KeyService] = []
-    if low is not None:
-        services.append(EventTimeService(shared, state, low))
+    journals = shared.journals
     work = PendingWork(shared, state)
-    if work.needed:
-        services.append(work)
-    suspension = SuspensionService(shared, state, clock) if shared.settings.may_wait else None
+    store = SignalStore(shared, state, clock, suspended_runs)
+    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
     requests = RequestService(shared, state, clock, suspension)
-    services += [requests, SignalService(shared, state, clock, requests, suspension)]
-    if suspension is not None:
-        services.append(suspension)
-    if shared.settings.interleaves:
-        add_interleaving(services, shared, host, low)
-    services.append(Delays(shared, state, clock, low, keys))
-    if (journals := shared.journals) is not None:
-        services.append(LateReplays(shared, clock))
-    if forgetting is not None:
-        services.append(forgetting)
+    pruning = None
     if journals is not None and journals.pruner is not None:
-        unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
-        services.append(PruningService(unpruned))
-    return services
-
-
-def add_interleaving(
-    services: list[KeyService], shared: RunEnvironment, host: OperatorHost, low: LowWatermark | None
-) -> KeyService:
-    """Put the service of interleaved runs before that of signals, and return it.
-
-    Its package is imported here, so that an agent which does not interleave never imports it.
-
-    Args:
-        services: The services of an operator.
-        shared: The agent's shared objects.
-        host: The environment of the subtask.
-        low: The low watermark; None if outputs need no timestamps.
-    """
-    from flink_agents.runtime.operator.interleaving.service import InterleavingService
-
-    [suspension] = [service for service in services if isinstance(service, SuspensionService)]
-    [signals] = [service for service in services if isinstance(service, SignalService)]
-    interleaving = InterleavingService(shared, host.state, host.clock, low, suspension, signals)
-    services.insert(services.index(signals), interleaving)
-    return interleaving
+        pruning = UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key)
+    return KeyServices(
+        event_time=None if low is None else EventTimeService(shared, state, low),
+        requests=requests,
+        signals=SignalService(store, requests, suspension),
+        suspension=suspension,
+        delays=Delays(shared, state, clock, low, host.keys),
+        idle_keys=forgetting,
+        pruning=pruning,
+        work=work if work.needed else None,
+        late_replays=None if journals is None else LateReplays(shared, clock),
+    )

@@ -1,7 +1,7 @@
 """Commits runs that have ended. Nothing else changes state because of a run.
 
-A run has ended if it *finished*; if it was *suspended*, so that later inputs wait; or if it was *released*:
-suspended, while later inputs run. The steps are the same for all three. Until then, a run has changed nothing
+A run has ended if it *finished*, or if it was *suspended*: then it blocks its key, or later inputs run. The
+steps are the same for all three. Until then, a run has changed nothing
 outside of itself except the store, which has its durable calls. The steps are also the same for runs that
 started and ended in the call of Flink with their input (the inline path), and for runs that the event loop
 executed.
@@ -22,49 +22,15 @@ may be pruned, and the outputs, which a sink without transactions shows at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.queued_input import SuspendedRun
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.services.hooks import Hooks
+from flink_agents.runtime.operator.features import EndedRun, Features
 from flink_agents.runtime.state.keyed_state import POSITION, Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
-from flink_agents.runtime.state.suspended import Suspension
-
-
-@dataclass(slots=True)
-class EndedRun:
-    """A run that has ended, or a part of one.
-
-    Attributes:
-        run: The run.
-        number: Number of its input in ``pending``; None if it never was there.
-        seq: Sequence number of the run; for a released run, of the part that has ended.
-        changes: Its changes of short-term memory.
-        suspension: Its stored form; None if it has finished.
-        frees_key: True if its input no longer waits, so that others run: it finished or was released.
-        counts: True if its sequence number is used up.
-        replayed: True if records say that a part of it ended here, so that the next part may have records.
-        skips: Recorded runs that are skipped from this run on.
-        resumed: True if it was suspended before.
-        resumes: True if it can be resumed at once; set by the service that suspends it.
-    """
-
-    run: Run
-    number: int | None
-    seq: int
-    changes: dict[str, bytes | None]
-    suspension: Suspension | None = None
-    frees_key: bool = True
-    counts: bool = True
-    replayed: bool = False
-    skips: tuple[int, ...] = ()
-    resumed: bool = False
-    resumes: bool = False
 
 
 class RunCommitter:
@@ -75,20 +41,22 @@ class RunCommitter:
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        hooks: The hooks of key services.
+        features: The features of the operator.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, features: Features) -> None:
         self._shared = shared
         self._state = state
-        self._hooks = hooks
+        self._features = features
+        self._event_time = features.event_time
+        self._idle_keys = features.idle_keys
+        self._pruning_marks = features.pruning_marks
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
-        self._traces = shared.settings.traces_outputs
+        self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
-        hooks = self._hooks
         emission = Emission()
         # No step 2: the input of an inline run never was in state.
         self._memory(run, changes := run.short_term.changes())
@@ -97,10 +65,12 @@ class RunCommitter:
             self._records(run, head, None, run.recorded)
         self._number(run.sequence_number, head, None)
         self._head(head, timers)
-        for hook in hooks.committed:
-            hook(head, run.key_text, 0, None)
+        if self._pruning_marks is not None:
+            self._pruning_marks.mark(head, run.key_text, 0, None)
         # Last, when no step can raise any more: the cache of the key holds this dictionary.
         run.short_term.committed(changes)
+        # Not `end_waits`: no loop has prepared it.
+        run.ended = None
         run.state.commit()
         return emission
 
@@ -113,7 +83,7 @@ class RunCommitter:
             timers: Timers of the key.
 
         Returns:
-            The last of them if it was suspended or released: the actor executes nothing after it.
+            The last of them if it was suspended: the actor executes nothing after it.
         """
         # Read this first: then all runs before the suspended one are in `finished`, and commit before it.
         suspended = actor.runs.suspended
@@ -122,9 +92,7 @@ class RunCommitter:
         while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
             run, waiting, changes, _ = finished.popleft()
-            ended = EndedRun(run, waiting.number, waiting.seq, changes, skips=waiting.skips)
-            ended.resumed = waiting.suspension is not None
-            runs.append(ended)
+            runs.append(EndedRun(run, waiting.number, waiting.seq, changes, skips=waiting.skips))
         # A suspended run comes last. All runs of the actor before it are committed first.
         if suspended is not None:
             runs.append(_suspended(suspended))
@@ -145,8 +113,7 @@ class RunCommitter:
                 named.put(POSITION, journals.position())
             else:
                 journals.name_store()
-        if self._hooks.committed:
-            self._mark(actor, marker)
+        self._mark(actor, marker)
         for ended in runs:
             if ended.suspension is None:
                 ended.run.state.commit(now)
@@ -156,10 +123,10 @@ class RunCommitter:
         return None if suspended is None else runs[-1]
 
     def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
-        """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""
+        """Take steps 1 to 5 for a run of an actor that finished or was suspended."""
         run = ended.run
         head = actor.head
-        hooks = self._hooks
+        features = self._features
         suspension = ended.suspension
         assert ended.number is not None
         if ended.frees_key:
@@ -175,13 +142,12 @@ class RunCommitter:
             # The input of a suspended run still waits, so the run keeps its number.
             self._number(ended.seq if ended.frees_key else ended.seq - 1, head, actor)
         if ended.skips or (head.skipped and ended.frees_key):
-            for hook in hooks.skipping:
-                hook(actor, ended.seq, ended.skips)
+            assert features.skipped_runs is not None
+            features.skipped_runs.note_skipped(actor, ended.seq, ended.skips)
         if head.ends and suspension is None:
-            for hook in hooks.ending:
-                hook(run, actor)
-        for hook in hooks.committing:
-            hook(ended, actor, timers, emission)
+            features.end_requests.note_end(run, actor)
+        if run.waits is not None:
+            features.suspensions.take_over(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
@@ -225,14 +191,12 @@ class RunCommitter:
 
         From here on, the input no longer holds the low watermark. But only a timer raises the watermark.
         """
-        hooks = self._hooks
         if self._traces:
-            trace_outputs(run, self._shared.code.name)
+            trace_outputs(run, self._shared.agent.name)
         if run.side_outputs:
-            for hook in hooks.sent:
-                hook(run, head, timers)
-        for hook in hooks.leaving:
-            hook(ended or EndedRun(run, None, run.sequence_number, {}), emission)
+            self._features.delayed.keep_delayed(run, head, timers)
+        if self._event_time is not None:
+            self._event_time.stamp_outputs(ended or EndedRun(run, None, run.sequence_number, {}), emission)
         emission.outputs += run.outputs
         emission.side_outputs += run.side_outputs
 
@@ -268,8 +232,8 @@ class RunCommitter:
 
     def _head(self, head: Head, timers: Timers) -> None:
         """Step 6: write the head, once for all runs of the call. State has all of them now."""
-        for hook in self._hooks.writing_head:
-            hook(head, timers)
+        if self._idle_keys is not None:
+            self._idle_keys.note_idle(head, timers)
         self._state.head.update(head.pack())
 
     def _mark(self, actor: KeyActor, marker: bytes | None) -> None:
@@ -277,8 +241,8 @@ class RunCommitter:
 
         The marker is the one from before the commit: it is before the records of these runs.
         """
-        for hook in self._hooks.committed:
-            hook(actor.head, actor.key_text, actor.unpruned, marker)
+        if self._pruning_marks is not None:
+            self._pruning_marks.mark(actor.head, actor.key_text, actor.unpruned, marker)
 
     def _prunable(self, actor: KeyActor) -> None:
         """Step 8: report the last run whose records only a restore needs.

@@ -58,7 +58,6 @@ def trace_outputs(run: Run, agent: str) -> None:
     include them.
     """
     run_id = run.lineage.id
-    number = 0
     side = ""
     context = traceparent(run_id, run.state.traceparent)
 
@@ -76,13 +75,12 @@ def trace_outputs(run: Run, agent: str) -> None:
         number += 1
         return TracedOutput(value, lineage)
 
-    if run.waits is not None:
-        # Outputs may leave in several parts. Each has the same id, however many there are.
-        number = run.waits.outputs_left
+    # Outputs may leave in several parts. Each has the same id, however many there are.
+    waits = run.waits
+    number = 0 if waits is None else waits.outputs_left
     run.outputs = [traced(value) for value in run.outputs]
-    if run.waits is not None:
-        number = run.waits.side_outputs_left
-        side = "side-"
+    number = 0 if waits is None else waits.side_outputs_left
+    side = "side-"
     side_outputs: list[tuple[str, object]] = []
     for tag, value in run.side_outputs:
         if tag == DELAYED_TAG:

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flink_agents.api.errors import PlanChangedError
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs
-from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -47,28 +44,22 @@ class Heads:
         state: Keyed state.
         job_id: The journal id of new keys.
         new_head: Creates the head of a key that has none, given the journal id.
-
-    Attributes:
-        on_released: Called when a head lists released runs; None if there is nothing to prepare.
     """
 
     def __init__(
         self, shared: RunEnvironment, state: KeyedState, job_id: str, new_head: Callable[[str], Head]
     ) -> None:
         self._state = state
-        self._may_wait = shared.settings.may_wait
         self._job_id = job_id
         self._journals = shared.journals
         self._new_head = new_head
         self._other_jobs = OtherJobs(shared.config, job_id)
-        self.on_released: Callable[[], None] | None = None
 
     def read(self, key_text: str) -> Head | None:
         """Return the head of the current key; None if it has none.
 
         Raises:
             JobIdentifierMismatchError: It is of another job, and no option allows that.
-            PlanChangedError: A run is suspended, and this agent suspends none.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
         packed = self._state.head.value()
@@ -84,10 +75,6 @@ class Heads:
         # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:
             check_store(journals, head.store)
-        if not self._may_wait and (head.suspended is not None or head.released):
-            raise _waits_no_more(key_text)
-        if head.released and self.on_released is not None:
-            self.on_released()
         return head
 
     def of(self, key_text: str) -> Head:
@@ -128,15 +115,6 @@ class Heads:
         if not (unread and self.may_have_records(head, key_text, False)):
             store, journal = journals.of_key(head.journal_id, key_text)
             head.marker = store.recovery_marker(journal)
-
-
-def _waits_no_more(key_text: str) -> PlanChangedError:
-    return PlanChangedError(
-        "a run is suspended, and no action of this agent waits",
-        expected="an agent that calls ctx.sleep or ctx.wait_for_signal, as the one that wrote the state",
-        found=f"a suspended run of key {decode_key(key_text)!r}",
-        fix=f"set {AgentOptions.MAY_SUSPEND.key} to true: this code then resumes the run when its wait ends",
-    )
 
 
 class CachedKey(NamedTuple):

@@ -6,35 +6,19 @@ left, each is also read once before that, to compute its digest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.runtime.state.pending import read_input
-
-
-class WakeUps(Protocol):
-    """Wake-ups of suspended runs that let other inputs of their key run. They queue with the inputs."""
-
-    def is_full(self, head: Head) -> bool:
-        """Return True if the number of such runs of a key is at its limit, so that inputs must wait."""
-        ...
-
-    def woken(self, head: Head) -> Sequence[int]:
-        """Return the numbers of the wake-ups of a key."""
-        ...
-
-    def resumed(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """Return the run that wake-up ``number`` resumes; None if that is an input."""
-        ...
 
 
 class InputDispatcher:
@@ -43,18 +27,20 @@ class InputDispatcher:
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
+        suspended_runs: The suspended runs in state, which resume among the inputs.
 
     Attributes:
-        wake_ups: Resumes suspended runs whose keys are free; None if there are none.
         most_load: With this number of inputs in memory, the loop has enough work.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
-        self.wake_ups: WakeUps | None = None
+    def __init__(self, shared: RunEnvironment, state: KeyedState, suspended_runs: SuspendedRuns) -> None:
+        self._suspended_runs = suspended_runs
         self._codec = shared.codec
         self._state = state
-        self._queue_per_key = shared.settings.queue_per_key
-        self.most_load = shared.settings.max_in_flight + shared.settings.queue_total
+        self._queue_per_key = shared.config.get(AgentOptions.QUEUE_PER_KEY)
+        self.most_load = shared.config.get(AgentOptions.MAX_IN_FLIGHT) + shared.config.get(
+            AgentOptions.QUEUE_TOTAL
+        )
         self._cached = 0
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
@@ -78,6 +64,23 @@ class InputDispatcher:
         if runs.recovery is None:
             self._feed_as_they_came(actor, loop)
 
+    def resume_blocking(self, actor: KeyActor, loop: AgentLoop) -> None:
+        """Put the suspended run that blocks the key of a new actor first, before all other inputs."""
+        blocking = actor.head.blocking
+        if blocking is None:
+            return
+        packed = self._state.pending.get(blocking.number)
+        assert packed is not None
+        resumed = self._resume(actor, blocking.number, packed, actor.next_seq)
+        assert resumed is not None
+        recovery = actor.runs.recovery
+        if recovery is not None and recovery.order is None:
+            # When the records were read, it goes before those.
+            recovery.resumes = resumed
+            return
+        actor.next_seq = max(actor.next_seq, resumed.seq + 1)
+        loop.submit(actor, resumed)
+
     def drop(self, actor: KeyActor) -> None:
         """Remove the cached inputs of an actor that has ended."""
         if (recovery := actor.runs.recovery) is not None:
@@ -86,8 +89,8 @@ class InputDispatcher:
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
         """Read an input from state; None if it was committed before older ones, or runs already."""
-        # The input of a resumed run was taken already.
-        if number == actor.resumed or number in actor.woken:
+        # The run that it resumes was chosen already.
+        if number in actor.woken:
             return None
         packed = self._state.pending.get(number)
         if packed is None:
@@ -102,9 +105,9 @@ class InputDispatcher:
                 )
         return packed
 
-    def _is_held(self, head: Head) -> bool:
+    def _is_held(self, actor: KeyActor) -> bool:
         """Return True if inputs of a key wait for its suspended runs."""
-        return self.wake_ups is not None and self.wake_ups.is_full(head)
+        return self._suspended_runs.hold_inputs(actor.head, actor.woken)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
         queue = actor.runs.queue
@@ -115,11 +118,11 @@ class InputDispatcher:
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
         # Resumed runs do not queue behind inputs that have not started.
-        for number in self._woken(head) if head.released else ():
+        for number in self._suspended_runs.woken(head) if head.suspended else ():
             if number not in actor.woken and not self._is_full(actor, loop):
                 self._submit(actor, number, loop)
         while actor.loaded < head.next_pending and not self._is_full(actor, loop):
-            if self._is_held(head):
+            if head.suspended and self._is_held(actor):
                 return
             actor.loaded += 1
             self._submit(actor, actor.loaded - 1, loop)
@@ -128,22 +131,18 @@ class InputDispatcher:
         packed = self.load(number, actor)
         if packed is None:
             return
-        waiting = self._resumed(actor, number, packed, actor.next_seq)
+        waiting = self._resume(actor, number, packed, actor.next_seq)
         if waiting is None:
             record, timestamp = read_input(self._codec, packed)
             waiting = QueuedInput(record, timestamp, number, packed, actor.next_seq)
         loop.submit(actor, waiting)
         actor.next_seq += 1
 
-    def _woken(self, head: Head) -> Sequence[int]:
-        """Return the numbers of the wake-ups of a key."""
-        return () if self.wake_ups is None else self.wake_ups.woken(head)
-
-    def _resumed(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """Return the run that a wake-up resumes; None for an input."""
-        if not actor.head.released or self.wake_ups is None:
+    def _resume(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
+        """Return the suspended run that an entry resumes; None for an input."""
+        if not actor.head.suspended:
             return None
-        waiting = self.wake_ups.resumed(actor.head, number, packed, seq)
+        waiting = self._suspended_runs.resume(actor.head, number, packed, seq)
         if waiting is not None:
             actor.woken.add(number)
         return waiting
@@ -161,7 +160,7 @@ class InputDispatcher:
         chosen = loop.replays.choose(runs, lambda number: self._again(number, recovery))
         if chosen is not None:
             self._cached -= previous_count - len(cached)
-            resumed = self._resumed(actor, chosen.number, chosen.packed, chosen.seq)
+            resumed = self._resume(actor, chosen.number, chosen.packed, chosen.seq)
             if resumed is not None:
                 chosen = replace(
                     chosen,
@@ -181,7 +180,8 @@ class InputDispatcher:
         packed = self.load(number, actor)
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
-        if packed is not None and number not in self._woken(actor.head) and self._may_cache(recovery, loop):
+        is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)
+        if packed is not None and is_input and self._may_cache(recovery, loop):
             self._keep(recovery, number, packed)
         loop.replays.end_if_drained(runs, recovery)
         return True
@@ -194,7 +194,7 @@ class InputDispatcher:
 
     def _cache(self, actor: KeyActor, recovery: KeyRecovery, loop: AgentLoop) -> None:
         """Load the first inputs into memory until it is known which of them runs next."""
-        if self._woken(actor.head) or self._is_held(actor.head):
+        if actor.head.suspended and (self._suspended_runs.woken(actor.head) or self._is_held(actor)):
             # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
         while actor.loaded < actor.head.next_pending and self._may_cache(recovery, loop):

@@ -62,12 +62,21 @@ class LoopBackpressure:
         self._to_look_at = to_look_at
         self._metrics = shared.telemetry.run_metrics
         self.running_loop: AgentLoop | None = None
+        self._input_has_ended = False
 
     @cached_property
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
-        self.running_loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
-        return self.running_loop
+        self.running_loop = loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        if self._input_has_ended:
+            loop.suspender.end_of_input()
+        return loop
+
+    def end_of_input(self) -> None:
+        """End waits for signals: none comes any longer."""
+        self._input_has_ended = True
+        if self.running_loop is not None:
+            self.running_loop.suspender.end_of_input()
 
     def open_store(self) -> None:
         """Open the store of durable calls.

@@ -58,7 +58,7 @@ class _Waiting:
     Attributes:
         holding: Timestamps of inputs that hold the low watermark.
         passed: Inputs that no longer hold it.
-        woken: Wake-ups of released runs, which never hold it.
+        woken: Wake-ups of suspended runs, which never hold it.
     """
 
     holding: dict[int, int] = field(default_factory=dict[int, int])

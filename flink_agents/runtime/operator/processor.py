@@ -7,8 +7,8 @@ and committed at once (the inline path). All other inputs are stored in ``pendin
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
 This module handles inputs and actors. ``operator.commit`` commits runs, and ``schedules.heartbeat`` decides
-when Flink's task thread checks an actor. The operator knows no feature by name: features attach to its hooks,
-see ``assembly``.
+when Flink's task thread checks an actor. ``features`` has what it knows of each feature, and
+``assembly`` builds those that an agent has.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.features import EventTimeFeature, Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
 from flink_agents.runtime.operator.schedules.end_times import START
-from flink_agents.runtime.operator.services.hooks import Hooks
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
@@ -77,19 +80,21 @@ class AgentProcessor:
         job_id: The journal id of new keys.
         clock: Returns the wall-clock time in milliseconds.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
-        hooks: The hooks of key services; resolved before the first input.
+        features: The features of the operator.
         new_head: Creates the head of a key that has none.
+        suspended_runs: The suspended runs in state.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
         actors: The keys with uncommitted work, each with its actor.
-        hooks: The hooks of key services.
+        features: The features of the operator.
         cache: Heads and memory of recent keys.
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
         waits: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
         to_look_at: The runs of keys with news for Flink's task thread.
+        has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
     """
 
     schedule: Schedule
@@ -101,47 +106,50 @@ class AgentProcessor:
         job_id: str,
         clock: Callable[[], int],
         check_cancelled: Callable[[], None],
-        hooks: Hooks,
+        features: Features,
         new_head: Callable[[str], Head],
+        suspended_runs: SuspendedRuns,
         most_seconds: float,
     ) -> None:
         self._shared = shared
         self._state = state
         self._job_id = job_id
         self._clock = clock
-        self.hooks = hooks
-        self._inline = shared.settings.inline
+        self.features = features
+        self._receivers = features.hooks.receivers
+        self._event_time = features.event_time
+        self._suspensions = features.suspensions
+        self.has_key_timers = False
+        self._inline = shared.inline
         self._releases_early = self._inline
         self._records_runs = shared.journals is not None
         self.actors: dict[str, KeyActor] = {}
-        self.cache = KeyCache(shared.settings.memory_expires)
+        self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
-        self._intake = InputQueueWriter(shared, state, hooks)
-        self.feeder = InputDispatcher(shared, state)
+        self._intake = InputQueueWriter(shared, state, features.event_time)
+        self.feeder = InputDispatcher(shared, state, suspended_runs)
         self.to_look_at: deque[KeyRuns] = deque()
         self.waits = LoopBackpressure(
             shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
         )
         self.heads = Heads(shared, state, job_id, new_head)
-        self._commits = RunCommitter(shared, state, hooks)
+        self._commits = RunCommitter(shared, state, features)
+        ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
+        self._make_mailbox = lambda: ActiveMailbox(clock, [], ttl)
         shared.telemetry.run_metrics.add_gauges("runs", self._load)
-
-    def attach(self, schedule: Schedule) -> None:
-        """Set the schedule. Called before the operator opens."""
-        self.schedule = schedule
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
         # Signals and requests come in the same stream as inputs.
-        receiver = self.hooks.receivers.get(type(record))
+        receiver = self._receivers.get(type(record))
         if receiver is not None:
             return receiver(key_text, record, timers)
         if timestamp is not None and timestamp >= START:
             # An upstream agent's outputs at the end of its input have the time of that timer, and none if
             # another attempt emits them earlier. The time is part of an input's digest, so drop it.
             timestamp = None
-        for hook in self.hooks.arriving:
-            hook(timestamp, timers)
+        if self._event_time is not None:
+            self._event_time.check_arrival(timestamp, timers)
         # Before the input: it can run inline only if its key has no actor.
         previous_emission = (
             self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
@@ -176,11 +184,10 @@ class AgentProcessor:
         cached = self.cache.get(key_text)
         head = cached.head if cached is not None else heads.of(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
-        for hook in self.hooks.blocks:
-            if hook(head):
-                self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
-                self.blocked(key_text, head)
-                return NOTHING
+        if head.suspended and self._suspensions.blocks(head):
+            self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+            self.blocked(key_text, head)
+            return NOTHING
         # Most keys have no store that could have records of them.
         unread = (
             self._records_runs
@@ -258,13 +265,11 @@ class AgentProcessor:
         actor = self.actors.get(key_text)
         if actor is None:
             head = self.heads.read(key_text)
-            rests = head is None
-            for hook in self.hooks.rests if head is not None else ():
-                rests = hook(head, key_text) or rests
+            rests = head is None or (bool(head.suspended) and self._suspensions.rests(head, key_text))
             if head is None or rests or not head.has_pending:
                 # The key has no work to run now, so its inputs are known.
-                for hook in self.hooks.found:
-                    hook(None, key_text)
+                if self._event_time is not None:
+                    self._event_time.note_restored_inputs(None, key_text)
                 return None
             actor = self.make_actor(head, key_text, True, timers)
         self.waits.check_failure()
@@ -273,16 +278,16 @@ class AgentProcessor:
     def check(self, key_text: str) -> None:
         """Check if the present code can continue the work of the current key in state."""
         head = self.head_of(key_text)
-        for hook in self.hooks.check if head is not None else ():
-            hook(head, key_text)
+        if head is not None and self.features.work_check is not None:
+            self.features.work_check.check(head, key_text)
 
     def is_blocked(self, head: Head) -> bool:
         """Return True if inputs of a key without an actor have to stay in state for now."""
-        return any(hook(head) for hook in self.hooks.blocks)
+        return bool(head.suspended) and self._suspensions.blocks(head)
 
     def blocked(self, key_text: str, head: Head) -> None:
         """Notify services that inputs of a key stay in state, maybe for days."""
-        for hook in self.hooks.blocked:
+        for hook in self.features.hooks.blocked:
             hook(key_text, head)
 
     # -- inputs that wait -------------------------------------------------------------
@@ -336,24 +341,21 @@ class AgentProcessor:
 
     def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
-        hooks = self.hooks
         cached = self.cache.get(key_text)
         nodes: dict[str, bytes | None]
         if cached is not None and cached.whole:
             nodes = cached.memory
         else:
             nodes = {unescape(path): data for path, data in self._state.memory.items()}
-        # Before the actor exists: it takes over the head as these hooks leave it.
-        for hook in hooks.waking:
-            hook(head, key_text, pending)
-        actor = self._new_actor(head, key_text, nodes, pending or bool(head.released), timers)
+        # Before the actor exists: it takes over the head as this leaves it.
+        if head.suspended:
+            self._suspensions.wake_first(head, key_text)
+        actor = self._new_actor(head, key_text, nodes, pending or bool(head.suspended), timers)
         # The low watermark must know restored inputs before any of them is committed.
-        if pending:
-            for hook in hooks.found:
-                hook(head, key_text)
-        # Suspended runs go before inputs, so they are submitted first.
-        for hook in hooks.resuming:
-            hook(actor)
+        if pending and self._event_time is not None:
+            self._event_time.note_restored_inputs(head, key_text)
+        if head.suspended:
+            self.feeder.resume_blocking(actor, self.waits.loop)
         self.feeder.feed(actor, self.waits.loop)
         recovery = actor.runs.recovery
         if recovery is not None and recovery.order is None:
@@ -369,20 +371,21 @@ class AgentProcessor:
         timers: Timers,
         unread: bool = True,
     ) -> KeyActor:
-        hooks = self.hooks
+        features = self.features
         # Late replays that have waited for too long must not be waited for again.
-        if head.skipped:
-            for hook in hooks.waking_skipped:
-                hook(head, key_text)
+        if head.skipped and features.skipped_runs is not None:
+            features.skipped_runs.give_up_late(head, key_text)
         journals = self._shared.journals
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
-        actor = KeyActor(key_text, head, nodes, journal)
+        actor = KeyActor(key_text, head, nodes, self._make_mailbox, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
             actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())
             if not head.fresh:
                 self._commits.restored(actor)
-        for hook in hooks.acting:
-            hook(actor)
+        if features.idle_keys is not None:
+            features.idle_keys.note_work(actor)
+        if head.suspended or head.signals_expire is not None:
+            self._suspensions.equip(actor)
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
         self.cache.drop(key_text)
@@ -391,11 +394,11 @@ class AgentProcessor:
 
     def release(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
-        # First, so that no hook finds an actor that no longer gets inputs.
+        # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
-        for hook in self.hooks.actor_released:
-            hook(actor)
+        if actor.runs.mailbox is not None:
+            self.waits.loop.suspender.forget(actor.runs)
         self.schedule.actor_released(actor, timers)
         # A recovery refers to its actor. Without this, only the garbage collector would free the two.
         actor.runs.recovery = None
@@ -441,8 +444,8 @@ class AgentProcessor:
         if loop is not None and loop.failure is not None:
             raise loop.failure
         last = self._commits.commit_finished(actor, emission, timers)
-        for hook in self.hooks.after_commit:
-            hook(actor, last, timers)
+        if last is not None or actor.head.suspended:
+            self._suspensions.continue_key(actor, last, timers)
 
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""
@@ -455,13 +458,15 @@ class InputQueueWriter:
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        hooks: The hooks of key services.
+        event_time: Holds the low watermark; None if outputs need no timestamps.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeFeature | None
+    ) -> None:
         self._shared = shared
         self._state = state
-        self._hooks = hooks
+        self._event_time = event_time
 
     def packed(self, record: Any, timestamp: int | None) -> bytes:
         """Return the bytes of an input.
@@ -488,7 +493,7 @@ class InputQueueWriter:
         """Put the bytes of an input into state; they stay there until its run is committed."""
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
         self._state.pending.put(head.next_pending, packed)
-        for hook in self._hooks.stored:
-            hook(head, key_text, head.next_pending, timestamp)
+        if self._event_time is not None:
+            self._event_time.note_stored(key_text, head.next_pending, timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())

@@ -6,7 +6,7 @@ Five keyed states, whose names and formats are part of every savepoint:
 ``pending``  number of arrival -> an entry with its kind, packed by ``state.pending``: an input that waits, as
              ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
-``unpruned`` a mark of keys whose records must be pruned; ``journal.unpruned`` writes and removes it
+``unpruned`` a mark of keys whose records must be pruned; ``operator.services.pruning`` writes and removes it
 ``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
 
@@ -28,7 +28,7 @@ from flink_agents.runtime.serde.codec import unknown_version
 from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, OperatorSlot, ValueSlot
-from flink_agents.runtime.state.suspended import ReleasedRun
+from flink_agents.runtime.state.suspended import ListedRun
 
 HEAD_STATE = "head"
 PENDING_STATE = "pending"
@@ -153,11 +153,9 @@ class Head:
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs
             cannot be distinguished. After a restart with another order of inputs, a recorded run may come
             after another one of them than before, and find its writes in memory.
-        suspended: The suspended run: number of its input, its sequence number, and the time at which it
-            resumes, in milliseconds (None if only a signal resumes it). None if no run is suspended.
+        suspended: The suspended runs, in the order of their first suspension. At most one of them blocks the
+            key. Replace it, never change it.
         signals_expire: The time at which the first of the key's signals expires, in milliseconds; or None.
-        released: Suspended runs whose key is free for other inputs, in the order of their first suspension.
-            Replace it, never change it.
         delayed_due: The time of the first of the key's delayed events, in milliseconds; or None.
         ends: Runs that a user wants to end, by their sequence numbers: id of the request, reason, name of the
             user, and id of the run. Replace it, never change it.
@@ -177,9 +175,8 @@ class Head:
     fresh: bool = False
     idle_since: int | None = None
     unrecorded: bool = False
-    suspended: tuple[int, int, int | None] | None = None
+    suspended: Sequence[ListedRun] = ()
     signals_expire: int | None = None
-    released: Sequence[ReleasedRun] = ()
     delayed_due: int | None = None
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
     unknown: dict[str, Any] | None = None
@@ -199,16 +196,10 @@ class Head:
             self.first_pending += 1
             self.ahead -= 1
 
-    def is_due(self, now: int) -> bool:
-        """Return True if it is time to resume the suspended run."""
-        return self.suspended is not None and self.suspended[2] is not None and self.suspended[2] <= now
-
-    def resume_now(self) -> bool:
-        """Let the suspended run resume at once; returns True if there is one. The caller writes the head."""
-        if self.suspended is None:
-            return False
-        self.suspended = *self.suspended[:2], 0
-        return True
+    @property
+    def blocking(self) -> ListedRun | None:
+        """The suspended run that blocks the key, so that no other one starts; None if there is none."""
+        return next((run for run in self.suspended if run.blocks), None)
 
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:
@@ -314,10 +305,8 @@ class Head:
         self.origins = tuple(map(tuple, take("fork", ())))
         self.begin, self.fresh = take("begin", 0), take("fresh", False)
         self.idle_since, self.unrecorded = take("idle", None), take("unrecorded", False)
-        suspended = take("suspended", None)
-        self.suspended = None if suspended is None else tuple(suspended)
+        self.suspended = tuple(map(ListedRun._make, take("suspended", ())))
         self.signals_expire, self.delayed_due = take("mail", None), take("delayed", None)
-        self.released = tuple(map(ReleasedRun._make, take("released", ())))
         self.ends = dict(take("ends", ()))
         self.unknown = extra or None
 
@@ -334,7 +323,6 @@ _RARE = {
     "unrecorded": "unrecorded",
     "suspended": "suspended",
     "mail": "signals_expire",
-    "released": "released",
     "delayed": "delayed_due",
     "ends": "ends",
 }

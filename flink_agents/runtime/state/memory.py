@@ -70,7 +70,7 @@ class MemoryTree:
         cached: Nodes that were read already, by path.
 
     Attributes:
-        applied: True if state already has the writes to this tree: a released run made them before.
+        applied: True if state already has the writes to this tree: a run that frees its key made them before.
     """
 
     applied = False

@@ -28,7 +28,7 @@ class PendingKind(IntEnum):
         INPUT: An input that waits for its run: the bytes of ``[record, timestamp]``.
         RESUMPTION: A suspended run (``state.suspended``).
         SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
-        WAKE_UP: Resumes a released run. It has its turn like an input.
+        WAKE_UP: Resumes a suspended run that does not block its key. It has its turn like an input.
     """
 
     INPUT = 0

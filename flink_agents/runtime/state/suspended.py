@@ -17,12 +17,7 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.serde.codec import unknown_version
 
-_VERSION = b"\x03"
-_RELEASED_VERSION = b"\x04"
-"""Version of the entry of a released run: it has three more fields."""
-
-_FORMER_VERSIONS = b"\x01", b"\x02"
-"""The same two, without the submission of the run, and without the start and the request of its waits."""
+_VERSION = b"\x05"
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which may come from outside."""
@@ -30,25 +25,41 @@ _NUMBER = re.compile("[0-9]{1,20}")
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
-class ReleasedRun(NamedTuple):
-    """A suspended run whose key is free for other inputs, as the head of the key lists it.
+class ListedRun(NamedTuple):
+    """A suspended run, as the head of its key lists it.
 
     Attributes:
         number: Number of its input, under which its entry is stored.
         seq: Its sequence number.
-        part: The number of its parts that have ended.
+        blocks: True if its input still waits in ``pending``, so that no other run of its key starts.
+        part: The number of its parts that have ended, if it does not block its key.
         due: The time at which the first of its waits ends by itself, in milliseconds since the epoch; None
             for never.
-        woken: Number of the wake-up that resumes it; None if there is none.
+        woken: Number of the entry of ``pending`` with which it resumes: its input if it blocks its key, else
+            a wake-up. None while it sleeps.
         names: Names of the signals that it waits for, once for each wait.
     """
 
     number: int
     seq: int
+    blocks: bool
     part: int
     due: int | None
     woken: int | None
     names: list[str]
+
+    @classmethod
+    def of(cls, suspension: Suspension) -> ListedRun:
+        """Return the entry of a run that is suspended now."""
+        names = [wait.name for wait in suspension.waits if isinstance(wait, StoredSignalWait)]
+        parts = len(suspension.parts)
+        return cls(
+            suspension.number, suspension.seq, not suspension.frees_key, parts, suspension.due, None, names
+        )
+
+    def is_due(self, now: int) -> bool:
+        """Return True if it is awake, or if it is time to wake it."""
+        return self.woken is not None or (self.due is not None and self.due <= now)
 
 
 @dataclass(frozen=True)
@@ -56,14 +67,14 @@ class StoredWait:
     """An open wait of a run, in the form of state. Each kind of wait is a subclass.
 
     Attributes:
-        kind: The thing that ends it: ``timer`` or ``signal``.
+        kind: The thing that ends it, such as ``timer`` or ``signal``. State, metrics and lists tell waits
+            apart by it.
         name: Name of the signal that it waits for; None for a pause.
         step: The path of the execution that waits.
         task: The path of the task that waits.
         nth: The number of earlier waits of that task.
         deadline: The time at which it ends by itself, in milliseconds since the epoch; None for never.
-        began: The time at which it began, in milliseconds since the epoch; None if an earlier version of the
-            package stored it.
+        began: The time at which it began, in milliseconds since the epoch; None before that is known.
         request: The approval request whose answer it waits for, in the form of ``waits.requests``; or None.
     """
 
@@ -88,7 +99,16 @@ class StoredWait:
 
     def fields(self) -> list[Any]:
         """Return the fields that state stores."""
-        return [self.step, self.task, self.nth, self.name, self.deadline, self.began, self.request]
+        return [
+            self.kind,
+            self.step,
+            self.task,
+            self.nth,
+            self.deadline,
+            self.name,
+            self.began,
+            self.request,
+        ]
 
 
 @dataclass(frozen=True)
@@ -106,19 +126,15 @@ class StoredSignalWait(StoredWait):
     name: str = ""
 
 
-def read_wait(
-    step: str,
-    task: str,
-    nth: int,
-    name: str | None,
-    deadline: int | None,
-    began: int | None = None,
-    request: bytes | None = None,
-) -> StoredWait:
-    """Return the wait with these :meth:`StoredWait.fields`. Those of earlier versions lack the last two."""
-    if name is None:
-        return StoredPause(step, task, nth, deadline, None, began)
-    return StoredSignalWait(step, task, nth, deadline, name, began, request)
+WAIT_CLASSES: Mapping[str, type[StoredWait]] = {
+    wait_class.kind: wait_class for wait_class in (StoredPause, StoredSignalWait)
+}
+"""The classes of waits by their kinds."""
+
+
+def read_wait(kind: str, *fields: Any) -> StoredWait:
+    """Return the wait with these :meth:`StoredWait.fields`."""
+    return WAIT_CLASSES[kind](*fields)
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
@@ -151,12 +167,11 @@ class Suspension:
         left: The number of outputs and side outputs of each execution that have left, by its path.
         failed: Failed attempts of the execution that waits, by its path.
         submission: Identifies the submission of the job that suspended it: another one may have other code.
-            Empty if an earlier version of the package stored it.
-        parts: The ends of the parts of a released run: the execution that waited there, and the number of
-            records by then.
-        input: The bytes of the input of a released run, which no longer waits among the others; else
-            None.
-        identity: The job that a released run started in, from which its ids derive; else None.
+        input: The bytes of its input if that no longer waits among those of the key; None if the run blocks
+            its key.
+        parts: The ends of its parts, if it does not block its key: the execution that waited there, and the
+            number of records by then.
+        identity: The job that it started in, from which its ids derive; None if it blocks its key.
         last_deadline: The deadline of all its waits, in milliseconds, or None. It is not part of the bytes.
     """
 
@@ -178,7 +193,7 @@ class Suspension:
     last_deadline: int | None = None
 
     @property
-    def released(self) -> bool:
+    def frees_key(self) -> bool:
         """True if its input no longer waits, so that other inputs of the key can run."""
         return self.input is not None
 
@@ -191,24 +206,24 @@ class Suspension:
     def pack(self) -> bytes:
         """Return the bytes."""
         records = [[record.kind.value, record.step, record.index, record.data] for record in self.records]
-        fields = (
-            self.number,
-            self.seq,
-            self.started_at,
-            self.plan,
-            records,
-            list(self.unstored),
-            self.bound,
-            self.recorded,
-            [wait.fields() for wait in self.waits],
-            {path: list(counts) for path, counts in self.left.items()},
-            {path: [list(attempt) for attempt in failed] for path, failed in self.failed.items()},
-            self.submission,
-        )
-        if self.input is None:
-            return _VERSION + _pack(fields)
-        return _RELEASED_VERSION + _pack(
-            (*fields, [list(part) for part in self.parts], self.input, self.identity)
+        return _VERSION + _pack(
+            (
+                self.number,
+                self.seq,
+                self.started_at,
+                self.plan,
+                records,
+                list(self.unstored),
+                self.bound,
+                self.recorded,
+                [wait.fields() for wait in self.waits],
+                {path: list(counts) for path, counts in self.left.items()},
+                {path: [list(attempt) for attempt in failed] for path, failed in self.failed.items()},
+                self.submission,
+                [list(part) for part in self.parts],
+                self.input,
+                self.identity,
+            )
         )
 
     @classmethod
@@ -218,17 +233,12 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        version = data[:1]
-        if version not in (_VERSION, _RELEASED_VERSION, *_FORMER_VERSIONS):
-            raise unknown_version("a suspended run", data, _VERSION, _RELEASED_VERSION)
+        if data[:1] != _VERSION:
+            raise unknown_version("a suspended run", data, _VERSION)
         try:
             fields: list[Any] = msgpack.unpackb(data[1:], strict_map_key=False)
-            if version in _FORMER_VERSIONS:
-                fields.insert(11, "")
             number, seq, started_at, plan, records, unstored, bound, recorded, waits = fields[:9]
-            output_counts, failed, submission = fields[9:12]
-            is_released = version in (_RELEASED_VERSION, _FORMER_VERSIONS[1])
-            parts, packed, identity = fields[12:15] if is_released else ((), None, None)
+            output_counts, failed, submission, parts, packed, identity = fields[9:]
             return cls(
                 number,
                 seq,
@@ -246,5 +256,5 @@ class Suspension:
                 packed,
                 identity,
             )
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             raise StateFormatError("a suspended run cannot be read", found=str(error)) from error

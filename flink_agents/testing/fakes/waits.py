@@ -103,7 +103,7 @@ def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
     for due, packed in delayed_in(state):
         sent, _ = shared.codec.decode(packed)
         assert isinstance(sent, DelayedInput)
-        event = shared.code.events.unpacked(*shared.codec.decode(sent.event))
+        event = shared.events.unpacked(*shared.codec.decode(sent.event))
         delayed_events.append(PendingDelayed(event, due, sent.action, sent.sequence_number))
     return delayed_events
 

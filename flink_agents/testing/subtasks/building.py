@@ -12,9 +12,9 @@ import cloudpickle
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.agents.observers import ObserverSource
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.plan import AgentPlan, bind
+from flink_agents.plan import AgentPlan, LoadedAgent
 from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.flink.shipping.class_copies import dump_for_this_process
@@ -77,7 +77,7 @@ class Builder(Driver):
         backend.watermark = self.current_watermark
         backend.journals = journals
         blueprint = Blueprint(
-            bind(plan, code),
+            LoadedAgent(plan, code),
             self._config,
             self._event_time,
             self._watermarks,
@@ -89,12 +89,12 @@ class Builder(Driver):
         subtask.shared.reads.strict = True
         if subtask.low is not None:
             backend.tell(subtask.low)
-        most_released = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
+        most_suspended = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         heartbeat = subtask.heartbeat
         due = DueTimers(
             backend,
             self._clock,
-            most_released,
+            most_suspended,
             self._event_time.holds,
             self._keeps_timers,
             lambda: heartbeat.at,
@@ -152,7 +152,7 @@ class Builder(Driver):
         # Without a place, a store in memory belongs to its harness: another one must not find its records.
         if name is not None and (name != "memory" or "place" in options):
             return lambda: open_store(name, options)
-        if name is None and not may_make_durable_calls(bind(self.plan, self._code)):
+        if name is None and not may_make_durable_calls(LoadedAgent(self.plan, self._code)):
             return None
         if self._crashes is not None:
             return self._crashes.store

@@ -11,7 +11,7 @@ from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.suspended import ReleasedRun
+from flink_agents.runtime.state.suspended import ListedRun
 from flink_agents.testing.fakes.outside import AnswerLog
 from flink_agents.testing.fakes.state import Snapshot
 from flink_agents.testing.faults import Fault, Faults
@@ -23,12 +23,10 @@ class Died(Exception):
     """The operator crashes here."""
 
 
-Progress = tuple[
-    int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[ReleasedRun, ...]
-]
+Progress = tuple[int, int, int, tuple[ListedRun, ...], int | None, int | None]
 """State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
 
-_NOTHING: Progress = (0, 0, 0, None, None, None, ())
+_NOTHING: Progress = (0, 0, 0, (), None, None)
 
 
 @dataclass
@@ -152,7 +150,7 @@ def progress_of(packed: bytes | None) -> Progress:
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
-    waits = head.suspended, head.signals_expire, head.delayed_due, tuple(head.released)
+    waits = tuple(head.suspended), head.signals_expire, head.delayed_due
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

@@ -59,7 +59,7 @@ class DueTimers:
     Args:
         backend: State and timers of the subtask.
         clock: The wall-clock time in milliseconds.
-        released_per_key: The option ``run.max-suspended-per-key``.
+        suspended_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
         keeps_timers: True if timers wait for their time even if there is nothing else to do.
         next_heartbeat: Returns the time of the subtask's next heartbeat, or None.
@@ -69,14 +69,14 @@ class DueTimers:
         self,
         backend: FakeBackend,
         clock: Callable[[], int],
-        released_per_key: int,
+        suspended_per_key: int,
         holds: bool,
         keeps_timers: bool,
         next_heartbeat: Callable[[], int | None],
     ) -> None:
         self._backend = backend
         self._clock = clock
-        self._released_per_key = released_per_key
+        self._suspended_per_key = suspended_per_key
         self._holds = holds
         self._keeps_timers = keeps_timers
         self._next_heartbeat = next_heartbeat
@@ -111,8 +111,7 @@ class DueTimers:
         if state.head is None or not timers:
             return timers
         head = _head_of(state.head)
-        waits = head.suspended, head.signals_expire, head.delayed_due
-        if all(wait is None for wait in waits) and not head.released:
+        if not head.suspended and head.signals_expire is None and head.delayed_due is None:
             return timers
         now = self._clock()
         soon = {at for at in timers if at <= now + SOON_MS}
@@ -155,25 +154,21 @@ class DueTimers:
             return True
         if not state.pending or head is None:
             return bool(state.pending)
-        if head.suspended is None:
-            due = min((run.due for run in head.released if run.due is not None), default=None)
-            full = len(head.released) >= self._released_per_key
-            if head.has_pending and not (full and all(run.woken is None for run in head.released)):
-                return True
-            return due is not None and due <= now
-        due = head.suspended[2]
-        return due is not None and due <= now
+        blocking = head.blocking
+        if blocking is not None:
+            return blocking.is_due(now)
+        full = len(head.suspended) >= self._suspended_per_key
+        if head.has_pending and not (full and all(run.woken is None for run in head.suspended)):
+            return True
+        return any(run.due is not None and run.due <= now for run in head.suspended)
 
 
 def awaited_among(times: set[int], state: KeyState, head: Head) -> set[int]:
     """Return those of ``times`` that suspended runs, signals and delayed events of a key wait for."""
     awaited = times & _dues_of(head)
     if len(awaited) < len(times):
-        runs = [released.number for released in head.released]
-        if head.suspended is not None:
-            runs.append(head.suspended[0])
-        for number in runs:
-            awaited |= times & _deadlines_of(state.pending.get(-1 - number))
+        for run in head.suspended:
+            awaited |= times & _deadlines_of(state.pending.get(-1 - run.number))
     if len(awaited) < len(times) and head.delayed_due is not None:
         awaited |= times & set(delayed_times(state, max(times)))
     return awaited
@@ -181,8 +176,7 @@ def awaited_among(times: set[int], state: KeyState, head: Head) -> set[int]:
 
 def _dues_of(head: Head) -> set[int]:
     """Return the first times of the waits and events of a key."""
-    suspended = None if head.suspended is None else head.suspended[2]
-    dues = (suspended, head.signals_expire, head.delayed_due, *(run.due for run in head.released))
+    dues = (head.signals_expire, head.delayed_due, *(run.due for run in head.suspended))
     return {due for due in dues if due is not None}
 
 

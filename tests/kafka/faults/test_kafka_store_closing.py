@@ -176,6 +176,7 @@ def test_a_producer_with_unsent_records_ends_its_thread(paused: KafkaBroker, sec
     wait_until(lambda: not producer._sender.is_alive())
 
 
+@pytest.mark.nightly
 def test_an_append_does_not_wait_for_ever(settings: KafkaSettings, paused: KafkaBroker) -> None:
     impatient = replace(settings, append_seconds=3.0)
     journals = [journal_in(settings, partition) for partition in range(settings.partitions)]
@@ -221,6 +222,7 @@ def test_a_pause_that_ends_is_no_error(settings: KafkaSettings, paused: KafkaBro
     run(body())
 
 
+@pytest.mark.nightly
 def test_close_ends_while_no_broker_answers(settings: KafkaSettings, paused: KafkaBroker) -> None:
     impatient = replace(settings, append_seconds=2.0, rebuild_seconds=2.0)
 

@@ -111,6 +111,7 @@ def stuttering(broker: KafkaBroker) -> Iterator[None]:
         go_on(broker)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("ends", [("commit",), ("abort",), ("commit", "abort", "abort")])
 def test_records_that_no_client_is_shown_stand_at_the_end(
     settings: KafkaSettings, ends: tuple[str, ...]
@@ -302,6 +303,7 @@ def test_what_failed_half_way_is_not_there_twice(
     run(body())
 
 
+@pytest.mark.nightly(beyond=3)
 @pytest.mark.parametrize("key", [b"", b"other", b"\x93\xa5batch", pack_key(BatchKey("t", 1))[:-1]])
 @pytest.mark.parametrize("value", [None, b"", b"other"])
 def test_foreign_records_are_passed_over(settings: KafkaSettings, key: bytes, value: bytes | None) -> None:

@@ -127,6 +127,7 @@ def test_a_tool_of_a_server_that_has_the_name_of_an_output(
     assert (output, len(server.calls)) == (told, calls)
 
 
+@pytest.mark.nightly
 @each_case(("policy", "names", "function", "typed", "told", "calls"), CASES)
 @each_case("kind", ["of the job", "of pydantic-ai"])
 def test_a_tool_whose_name_is_taken(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.messages import (
     BinaryContent,
@@ -217,6 +218,7 @@ with OperatorHarness(Late, lambda one: "k", config={"action-state.store": "memor
 """
 
 
+@pytest.mark.nightly
 def test_a_library_that_an_action_imports_when_it_runs_is_no_way_around() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "[FA9030]" in done.stderr, done.stderr

@@ -169,6 +169,7 @@ class Nested(Agent):
         return OutputEvent(output=(await self.agent.run(str(event.input))).output)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.own_conditions
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_an_agent_in_a_tool(step_by_step: bool) -> None:

@@ -98,6 +98,7 @@ def test_dimensions_are_asked_for_and_checked(
     assert server.requests[0]["dimensions"] == 3
 
 
+@pytest.mark.nightly
 def test_an_answer_that_lacks_vectors_is_refused(
     drive: Callable[..., OperatorHarness], server: EmbeddingServer
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_restart_asks_again_after_odd_answers(
     assert harness.recover(snapshot) == [[vector("a", 4), vector("b", 4)]]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.executes_once
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_request_that_may_succeed_is_tried_again(

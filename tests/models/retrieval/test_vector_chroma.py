@@ -43,6 +43,7 @@ def in_another_process(options: dict[str, Any]) -> str:
     return run.stdout.strip()
 
 
+@pytest.mark.nightly
 def test_a_directory_serves_one_process(tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "chroma")}
     first = ChromaVectorStore(options)

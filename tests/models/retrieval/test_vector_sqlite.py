@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.vector_store import Document, VectorSpace
 from flink_agents.models.retrieval.sqlite.hosts import VERSION, Host
 from flink_agents.models.retrieval.sqlite.store import SQLiteVectorStore
-from flink_agents.plan import AgentCode, BoundAgent, bind, compile_agent
+from flink_agents.plan import LoadedAgent, compile_with_code
 
 SPACE = VectorSpace(2)
 WRITER = Path(__file__).with_name("vector_writer.py")
@@ -63,6 +63,7 @@ def test_two_processes_write_at_once(path: Path) -> None:
     check(path)
 
 
+@pytest.mark.nightly
 def test_two_jobs_keep_apart_in_one_file(path: Path) -> None:
     """Both write, search and delete at once, and die at each point."""
     command = [sys.executable, str(JOB), str(path)]
@@ -154,10 +155,10 @@ def test_another_host_than_the_named_one_is_refused(path: Path) -> None:
 
 
 def test_a_job_for_a_cluster_names_the_host() -> None:
-    def bound(**said: str) -> BoundAgent:
+    def bound(**said: str) -> LoadedAgent:
         agent = Agent(name="a").add_action("act", InputEvent, lambda event, ctx: None)
         agent.add_resource("docs", "vector_store", ResourceDescriptor(**said))
-        return bind(compile_agent(agent), AgentCode.of(agent))
+        return LoadedAgent(*compile_with_code(agent))
 
     with pytest.raises(VectorStoreInUseError, match="'docs' is a file on one host"):
         bound(path="v.sqlite").check_cluster(Configuration())

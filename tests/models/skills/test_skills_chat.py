@@ -60,6 +60,7 @@ def check(harness: OperatorHarness, tmp_path: Path) -> None:
     assert calls(tmp_path) == ["30"]
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.own_conditions
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("form", ["builder", "class", "yaml", "plan"])

@@ -223,7 +223,7 @@ patch(
 )
 patch(
     "portion-too-large",
-    "portions:_split",
+    "records:_split",
     "size + _size(record) > limit",
     "size > limit",
     "An append is larger than the store takes.",
@@ -278,27 +278,6 @@ patch(
     "A replay does not write what state seems to have already.",
 )
 patch(
-    "mark-moves",
-    "unpruned:UnprunedKeys.committed",
-    "if not self._found or unpruned.value() is None:",
-    "if True:",
-    "The mark of an earlier attempt is replaced by a later one.",
-)
-patch(
-    "mark-cleared-early",
-    "unpruned:UnprunedKeys.clear",
-    "if last <= through:",
-    "if True:",
-    "The mark of a key goes although later runs of it are not pruned.",
-)
-patch(
-    "touched-as-restored",
-    "unpruned:UnprunedKeys._report",
-    "key_text not in self._touched",
-    "True",
-    "A key that came since the restore counts as one of the restored checkpoint.",
-)
-patch(
     "store-identity-unchecked",
     "other_jobs:JournalIdentity.check",
     "elif store_id not in copied:",
@@ -339,4 +318,18 @@ patch(
     "is_inside(number.task, path)",
     "_ATTEMPT not in number.task and is_inside(number.task, path)",
     "An attempt repeats its calls, but not the ends of the sub-agents that it had called.",
+)
+patch(
+    "turn-ignored",
+    "buffered:BufferedJournal._append",
+    "if self._part_seq != self._seq:",
+    "if False:",
+    "The next part of a run that was set aside is recorded under its first number.",
+)
+patch(
+    "part-as-known",
+    "buffered:BufferedJournal.__init__",
+    "set[Record]() if is_later else set(suspended_records)",
+    "set(suspended_records)",
+    "Records of a part that equal those of an earlier part are left out.",
 )

@@ -147,7 +147,7 @@ patch(
 patch(
     "signals-unreserved",
     "replays:Replays.read",
-    "self._reserve(runs.mailbox, recorded)",
+    "self._reserve(runs, recorded)",
     "pass",
     "A new run takes a signal that a recorded run had taken.",
 )
@@ -241,4 +241,25 @@ patch(
     "context is None and _collection.thread == threading.get_ident()",
     "False",
     "The end of a generator that Python collects takes the number of a task of another run.",
+)
+patch(
+    "late-waits-without-ends",
+    "suspender:RunSuspender.attach_late",
+    "journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))",
+    "pass",
+    "A run that waits late executes the actions before the wait again when it resumes.",
+)
+patch(
+    "late-waits-latest-memory",
+    "suspender:RunSuspender.attach_late",
+    "memory = run.written_since(ended.mark, undo_length)",
+    "memory = run.written_since(ended.mark)",
+    "The end of an action has what later actions have written.",
+)
+patch(
+    "late-waits-uncounted",
+    "suspender:RunSuspender.attach_late",
+    "waits.put_out(ended.path, [event.output for event in outputs_of(ended)], ended.side or [])",
+    "pass",
+    "Outputs from before the first wait leave again when the run resumes.",
 )

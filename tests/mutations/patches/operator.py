@@ -70,8 +70,8 @@ patch(
 patch(
     "commit-mark-of-now",
     "commit:RunCommitter._mark",
-    "hook(actor.head, actor.key_text, actor.unpruned, marker)",
-    "hook(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
+    "mark(actor.head, actor.key_text, actor.unpruned, marker)",
+    "mark(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
     "The mark of an unpruned key lies behind the records that are to be pruned.",
 )
 patch(
@@ -105,8 +105,8 @@ patch(
 patch(
     "feed-resumed-twice",
     "input_dispatch:InputDispatcher.load",
-    "number == actor.resumed or number in actor.woken",
-    "number in actor.woken",
+    "if number in actor.woken:",
+    "if False:",
     "The input of a suspended run that resumes runs once more as an input.",
 )
 patch(
@@ -160,7 +160,7 @@ patch(
 )
 patch(
     "overtaken-for-ever",
-    "services.late_replays:LateReplays.skipping",
+    "services.late_replays:LateReplays.note_skipped",
     "skipped.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
@@ -174,8 +174,8 @@ patch(
 )
 patch(
     "resumed-left-alone",
-    "waits.suspension:SuspensionService.resuming",
-    "if actor.head.suspended is None:",
+    "input_dispatch:InputDispatcher.resume_blocking",
+    "if blocking is None:",
     "if True:",
     "A suspended run is not resumed when its key gets an actor.",
 )
@@ -223,49 +223,35 @@ patch(
 )
 patch(
     "wake-up-over-input",
-    "interleaving.runs:InterleavedRuns.wake",
+    "waits.suspended_runs:SuspendedRuns.wake",
     "head.next_pending += 1",
     "pass",
     "A wake-up has the place of the next input in state.",
 )
 patch(
     "aside-twice",
-    "interleaving.runs:InterleavedRuns.keep",
-    "head.released = released if places else [*released, stored]",
-    "head.released = [*released, stored]",
+    "waits.suspended_runs:SuspendedRuns.add",
+    "head.suspended = runs if places else [*runs, stored]",
+    "head.suspended = [*runs, stored]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(
     "aside-woken-twice",
-    "interleaving.runs:InterleavedRuns.wake",
-    "if run.woken is not None or not wanted(run):",
-    "if not wanted(run):",
+    "waits.suspended_runs:SuspendedRuns.wake",
+    "if run.woken is not None or not is_wanted(run):",
+    "if not is_wanted(run):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
-    "interleaving.runs:InterleavedRuns.end",
+    "waits.suspended_runs:SuspendedRuns.remove",
     "self._state.pending.end_suspension(run.number)",
-    "pass",
+    "run.blocks and self._state.pending.end_suspension(run.number)",
     "What is left of a run that was set aside stays in state after its end.",
 )
 patch(
-    "turn-ignored",
-    "interleaving.journal:PartJournal._addressed",
-    "if self._part_seq == self._seq:",
-    "if True:",
-    "The next part of a run that was set aside is recorded under its first number.",
-)
-patch(
-    "part-as-known",
-    "interleaving.journal:PartJournal._repeated",
-    "set() if self._is_later else super()._repeated(suspended_records)",
-    "super()._repeated(suspended_records)",
-    "Records of a part that equal those of an earlier part are left out.",
-)
-patch(
     "delayed-timer-of-first",
-    "waits.delayed:Delays.sent",
+    "waits.delayed:Delays.keep_delayed",
     "if first is not None and first != previous_due:",
     "if previous_due is None:",
     "An event that is due before those which wait gets no timer.",
@@ -314,16 +300,16 @@ patch(
 )
 patch(
     "suspended-without-timer",
-    "waits.suspension:SuspensionService._suspend",
-    "timers.register_processing_time_timer(max(due, now + 1))",
+    "waits.suspended_runs:SuspendedRuns.add",
+    "timers.register_processing_time_timer(max(suspension.due, self._clock() + 1))",
     "pass",
     "No timer looks at a suspended run when its wait ends.",
 )
 patch(
     "suspension-stays",
-    "waits.suspension:SuspensionService._finish",
-    "self._state.pending.end_suspension(head.suspended[0])",
-    "pass",
+    "waits.suspended_runs:SuspendedRuns.remove",
+    "self._state.pending.end_suspension(run.number)",
+    "run.blocks or self._state.pending.end_suspension(run.number)",
     "What is left of a suspended run stays in state after its commit.",
 )
 patch(
@@ -349,14 +335,14 @@ patch(
 )
 patch(
     "signal-for-nobody",
-    "interleaving.signals:reserved_for",
+    "waits.signal_takers:reserved_for",
     "return signal._replace(run=suspension.seq) if free else signal",
     "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "interleaving.signals:InterleavedSignals.unreserve",
+    "waits.signal_takers:SignalTakers.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",
@@ -370,50 +356,71 @@ patch(
 )
 patch(
     "suspended-memory-empty",
-    "waits.suspension:SuspensionService.after_commit",
+    "waits.suspension:SuspensionService.continue_key",
     "operator.cache.keep(key_text, head, {}, False, searched=False)",
     "operator.cache.keep(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
 )
 patch(
     "services-swapped",
-    "assembly:key_services",
-    "    return services\n",
-    "    services.reverse()\n    return services\n",
+    "assembly:KeyServices.in_order",
+    "for service in services if",
+    "for service in reversed(services) if",
     "The key services are called in the reverse order.",
 )
 patch(
     "hook-dropped",
-    "services.hooks:Hooks.resolve",
-    "for service in self.services if self._has(service, name)",
-    "for service in self.services[1:] if self._has(service, name)",
+    "services.hooks:Hooks.__init__",
+    "for service in self.services]",
+    "for service in self.services[1:]]",
     "The hooks of the first key service are not called.",
 )
 patch(
     "service-sleeps-on",
-    "services.hooks:Hooks.activate",
-    "service.asleep = frozenset()",
-    "pass",
-    "A key service that was asleep is not woken.",
+    "waits.delayed:Delays._expect_events",
+    "self.operator.has_key_timers = True",
+    "True",
+    "The hook of timers is not called when the first key needs one.",
 )
 patch(
     "heartbeat-known-key-expected",
     "schedules.heartbeat:Heartbeat._wake_restored",
-    "hook(None, key_text)",
+    "event_time.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",
 )
 patch(
     "other-code-rests",
-    "waits.suspension:SuspensionService.rests",
-    "suspension.submission != self._submission",
-    "suspension is None",
+    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "self.suspension(run).submission != self._submission",
+    "False",
     "A suspended run keeps the timeout of the code that suspended it.",
 )
 patch(
     "same-code-wakes",
-    "waits.suspension:SuspensionService.rests",
-    "suspension.submission != self._submission",
-    "suspension is not None",
+    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "self.suspension(run).submission != self._submission",
+    "True",
     "A restart replays all suspended runs.",
+)
+patch(
+    "mark-moves",
+    "services.pruning:UnprunedKeys.mark",
+    "if not self._found or unpruned.value() is None:",
+    "if True:",
+    "The mark of an earlier attempt is replaced by a later one.",
+)
+patch(
+    "mark-cleared-early",
+    "services.pruning:UnprunedKeys.clear_marks",
+    "if last <= through:",
+    "if True:",
+    "The mark of a key goes although later runs of it are not pruned.",
+)
+patch(
+    "touched-as-restored",
+    "services.pruning:UnprunedKeys._report",
+    "key_text not in self._touched",
+    "True",
+    "A key that came since the restore counts as one of the restored checkpoint.",
 )

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     ResourceNotFoundError,
     ResourceUnavailableError,
 )
-from flink_agents.plan import AgentPlan, bind, compile_agent
+from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent
 from flink_agents.runtime.concurrency import clients
 from flink_agents.testing import OperatorHarness
 
@@ -125,7 +125,7 @@ def test_plan_names_clients() -> None:
     assert [(resource.name, resource.type.value) for resource in plan.resources] == [
         (name, "client") for name in NAMES
     ]
-    assert bind(plan).clients.keys() == set(NAMES)
+    assert LoadedAgent(plan).clients.keys() == set(NAMES)
 
 
 def test_client_of_a_builder() -> None:

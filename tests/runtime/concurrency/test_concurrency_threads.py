@@ -68,6 +68,7 @@ def in_durable_call(function: Callable[..., Any]) -> Callable[..., Any]:
     return act
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("make", [in_thread, by_executor, side_by_side, in_durable_call])
 def test_calls_that_hang_starve_no_key(make: Callable[..., Any], release: threading.Event) -> None:
     timeout = None if make is in_durable_call else 1

@@ -24,6 +24,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.typenames import resolve_type
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
@@ -281,8 +282,7 @@ def crash_then_edit(act: Any, edit: Edit, kind: RecordKind, fault: Fault) -> tup
     return harness, effects
 
 
-@each_case("act", ACTS)
-@each_case("name", EDITS)
+@factors(strength=1, name=EDITS, act=ACTS)
 def test_a_replay_compares_the_values_of_arguments(name: str, act: str) -> None:
     edit = EDITS[name]
     harness, effects = crash_then_edit(ACTS[act], edit, RecordKind.ACTION, Fault.REFUSED)

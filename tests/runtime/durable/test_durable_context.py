@@ -215,6 +215,7 @@ class Uses(Agent):
 ACTIONS = {"def": "act", "async": "act_async", "gather": "act_gather"}
 
 
+@pytest.mark.nightly(beyond=15)
 @pytest.mark.parametrize("settings", ["", "timeout"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [*ACTIONS])

@@ -211,6 +211,7 @@ def record() -> Any:
     return {"items": ["input"]}
 
 
+@pytest.mark.nightly(beyond=8)
 @pytest.mark.parametrize("failures", [0, 1, 3])
 @pytest.mark.parametrize("name", [*AGENTS])
 def test_a_crash_at_any_record_and_a_retry_change_nothing(name: str, failures: int) -> None:

@@ -121,6 +121,7 @@ def clean() -> None:
     forget()
 
 
+@pytest.mark.nightly(beyond=3)
 @factors(strength=1, name=MADE, limit=LIMITS)
 def test_a_success_is_recorded_behind_any_failure(name: str, limit: int) -> None:
     caught([name], 1, limit)
@@ -151,6 +152,7 @@ def test_several_failures_go_with_one_append(limit: int) -> None:
     assert success == 6 * len(names)
 
 
+@pytest.mark.nightly(beyond=3)
 @pytest.mark.parametrize("name", [*MADE])
 def test_what_is_kept_of_a_failure_has_as_many_bytes_as_there_are(name: str) -> None:
     codec = ValueCodec(False)

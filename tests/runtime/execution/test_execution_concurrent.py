@@ -133,11 +133,11 @@ def _attempt(harness: OperatorHarness, faults: Faults, name: str, choose: Choose
 
 
 @pytest.mark.parametrize("name", [*CONSTRUCTS])
-def test_a_replay_sees_what_the_first_execution_saw(name: str) -> None:
+def test_a_replay_sees_what_the_first_execution_saw(name: str, is_night: bool) -> None:
     faults = [Faults()]
     with _harness(faults) as harness:
         empty = harness.snapshot()
-        for seed in range(12):
+        for seed in range(12 if is_night else 6):
             CHANCE.seed(f"{name}{seed}")
             faults.append(Faults())
             fault = CHANCE.choice([Fault.REFUSED, Fault.LOST, Fault.UNACKNOWLEDGED])

@@ -148,7 +148,7 @@ CASES = [
 @each_case(("awaitable", "acceptor"), CASES)
 def test_asyncio_takes_each_awaitable_of_the_context(awaitable: str, acceptor: str) -> None:
     expected = AWAITABLES[awaitable][1]
-    options: Any = {"config": {"run.may-suspend": True}, "hang_after": 10}
+    options: Any = {"hang_after": 10}
     if acceptor == "create_task":
         options["crash"] = "everywhere"
     with OperatorHarness(agent_of(awaitable, acceptor), **options) as harness:
@@ -207,7 +207,7 @@ def test_a_wait_in_a_task_can_be_cancelled(use: Callable[[RunnerContext], Awaita
         async def act(self, event: InputEvent, ctx: RunnerContext) -> Event:
             return OutputEvent(output=await use(ctx))
 
-    with OperatorHarness(Cancelling(), config={"run.may-suspend": True}, crash="everywhere") as harness:
+    with OperatorHarness(Cancelling(), crash="everywhere") as harness:
         assert harness.push(1) == ["CancelledError"]
 
 
@@ -219,7 +219,7 @@ def test_a_wait_that_is_neither_awaited_nor_closed_is_an_error() -> None:
             del forgotten
 
     with (
-        OperatorHarness(Forgetting(), config={"run.may-suspend": True}) as harness,
+        OperatorHarness(Forgetting()) as harness,
         pytest.raises(ActionFailedError, match="without awaiting"),
     ):
         harness.push(1)

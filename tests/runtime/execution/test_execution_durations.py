@@ -72,7 +72,7 @@ USE: list[Any] = []
 def in_action(use: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
     def run(duration: Any) -> None:
         USE[:] = [use, duration]
-        with OperatorHarness(Waiting(), config={"run.may-suspend": True}, hang_after=20) as harness:
+        with OperatorHarness(Waiting(), hang_after=20) as harness:
             harness.push(1)
 
     return run

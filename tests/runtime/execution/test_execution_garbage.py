@@ -41,6 +41,7 @@ class Silent(Agent):
         return OutputEvent(output=await ctx.durable_execute_async(ask, 1) if event.input < 0 else 0)
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("agent", [Asking, Silent])
 def test_runs_that_were_committed_need_no_collector(agent: type[Agent]) -> None:
     """Whoever looks at what runs, a watcher or a debugger, may hold some of them; not in each round."""
@@ -97,6 +98,7 @@ def _actors() -> list[KeyActor]:
     return [actor for actor in gc.get_objects() if isinstance(actor, KeyActor)]
 
 
+@pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize(("agent", "again"), [(Replaying, 1), (Resting, 3)])
 def test_actors_that_leave_recorded_runs_need_no_collector(agent: type[Agent], again: int) -> None:
     """Inputs of these runs come later, or after the end of a suspended run: another actor replays them."""

@@ -15,8 +15,7 @@ from flink_agents.api.errors import (
     FunctionReferenceError,
     OutputTypeError,
 )
-from flink_agents.plan import compile_agent, load_yaml
-from flink_agents.plan.binding.bind import bind
+from flink_agents.plan import LoadedAgent, compile_agent, load_yaml
 from flink_agents.plan.model import AgentPlan
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
@@ -167,7 +166,7 @@ def test_a_plan_with_generic_events_is_read_from_its_file() -> None:
     ][1:]
     emits = {plan_action.name: plan_action.emits for plan_action in plan.actions}
     assert set(emits["start"]) >= {"Wrapped[Order]", "titled[int]"}
-    loaded = bind(AgentPlan.model_validate_json(plan.model_dump_json()))
+    loaded = LoadedAgent(AgentPlan.model_validate_json(plan.model_dump_json()))
     assert loaded.output_type is Page[Order]
     assert loaded.event_types["Wrapped[Order]"] is Wrapped[Order]
     assert loaded.event_types["titled[int]"] is Titled[int]

@@ -325,6 +325,7 @@ def push(harness: OperatorHarness, record: Any) -> list[Any]:
 
 
 # The next test has the paths with retries, in one operator for all kinds.
+@pytest.mark.nightly(beyond=12)
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith(("with retry", "with both"))])
 def test_whatever_is_raised_wherever_is_a_failure_of_the_action(path: str) -> None:
     for kind in KINDS if "function" not in path else FEW:
@@ -334,6 +335,7 @@ def test_whatever_is_raised_wherever_is_a_failure_of_the_action(path: str) -> No
             assert harness.outputs == [] and harness.sequence_number() == 0
 
 
+@pytest.mark.nightly(beyond=20)
 @pytest.mark.parametrize("path", [*PATHS])
 def test_policies_decide_about_all_that_can_be_passed_by(path: str) -> None:
     agent = PATHS[path]
@@ -374,6 +376,7 @@ async def ask_async(kind: str) -> Any:
     return ask(kind)
 
 
+@pytest.mark.nightly(beyond=3)
 @factors(settings=SETTINGS, reconciler=[ask, ask_async], make=[calling, calling_async])
 def test_whatever_a_reconciler_raises_is_how_the_call_failed(
     make: Any, reconciler: Any, settings: str

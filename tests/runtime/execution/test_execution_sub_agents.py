@@ -31,7 +31,7 @@ from flink_agents.api.errors import (
     AgentOutputsError,
     UnknownSideOutputError,
 )
-from flink_agents.plan import AgentCode, bind, compile_agent
+from flink_agents.plan import LoadedAgent, compile_with_code
 from flink_agents.plan.binding.uses import makes_durable_calls
 from flink_agents.testing import OperatorHarness
 
@@ -265,10 +265,7 @@ def test_the_code_of_asked_agents_tells_of_their_durable_calls() -> None:
         return OutputEvent(output=event.input)
 
     agent = Agent(name="plain").add_action("act", [InputEvent], act)
-    bound = [
-        bind(compile_agent(asking_agent), AgentCode.of(asking_agent))
-        for asking_agent in (Asks(), AsksNothing())
-    ]
+    bound = [LoadedAgent(*compile_with_code(asking_agent)) for asking_agent in (Asks(), AsksNothing())]
     assert [makes_durable_calls(bound_agent) for bound_agent in bound] == [True, False]
 
 

@@ -28,11 +28,13 @@ from flink_agents import (
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable.upgrades import replace_upgrade
 from flink_agents.api.errors import StoreError
-from flink_agents.plan import BoundAgent
+from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.plan.binding.resources import PromptProvider
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.typenames import Kind
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 NOBODY = "nobody"
@@ -145,11 +147,12 @@ def agent_of(step: DurableCallable, way: str) -> Agent:
     return Sync() if way.startswith("def") else Async()
 
 
-CASES = [(step, way) for step in STEPS for way in WAYS if not (way == "gathered" and "retry" in step)]
-"""Two calls that fail once at the same time would fail twice."""
+def fails_twice(step: str, way: str) -> bool:
+    """Two calls that fail once at the same time would fail twice."""
+    return way == "gathered" and "retry" in step
 
 
-@each_case(("step", "way"), CASES)
+@factors(strength=1, step=STEPS, way=WAYS, without=fails_twice)
 def test_a_step_sees_its_action_and_binds_nothing_for_others(step: str, way: str) -> None:
     awaits = "coroutine" in step
     # The first time and on replay.
@@ -264,13 +267,13 @@ class Prompting(Agent):
 
 
 def test_a_resource_is_created_in_the_context_of_no_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = BoundAgent.resource
+    provide = PromptProvider.provide
 
-    def resource(agent: BoundAgent, name: str, kind: Any) -> Any:
+    def create(provider: PromptProvider, declared: DeclaredResource) -> Prompt | None:
         CREATED.append(bind())
-        return create(agent, name, kind)
+        return provide(provider, declared)
 
-    monkeypatch.setattr(BoundAgent, "resource", resource)
+    monkeypatch.setattr(PromptProvider, "provide", create)
     CREATED.clear()
     with OperatorHarness(Prompting(), lambda number: number % 2) as harness:
         assert harness.push_all([1, 2]) == [["acme", COARSE]] * 2

@@ -12,7 +12,7 @@ import pytest
 from digested_disk import NAME, Disk, check_of
 
 from flink_agents import Agent, InputEvent, action
-from flink_agents.plan import AgentCode
+from flink_agents.plan import compile_with_code
 from flink_agents.runtime.flink.shipping import code_digest
 from flink_agents.runtime.flink.shipping.code_digest import (
     CodeCheck,
@@ -42,7 +42,7 @@ class Shop(Base):
 
 
 def modules_of(agent: Agent) -> list[str]:
-    return sorted(module.name for module in CodeCheck.of(AgentCode.of(agent)).modules)
+    return sorted(module.name for module in CodeCheck.of(compile_with_code(agent)[1]).modules)
 
 
 def test_the_modules_of_an_agent_and_those_they_use(disk: Disk) -> None:

@@ -119,6 +119,7 @@ def travels(value: Any) -> bool:
     )
 
 
+@pytest.mark.nightly(beyond=2)
 @KINDS
 def test_two_jobs_of_one_script_have_one_class(main: ModuleType, tmp_path: Path, kind: str) -> None:
     first_operator = Operator("a", driver(tmp_path, ONE[kind]))
@@ -133,6 +134,7 @@ def test_two_jobs_of_one_script_have_one_class(main: ModuleType, tmp_path: Path,
     three.end()
 
 
+@pytest.mark.nightly(beyond=2)
 @KINDS
 def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path: Path, kind: str) -> None:
     first_operator = Operator("a", driver(tmp_path, ONE[kind]))
@@ -148,6 +150,7 @@ def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path
     two.end()
 
 
+@pytest.mark.nightly(beyond=2)
 @KINDS
 def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path, kind: str) -> None:
     first_operator = Operator("a", driver(tmp_path, ONE[kind]))
@@ -173,6 +176,7 @@ def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: P
     two.end()
 
 
+@pytest.mark.nightly(beyond=2)
 @KINDS
 def test_a_class_that_came_too_early_does_no_harm(main: ModuleType, tmp_path: Path, kind: str) -> None:
     agent, function, announced = shipped(tmp_path, ONE[kind])
@@ -188,6 +192,7 @@ def test_a_class_that_came_too_early_does_no_harm(main: ModuleType, tmp_path: Pa
         operator.end()
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("kind", [kind for kind in ONE if kind != "plain"])
 def test_state_has_the_class_of_the_job_that_came_last(main: ModuleType, tmp_path: Path, kind: str) -> None:
     codec = ValueCodec()

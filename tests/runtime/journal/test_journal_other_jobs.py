@@ -184,6 +184,7 @@ def test_a_run_that_is_taken_over_keeps_its_identity(make: Make) -> None:
     assert len({(text, key) for _, text, key in MADE}) == 2
 
 
+@pytest.mark.nightly(beyond=6)
 @pytest.mark.parametrize("seed", range(12))
 def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
     """Whatever one does - records, prunes, restarts - the other one has only its own results."""

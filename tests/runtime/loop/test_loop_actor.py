@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns
@@ -16,9 +17,13 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
 
+def no_mailbox() -> ActiveMailbox:
+    raise AssertionError("no run waits")
+
+
 def recovering(head: Head) -> tuple[KeyRuns, KeyRecovery]:
     """Return the runs of a key whose records were not read yet."""
-    actor = KeyActor("key", head, {})
+    actor = KeyActor("key", head, {}, no_mailbox)
     actor.recover(False, ())
     assert actor.runs.recovery is not None
     return actor.runs, actor.runs.recovery
@@ -26,7 +31,7 @@ def recovering(head: Head) -> tuple[KeyRuns, KeyRecovery]:
 
 def test_an_actor_is_done_when_no_input_of_its_key_waits_in_state() -> None:
     head = Head("journal", next_seq=0, first_pending=0, next_pending=2)
-    actor = KeyActor("key", head, {})
+    actor = KeyActor("key", head, {}, no_mailbox)
     actor.submitted = 1
     assert not actor.is_done
     actor.runs.finished.append(cast(Any, "an ended run"))
@@ -38,7 +43,7 @@ def test_an_actor_is_done_when_no_input_of_its_key_waits_in_state() -> None:
 
 def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on() -> None:
     head = Head("journal", next_seq=0, first_pending=0, next_pending=3)
-    actor = KeyActor("key", head, {})
+    actor = KeyActor("key", head, {}, no_mailbox)
     actor.submitted = 1
     actor.runs.pulled = 1
     assert actor.backlog == 1
@@ -49,7 +54,7 @@ def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on()
 
 def test_nothing_runs_behind_a_run_that_was_suspended() -> None:
     """Flink's thread puts what is left of it into state first. Without a loop, nothing could begin."""
-    runs = KeyActor("key", Head("journal"), {}).runs
+    runs = KeyActor("key", Head("journal"), {}, no_mailbox).runs
     runs.suspended = cast(Any, ("the run", "what is left of it"))
     AgentLoop._begin(cast(Any, "no loop"), runs)
     assert not runs.running

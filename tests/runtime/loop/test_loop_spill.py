@@ -87,6 +87,7 @@ def with_new_ones(records: list[Any], chance: random.Random) -> list[Any]:
     return [new[0], *mixed, records[0]]
 
 
+@pytest.mark.nightly(beyond=1)
 @factors(strength=1, order=[reverse, shuffled, with_new_ones], keys=[7, 1])
 def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]], keys: int) -> None:
     count = 1400

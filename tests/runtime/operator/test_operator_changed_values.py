@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
 from tests.runtime.serde.test_serde_changed_classes import FITS, WRONG_FIELD
+from tests.suite.factors import factors
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
@@ -28,7 +30,8 @@ def edited() -> Iterator[None]:
 
 
 def make() -> Any:
-    return sys.modules[MODULE].make()
+    # The analysis of plans would follow `sys.modules` into all modules of the process.
+    return import_module(MODULE).make()
 
 
 class Later(Event):
@@ -90,7 +93,7 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
     """Let a program store a value, edit the class, and let the new program go on with the state."""
     agent, begin, resume = PLACES[place]
     define(MODULE, OLD[kind])
-    with OperatorHarness(agent, config={"run.may-suspend": "true"}, **PLAIN) as harness:
+    with OperatorHarness(agent, **PLAIN) as harness:
         begin(harness)
         assert harness.outputs == []
         snapshot = harness.snapshot()
@@ -103,9 +106,7 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
         return list(harness.outputs)
 
 
-@each_case("kind", KINDS)
-@each_case("change", CHANGES)
-@each_case("place", PLACES)
+@factors(kind=KINDS, change=CHANGES, place=PLACES)
 def test_values_of_an_edited_class_fit_or_are_named(kind: str, change: str, place: str) -> None:
     if (kind, change) in FITS:
         assert outputs_after(place, kind, change) == [FITS[kind, change]]
@@ -163,13 +164,10 @@ _UPGRADED: dict[tuple[str, str], tuple[str, Any]] = {
 """Functions that upgrade old values, and what these are then; a member that is still there fits as it is."""
 
 
-@each_case("kind", KINDS)
-@each_case("change", CHANGES)
-@each_case("place", PLACES)
+@factors(kind=KINDS, change=CHANGES, place=PLACES)
 def test_an_upgrade_carries_values_over(kind: str, change: str, place: str) -> None:
     upgrade, expected = upgrade_of(kind, change)
-    with versions():
-        assert outputs_after(place, kind, change, upgrade) == [expected]
+    assert outputs_after(place, kind, change, upgrade) == [expected]
 
 
 # -- fields of events themselves -----------------------------------------------------
@@ -225,13 +223,12 @@ EVENT_UPGRADES = {
 def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
     define(MODULE, EVENT + "    name: str\n    count: int\n")
     delay = 60 if delayed else None
-    config = {"run.may-suspend": "true"}
     store = Faults().store
-    with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as former:
+    with OperatorHarness(agent_of_events(delay), store=store, **PLAIN) as former:
         former.push("x")
         snapshot = former.snapshot()
         define(MODULE, EVENT + EVENT_CHANGES[change][0] + "\n" + upgrade)
-        with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as harness:
+        with OperatorHarness(agent_of_events(delay), store=store, **PLAIN) as harness:
             harness.restore(snapshot)
             if delayed:
                 harness.advance_time(61_000)

@@ -120,6 +120,7 @@ class World:
         assert low is None or not waiting or low < min(waiting)
 
 
+@pytest.mark.nightly(beyond=8)
 @pytest.mark.executes_once
 @factors(strength=1, seed=range(40))
 def test_no_output_is_late(seed: int, agent_harness: MakeHarness) -> None:

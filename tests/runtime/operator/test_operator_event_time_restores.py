@@ -57,7 +57,7 @@ def test_restored_keys_without_work_hold_nothing(hold_harness: MakeHarness) -> N
 def test_a_restored_signal_holds_nothing_if_an_input_comes_first(
     hold_harness: MakeHarness, record: str
 ) -> None:
-    harness = hold_harness(config={"run.may-suspend": True})
+    harness = hold_harness()
     harness.watermark(1)
     harness.signal("a", "paid", 40)
     harness.restore(harness.snapshot())
@@ -136,7 +136,6 @@ def test_forced_starts_of_several_subtasks_come_to_an_end(
         Caller,
         event_time=HOLD,
         parallelism=3,
-        config={"run.may-suspend": True},
         **conditions,
     )
     fired: list[Any] = []

@@ -64,7 +64,7 @@ def agent_of(body: Body, **settings: Any) -> Agent:
 def harness_of(body: Body, config: dict[str, Any] | None = None, **settings: Any) -> OperatorHarness:
     return OperatorHarness(
         agent_of(body, **settings),
-        config={"run.may-suspend": True, **(config or {})},
+        config=config,
         forced_serialization=False,
         hang_after=60,
     )
@@ -390,9 +390,7 @@ def test_a_sub_agent_that_retries_after_a_wait_continues(auto_run: bool) -> None
         return await ctx.call_agent(FlakyAfterWait(), "x")
 
     agent = agent_of(body)
-    with OperatorHarness(
-        agent, config={"run.may-suspend": True}, auto_run=auto_run, crash=None, forced_serialization=False
-    ) as harness:
+    with OperatorHarness(agent, auto_run=auto_run, crash=None, forced_serialization=False) as harness:
         harness.push(1)
         for _ in range(4):
             harness.run_until_idle()
@@ -822,6 +820,7 @@ def hangs_are_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "HANG_LOOKS", 5)
 
 
+@pytest.mark.nightly(beyond=5)
 @pytest.mark.usefixtures("hangs_are_found_soon")
 @pytest.mark.parametrize(("body", "text"), HANGS, ids=[text for _, text in HANGS])
 @pytest.mark.parametrize("way", ["push", "run_until_idle", "end_input"])

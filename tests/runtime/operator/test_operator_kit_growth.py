@@ -86,6 +86,7 @@ def end_the_input(harness: OperatorHarness, count: int) -> None:
     harness.end_input()
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("finish", [let_time_pass, end_the_input])
 @pytest.mark.parametrize(
     ("agent", "fill"), [(Reminding, send_reminders), (Sleepy, fill_a_key)], ids=["delayed", "hot key"]

@@ -219,6 +219,7 @@ def by_key(outputs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int
     return outputs_by_key
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("agent", AGENTS)
 def test_all_come_to_their_end(agent: type[Agent], parallelism: int) -> None:
@@ -268,6 +269,7 @@ def test_all_come_to_their_end_where_watermarks_wait(agent: type[Agent], restore
         assert sorted(filter(None, harness.timestamps)) == list(range(1, KEYS * ROUNDS))
 
 
+@pytest.mark.nightly(beyond=2)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_all_come_to_their_end_replayed(agent: type[Agent]) -> None:
     with make(agent, forced_replay=True, forced_restart=True) as harness:

@@ -125,6 +125,7 @@ def test_both_runs_write_one_path(agent: type[Agent], steps: list[str]) -> None:
         check(harness, steps)
 
 
+@pytest.mark.nightly(beyond=4)
 @pytest.mark.executes_once
 @factors(
     strength=1,

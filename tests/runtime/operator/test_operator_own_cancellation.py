@@ -147,8 +147,7 @@ CANCELLING = [
 ]
 
 
-@each_case("function", CANCELLING)
-@each_case("settings", [{}, {"timeout": 60}])
+@factors(strength=1, function=CANCELLING, settings=[{}, {"timeout": 60}])
 def test_an_action_goes_on_after_a_function_that_cancelled_its_task(
     settings: dict[str, Any], function: Callable[..., Any]
 ) -> None:
@@ -219,7 +218,6 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "crash": {"crash": "everywhere"},
     "replay": PLAIN | {"forced_replay": True},
     "restart": PLAIN | {"forced_restart": True},
-    "restart with waits": PLAIN | {"forced_restart": True, "config": {"run.may-suspend": "true"}},
 }
 
 

@@ -118,6 +118,7 @@ def test_ids_follow_from_job_key_and_number() -> None:
 # -- checkpoints ---------------------------------------------------------------------
 
 
+@pytest.mark.nightly(beyond=7)
 @pytest.mark.parametrize("config", [None, WAITING], ids=["inline", "waiting"])
 @pytest.mark.parametrize("crash_after", range(0, 20, 3))
 def test_restore_and_replay_give_what_no_crash_gives(crash_after: int, config: Any) -> None:

@@ -120,7 +120,9 @@ def test_a_key_says_what_it_waits_for(on_suspend: str) -> None:
         harness.push("behind")
         harness.signal("k", "other", id="1")
         answer = send_request(harness, INSPECT)
-        suspended = answer["suspended"] if on_suspend == "block" else answer["released"][0]
+        [suspended] = answer["suspended"]
+        assert suspended["blocks"] == (on_suspend == "block")
+        assert [wait["kind"] for wait in suspended["waits"]] == ["signal"]
         assert [wait["name"] for wait in suspended["waits"]] == ["paid"]
         assert suspended["sequence"] == 1 and len(suspended["run"]) == 24
         assert answer["inputs"] == (2 if on_suspend == "block" else 0)
@@ -136,7 +138,7 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
         harness.push("wait")
         harness.push("behind")
         inspection = send_request(harness, INSPECT)
-        run = (inspection.get("suspended") or inspection["released"][0])["run"]
+        run = inspection["suspended"][0]["run"]
         answer = send_request(harness, END_RUN, {"run": run, "reason": "lost order", "by": "ada"})
         assert (answer["outcome"], answer["run"]) == ("ended", run)
         (letter,) = harness.dead_letters
@@ -332,8 +334,7 @@ def test_a_run_in_a_thread_ends_though_its_thread_goes_on() -> None:
         return OutputEvent(output=event.input)
 
     agent = Agent(name="blocking").add_action("block", [InputEvent], block, blocking=True)
-    config = {"run.may-suspend": True}
-    with harness_of(agent, config=config, **LIVE) as harness:
+    with harness_of(agent, **LIVE) as harness:
         harness.push_all(["block", "behind"])
         assert BEGUN.wait(WAIT_SECONDS)
         harness.signal("k", INSPECT, id="i")
@@ -351,7 +352,7 @@ def test_a_run_ends_where_event_time_is_held(late: str) -> None:
         harness.push("wait", 1000)
         harness.push("behind", 2000)
         harness.watermark(1500)
-        run = send_request(harness, INSPECT)["suspended"]["run"]
+        run = send_request(harness, INSPECT)["suspended"][0]["run"]
         assert send_request(harness, END_RUN, {"run": run})["outcome"] == "ended"
         harness.watermark(3000)
         assert [letter.record for letter in harness.dead_letters] == ["wait"]
@@ -364,7 +365,7 @@ def test_a_key_of_an_agent_that_waits_for_nothing_can_be_asked() -> None:
         return OutputEvent(output=event.input)
 
     agent = Agent(name="plain").add_action("plain", [InputEvent], plain)
-    with harness_of(agent, config={"run.may-suspend": True}) as harness:
+    with harness_of(agent) as harness:
         harness.push(1)
         assert (
             send_request(harness, INSPECT)["memory"] and send_request(harness, ERASE)["outcome"] == "erased"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import SignalTimeoutError
 from flink_agents.testing import OperatorHarness
@@ -53,6 +55,7 @@ class Overtaken(Diary):
 KINDS = ("later", "sleep", "wait", "both")
 
 
+@pytest.mark.nightly(beyond=4)
 @factors(first=KINDS, second=KINDS, agent=[Diary, Overtaken])
 def test_what_is_due_together_has_one_order(first: str, second: str, agent: Any) -> None:
     for days in ((2, 2), (1, 2), (2, 1)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.testing import OperatorHarness
@@ -46,9 +46,13 @@ def harness_of(agent: Agent, **config: Any) -> OperatorHarness:
     return OperatorHarness(agent, lambda record: record, config=config, **UNFORCED)
 
 
-def hooks_of(harness: OperatorHarness) -> Hooks:
+def operator_of(harness: OperatorHarness) -> AgentProcessor:
     [task] = harness._subtasks  # pyright: ignore[reportPrivateUsage]
-    return task.processor.hooks
+    return task.processor
+
+
+def hooks_of(harness: OperatorHarness) -> Hooks:
+    return operator_of(harness).features.hooks
 
 
 def called(hooks: Hooks) -> dict[str, list[str]]:
@@ -61,39 +65,30 @@ def called(hooks: Hooks) -> dict[str, list[str]]:
 
 def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
     with harness_of(Plain()) as harness:
-        assert called(hooks_of(harness)).keys() & OF_EACH_INPUT == set()
+        features = operator_of(harness).features
+        assert [getattr(features, name) for name in OF_EACH_INPUT] == [None] * len(OF_EACH_INPUT)
+        # The hook of timers is called when the first key needs one.
+        assert not operator_of(harness).has_key_timers
 
 
-OF_EACH_INPUT = {
-    "arriving",
-    "blocks",
-    "stored",
-    "waking",
-    "acting",
-    "resuming",
-    "fired",
-    "leaving",
-    "committing",
-    "writing_head",
-    "committed",
-    "after_commit",
-    "actor_released",
-    "heartbeat",
-    "look",
-    "looked",
-}
+OF_EACH_INPUT = ("event_time", "skipped_runs", "idle_keys", "pruning_marks")
+"""Features that the operator calls for each input, or for each run."""
 
 
 WAITING = ["RequestService", "SignalService", "SuspensionService"]
 
 
-def test_an_agent_that_never_waits_has_no_suspended_runs() -> None:
+def test_services_of_waits_have_nothing_to_do_until_a_run_waits_or_a_signal_comes() -> None:
     with harness_of(Plain()) as harness:
-        assert services_of(harness) == ["PendingWork", "RequestService", "SignalService", "Delays"]
-        awake = {name for name, services in called(hooks_of(harness)).items() if "SignalService" in services}
-        assert awake == {"restored"}
+        assert services_of(harness) == [*WAITING, "Delays"]
+        harness.push("x")
+        assert not operator_of(harness).has_key_timers
         harness.signal("a", "unheard", 1)
-        assert "SignalService" in called(hooks_of(harness))["fired"]
+        assert operator_of(harness).has_key_timers
+    with harness_of(Sleeper()) as harness:
+        assert not operator_of(harness).has_key_timers
+        harness.push("x")
+        assert operator_of(harness).has_key_timers
 
 
 def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
@@ -105,14 +100,12 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
     }
     with harness_of(Sleeper(), **config) as harness:
         names = [type(service).__name__ for service in hooks_of(harness).services]
-        assert names == ["PendingWork", *WAITING, "Delays", "LateReplays", "IdleKeyExpiry"]
+        assert names == [*WAITING, "Delays", "IdleKeyExpiry"]
         hooks = hooks_of(harness)
-        hooks.activate(hooks.services[names.index("Delays")])
         # Signals expire before they could resume a run. A run that is resumed comes before a delayed event of
         # that time, and an idle key goes last.
         fired = ["SignalService", "SuspensionService", "Delays", "IdleKeyExpiry"]
         assert called(hooks)["fired"] == fired
-        assert called(hooks)["committing"] == ["SignalService", "SuspensionService"]
 
 
 def sleeper(on_suspend: str) -> Agent:
@@ -125,55 +118,37 @@ def services_of(harness: OperatorHarness) -> list[str]:
     return [type(service).__name__ for service in hooks_of(harness).services]
 
 
-def test_an_agent_that_does_not_interleave_never_imports_interleaving(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    package = "flink_agents.runtime.operator.interleaving"
-    for name in [name for name in sys.modules if name.startswith(package)]:
-        monkeypatch.delitem(sys.modules, name)
-    with harness_of(sleeper("block")) as harness:
-        harness.push("slow")
-        harness.restore(harness.snapshot())
-        assert harness.advance_time(timedelta(hours=1)) == ["slow"]
-        assert "InterleavingService" not in services_of(harness)
-    assert not [name for name in sys.modules if name.startswith(package)]
-
-
-def test_interleaving_is_added_for_runs_that_an_earlier_agent_interleaved() -> None:
+def test_runs_that_an_earlier_agent_let_interleave_are_continued() -> None:
     with harness_of(sleeper("interleave")) as harness:
-        order = services_of(harness)
-        assert order[order.index("InterleavingService") :][:3] == ["InterleavingService", *WAITING[1:]]
         harness.push("slow")
         snapshot = harness.snapshot()
     with harness_of(sleeper("block")) as harness:
-        assert "InterleavingService" not in services_of(harness)
         harness.restore(snapshot)
         harness.push("slow")
-        assert services_of(harness) == order
         assert harness.advance_time(timedelta(hours=1)) == ["slow", "slow"]
 
 
 def test_a_service_wakes_up_when_the_first_key_needs_it() -> None:
     with harness_of(Sender()) as harness:
-        assert "fired" not in called(hooks_of(harness))
+        assert not operator_of(harness).has_key_timers
         assert harness.push("first") == ["first"]
-        assert called(hooks_of(harness))["fired"] == ["Delays"]
+        assert operator_of(harness).has_key_timers
         assert harness.advance_time(timedelta(hours=1)) == ["second"]
 
 
 class Recorder(KeyService):
     """Takes down which of its hooks are called."""
 
-    receives = bytes
+    receives: type | None = bytes
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
 
 def recording(name: str) -> Any:
-    def hook(self: Recorder, *arguments: Any) -> Any:
+    def hook(self: Recorder, *arguments: Any) -> bool:
         self.seen.add(name)
-        return () if name == "unchecked" else False
+        return False
 
     return hook
 
@@ -186,34 +161,22 @@ for _name in HOOKS:
 def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     """Recorders before the services of each operator that is assembled."""
     created_recorders: list[Recorder] = []
-    resolve = Hooks.resolve
+    initialize = Hooks.__init__
 
     def with_recorder(self: Hooks, services: Any, base: type) -> None:
-        if base is KeyService and not any(isinstance(service, Recorder) for service in services):
-            created_recorders.append(Recorder())
-            services = [created_recorders[-1], *services]
-        resolve(self, services, base)
+        created_recorders.append(Recorder())
+        initialize(self, [created_recorders[-1], *services], base)
 
-    monkeypatch.setattr(Hooks, "resolve", with_recorder)
+    monkeypatch.setattr(Hooks, "__init__", with_recorder)
     yield created_recorders
-
-
-RARE = {"waking_skipped", "skipping", "ending"}
-"""Hooks for runs whose inputs come late, and for runs that the user ends; see their own tests."""
 
 
 def test_each_hook_is_called(recorders: list[Recorder]) -> None:
     with harness_of(Sleeper(), **{"run.inline": False}) as harness:
         harness.push("slow")
         harness.push("behind it")
-        harness.signal("slow", "unheard", 1)
         snapshot = harness.snapshot()
         harness.restore(snapshot)
         harness.advance_time(timedelta(hours=1))
         harness.end_input()
-    for at_end in ("wait", "skip"):
-        with harness_of(Sender(), **{"run.inline": False, "run.timers-at-end": at_end}) as harness:
-            harness.push("first")
-            harness.end_input()
-    seen = set[str]().union(*(recorder.seen for recorder in recorders))
-    assert set(HOOKS) - seen <= RARE
+    assert set().union(*(recorder.seen for recorder in recorders)) == set(HOOKS)

@@ -24,7 +24,7 @@ PLAIN: dict[str, Any] = {
     "crash": None,
     "forced_replay": False,
     "forced_restart": False,
-    "config": {"job-identifier": "job", "action-state.on-mismatch": "dead-letter", "run.may-suspend": True},
+    "config": {"job-identifier": "job", "action-state.on-mismatch": "dead-letter"},
 }
 
 
@@ -144,7 +144,7 @@ def test_a_request_of_a_run_that_a_user_ends_ends(agent_harness: Make, on_suspen
     [request] = harness.approvals
     harness.signal(0, INSPECT, {}, id="i")
     answer = ANSWERS[-1]
-    run = (answer.get("suspended") or answer["released"][0])["run"]
+    run = answer["suspended"][0]["run"]
     harness.signal(0, END_RUN, {"run": run, "reason": "lost order", "by": "ada"}, id="e")
     [outcome] = harness.approval_outcomes
     assert (outcome.request.id, outcome.decision) == (request.id, Decision.ENDED)

@@ -117,6 +117,7 @@ def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]
         assert outcome(harness) == expected
 
 
+@pytest.mark.nightly(beyond=15)
 @factors(strength=1, agent=AGENTS[::-1], order=ORDERS, ids={"order": "-".join})
 def test_a_restart_makes_no_difference(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)

@@ -69,6 +69,7 @@ def test_a_run_that_is_executed_anew_takes_no_signal_of_a_recorded_one(
     assert harness.unmatched_signals == []
 
 
+@pytest.mark.nightly(beyond=8)
 @SAID
 @pytest.mark.parametrize("when", list(itertools.product([0, 1], repeat=4)))
 def test_signals_of_many_runs_are_each_consumed_once_after_a_crash(

@@ -12,7 +12,6 @@ import pytest
 from waiting_agents import Charges, Naps, Paid, Refunds, calls, charge
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
-from flink_agents.api.errors import PlanChangedError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
@@ -253,7 +252,7 @@ def _until(harness: OperatorHarness, metric: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["block", "interleave"])
-def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: str) -> None:
+def test_a_run_whose_code_waits_no_more_goes_on(policy: str) -> None:
     class Asks(Agent):
         on_suspend = policy
 
@@ -273,11 +272,7 @@ def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: 
 
     old_harness = OperatorHarness(Asks, name="one", crash=None)
     assert old_harness.push("a") == ["a asked"]
-    refused = OperatorHarness(Tells, name="one", crash=None)
-    with pytest.raises(PlanChangedError, match=r"run\.may-suspend"):
-        refused.restore(old_harness.snapshot())
-        refused.push("b")
-    behind = OperatorHarness(Tells, name="one", crash=None, config={"run.may-suspend": True})
+    behind = OperatorHarness(Tells, name="one", crash=None)
     behind.restore(old_harness.snapshot())
     behind.signal(0, "answer", 1)
     behind.push("b")

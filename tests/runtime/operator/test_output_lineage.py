@@ -56,7 +56,7 @@ def test_each_output_has_its_own_id_and_the_parent_of_its_run(
     assert (first.id, second.id) == (f"{first.run_id}-0", f"{first.run_id}-1")
     assert first.run_id == second.run_id != third.run_id
     (seen, _) = harness.side_output("audit")
-    assert (seen.value, seen.lineage.id) == ("seen", f"{first.run_id}-2")
+    assert (seen.value, seen.lineage.id) == ("seen", f"{first.run_id}-side-0")
 
 
 def test_ids_are_the_same_where_the_same_input_comes_again(

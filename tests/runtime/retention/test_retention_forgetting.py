@@ -121,8 +121,8 @@ class World:
         """Let so much time pass that all keys that can be are forgotten, with their stores' answers."""
         self.harness.advance_time(2 * AFTER)
         for subtask in self.harness._subtasks:
-            services = subtask.processor.hooks.services
-            [forgetting] = [service for service in services if isinstance(service, IdleKeyExpiry)]
+            forgetting = subtask.processor.features.idle_keys
+            assert isinstance(forgetting, IdleKeyExpiry)
             wait(forgetting._asked.values(), 30)
         self.harness.advance_time(ANSWER_MS)
 

@@ -8,12 +8,19 @@ import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.operator.interleaving.runs import wake_up
+from flink_agents.runtime.operator.waits.suspended_runs import wake_up
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
-from flink_agents.runtime.state.suspended import ReleasedRun, StoredSignalWait, Suspension, run_of, wait_id
+from flink_agents.runtime.state.suspended import (
+    ListedRun,
+    StoredPause,
+    StoredSignalWait,
+    Suspension,
+    run_of,
+    wait_id,
+)
 from tests.suite.tables import each_case
 
 SUSPENDED = Suspension(
@@ -25,32 +32,16 @@ SUSPENDED = Suspension(
     unstored=[0],
     bound=True,
     recorded=True,
-    waits=[StoredSignalWait("nap", "0", 1, 1_700_000_001_000, "go", 1_700_000_000_500, b"r")],
+    waits=[
+        StoredSignalWait("nap", "0", 1, 1_700_000_001_000, "go", 1_700_000_000_500, b"r"),
+        StoredPause("nap", "1", 1, 1_700_000_001_000, None, 1_700_000_000_500),
+    ],
     left={"nap": (1, 2)},
     failed={"nap": [[0.5], [1, "ValueError", "no", None]]},
     submission="s",
 )
-SUSPENDED_3 = bytes.fromhex(
-    "039c0307cf0000018bcfe56800a170919406a36e617000c401779100c3c39197a36e6170a13001a2676fcf0000018bcf"
-    "e56be8cf0000018bcfe569f4c4017281a36e617092010281a36e61709291cb3fe00000000000009401aa56616c756545"
-    "72726f72a26e6fc0a173"
-)
-SUSPENDED_1 = bytes.fromhex(
-    "019b0307cf0000018bcfe56800a170919406a36e617000c401779100c3c39195a36e6170a13001a2676fcf0000018bcf"
-    "e56be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc0"
-)
-ASIDE = replace(
+FREES_KEY = replace(
     SUSPENDED, unstored=[], bound=False, recorded=False, parts=(("nap", 1),), input=b"in", identity="job"
-)
-ASIDE_4 = bytes.fromhex(
-    "049f0307cf0000018bcfe56800a170919406a36e617000c4017790c2c29197a36e6170a13001a2676fcf0000018bcfe5"
-    "6be8cf0000018bcfe569f4c4017281a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572"
-    "726f72a26e6fc0a1739192a36e617001c402696ea36a6f62"
-)
-ASIDE_2 = bytes.fromhex(
-    "029e0307cf0000018bcfe56800a170919406a36e617000c4017790c2c29195a36e6170a13001a2676fcf0000018bcfe5"
-    "6be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc09192a36e61"
-    "7001c402696ea36a6f62"
 )
 MAILBOX = Mailbox([StoredSignal("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
 MAILBOX_1 = bytes.fromhex("01939196a469642061a2676fc40176a161c00581a162069192a46964206307")
@@ -60,19 +51,10 @@ MEANT_2 = bytes.fromhex(
 )
 
 
-def check_bytes(suspension: Suspension, packed: bytes, former: bytes) -> None:
-    assert suspension.pack() == packed
-    assert Suspension.unpack(packed) == suspension
-    waits = [replace(wait, began=None, request=None) for wait in suspension.waits]
-    assert Suspension.unpack(former) == replace(suspension, waits=waits, submission="")
-
-
-def test_the_bytes_of_a_suspended_run_are_read() -> None:
-    check_bytes(SUSPENDED, SUSPENDED_3, SUSPENDED_1)
-
-
-def test_a_run_that_was_set_aside_is_of_another_version() -> None:
-    check_bytes(ASIDE, ASIDE_4, ASIDE_2)
+@each_case("suspension", [SUSPENDED, FREES_KEY])
+def test_the_bytes_of_a_suspended_run_are_read(suspension: Suspension) -> None:
+    assert Suspension.unpack(suspension.pack()) == suspension
+    assert suspension.frees_key == (suspension is FREES_KEY)
 
 
 def test_a_mailbox_with_a_signal_for_a_run_is_of_another_version() -> None:
@@ -80,21 +62,10 @@ def test_a_mailbox_with_a_signal_for_a_run_is_of_another_version() -> None:
     assert Mailbox.unpack(MEANT_2) == MEANT
 
 
-def test_a_head_keeps_what_is_set_aside() -> None:
-    head = Head("job", 7, 3, 9)
-    assert not head.released
-    released = [ReleasedRun(3, 5, 1, None, 8, ["go", "go"]), ReleasedRun(4, 6, 2, 99, None, [])]
-    head.released = released
-    again = Head.unpack(head.pack())
-    assert list(again.released) == released
-    again.released = []
-    assert again.extra is None
-
-
 def test_a_wake_up_is_no_input() -> None:
     codec = ValueCodec()
-    packed = wake_up(codec, ReleasedRun(3, 5, 1, None, None, []))
-    assert packed == wake_up(codec, ReleasedRun(4, 5, 1, 7, 9, ["go"]))
+    packed = wake_up(codec, ListedRun(3, 5, False, 1, None, None, []))
+    assert packed == wake_up(codec, ListedRun(4, 5, False, 1, 7, 9, ["go"]))
     assert packed.hex() == "0193a777616b652d75700501"
     assert pack_input(packed) != bytes((2, PendingKind.WAKE_UP)) + packed
     assert unpack_input(bytes((2, PendingKind.WAKE_UP)) + packed) == packed
@@ -116,13 +87,16 @@ def test_other_bytes_are_refused(read: object, data: bytes) -> None:
 
 def test_a_head_keeps_what_is_suspended() -> None:
     head = Head("job", 7, 3, 9)
-    assert head.suspended is None and head.signals_expire is None
-    head.suspended = (3, 7, None)
+    assert not head.suspended and head.blocking is None and head.signals_expire is None
+    frees_key = ListedRun(3, 5, False, 1, None, 8, ["go", "go"])
+    blocks = ListedRun(4, 6, True, 0, 99, None, [])
+    head.suspended = [frees_key, blocks]
     head.signals_expire = 12
     again = Head.unpack(head.pack())
-    assert again.suspended == (3, 7, None)
+    assert list(again.suspended) == [frees_key, blocks]
+    assert again.blocking == blocks and blocks.is_due(99) and not blocks.is_due(98)
     assert again.signals_expire == 12
-    again.suspended = None
+    again.suspended = []
     again.signals_expire = None
     assert again.extra is None
 

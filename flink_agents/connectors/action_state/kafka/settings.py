@@ -12,7 +12,7 @@ from flink_agents import redaction
 from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
 from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import OptionError, StoreError, StoreUnavailableError
-from flink_agents.connectors.action_state.options import read_options
+from flink_agents.api.settings.stores import read_options
 from flink_agents.kafka_clients import UnreadableCodecError, consumer_class
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from flink_agents.api.action_state import (
     stale_error,
 )
 from flink_agents.api.errors import StoreMismatchError
+from flink_agents.api.settings.stores import read_options
 from flink_agents.connectors.action_state.journals import Journal, describe, totals
-from flink_agents.connectors.action_state.options import read_options
 
 
 class MemoryPlace:

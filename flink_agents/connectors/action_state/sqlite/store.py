@@ -34,8 +34,8 @@ from flink_agents.api.action_state import (
     in_use_error,
 )
 from flink_agents.api.errors import JournalOutdatedError, StoreMismatchError
+from flink_agents.api.settings.stores import read_options
 from flink_agents.connectors.action_state.group_writer import OnEnd
-from flink_agents.connectors.action_state.options import read_options
 from flink_agents.connectors.action_state.sqlite import reader
 from flink_agents.connectors.action_state.sqlite.file import (
     open_file,

@@ -10,7 +10,7 @@ from typing_extensions import override
 from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StoreNotConfiguredError
-from flink_agents.plan import BoundAgent
+from flink_agents.plan import LoadedAgent
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.limits import Limiters
 
@@ -83,7 +83,7 @@ class LoopServices:
     """
 
     def __init__(
-        self, agent: BoundAgent, around_durable: Callable[[Durable], Durable] = lambda durable: durable
+        self, agent: LoadedAgent, around_durable: Callable[[Durable], Durable] = lambda durable: durable
     ) -> None:
         self.limits = Limiters(agent)
         self.clients = Clients(agent)

@@ -21,9 +21,10 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
 )
 from flink_agents.api.events import Event, InputEvent
-from flink_agents.plan import AgentCode, AgentPlan, bind
+from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
+from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
@@ -103,7 +104,7 @@ class SubAgents:
         """Close the clients and resources of all sub-agents, the latest first."""
         for called in reversed(self._made):
             await called.shared.services.clients.close()
-            await called.shared.code.close_resources()
+            await called.shared.agent.close_resources(CLIENT_CLOSE_SECONDS)
 
     def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
         cache_entry = self._known.get(id(agent))
@@ -111,7 +112,7 @@ class SubAgents:
             return cache_entry[1]
         instance = instance_of(agent)
         plan, code = compile_with_code(instance)
-        functions = tuple(action.function for action in code.actions)
+        functions = tuple(action.function for action in code.actions.values())
         for called in self._made:
             if called.plan == plan and called.functions == functions:
                 # If the user creates a new object for each call, the compiled agent is still reused.
@@ -124,7 +125,7 @@ class SubAgents:
     def _make(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> CompiledSubAgent:
-        shared = self._shared.for_sub_agent(bind(plan, code), _OfRoot())
+        shared = self._shared.for_sub_agent(LoadedAgent(plan, code), _OfRoot())
         shared.services.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared, self._strategy))
 
@@ -141,22 +142,22 @@ class SubAgents:
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
         sent = event if isinstance(event, Event) else InputEvent(input=event)
-        route = called.shared.code.routes.of(sent)
+        route = called.shared.routes.of(sent)
         if route is None or not route.actions:
             raise UnknownEventError(
                 f"agent {name!r} is called with {sent.event_type!r}, which none of its actions accepts",
-                expected="one of " + ", ".join(sorted(called.shared.code.routes.known_types())),
+                expected="one of " + ", ".join(sorted(called.shared.routes.known_types())),
                 found=sent.event_type,
                 fix=f"give {name} an action for {sent.event_type}, or call it with an event that it "
                 "accepts; any other value is the input of an InputEvent",
             )
-        missing = sorted(called.shared.code.side_outputs.keys() - caller.shared.code.side_outputs.keys())
+        missing = sorted(called.shared.agent.side_outputs.keys() - caller.shared.agent.side_outputs.keys())
         if missing:
             raise UnknownSideOutputError(
-                f"agent {name!r} has side outputs that {caller.shared.code.name!r} has not declared",
+                f"agent {name!r} has side outputs that {caller.shared.agent.name!r} has not declared",
                 expected="the tags " + ", ".join(missing),
-                found=", ".join(caller.shared.code.side_outputs) or "none declared",
-                fix=f"declare them in side_outputs of {caller.shared.code.name}, with the types that "
+                found=", ".join(caller.shared.agent.side_outputs) or "none declared",
+                fix=f"declare them in side_outputs of {caller.shared.agent.name}, with the types that "
                 f"{name} declares: outputs of a sub-agent leave through the agent that calls it",
             )
 
@@ -179,7 +180,7 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
         finally:
             observers.agent_answered(*what, time.monotonic() - started, error)
     transcript = run.hand_over()
-    outputs = [run.caller.shared.code.as_received(output) for output in outputs]
+    outputs = [run.caller.shared.received.as_received(output) for output in outputs]
     return Answer(called.plan.name, outputs, transcript)
 
 
@@ -201,7 +202,7 @@ class _OfRoot(Durable):
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} makes a durable "
+            f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} makes a durable "
             "call, but is no async def",
             expected="an async def action: a sub-agent is executed on the agent loop",
             found="a def action",

@@ -65,13 +65,15 @@ class SubAgentRun(Run):
             identity=outer.identity,
             state=outer.state,
         )
-        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.code.name)}", self.undo)
+        # The run of the caller waits, not this one.
+        self.ended = None
+        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.agent.name)}", self.undo)
         self.short_term = self._memory
         # Code that reads an id of this run has read the number of the outer run.
         self.lineage = outer.lineage
         self.caller = caller
         self.root: ActionRun = root_of(caller)
-        self.agents: tuple[str, ...] = (*agents_of(caller), shared.code.name)
+        self.agents: tuple[str, ...] = (*agents_of(caller), shared.agent.name)
         self.traced = traced or (isinstance(outer, SubAgentRun) and outer.traced)
         self.attempt_end: AttemptEnd | None = None
         around = outer.attempt_end if isinstance(outer, SubAgentRun) else None
@@ -89,10 +91,10 @@ class SubAgentRun(Run):
         """
         self._task = task
         self._call = number
-        received = self._shared.code.as_received(event)
+        received = self._shared.received.as_received(event)
         input_event = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.caller.event)
-        stamp(input_event, AskLineage(parent, self.caller.action.name, self._shared.code.name, task, number))
+        stamp(input_event, AskLineage(parent, self.caller.action.name, self._shared.agent.name, task, number))
         return input_event
 
     def next_path(self) -> str:
@@ -112,7 +114,7 @@ class SubAgentRun(Run):
         """
         if self.traced:
             plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
-            agent = self._shared.code.name
+            agent = self._shared.agent.name
             action = step.action.name
             entry = TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
             step.side = [*(step.side or ()), (_TRANSCRIPT, entry)]
@@ -157,7 +159,7 @@ def root_of(step: ActionRun) -> ActionRun:
 
 def agents_of(step: ActionRun) -> tuple[str, ...]:
     """Return the names of the agents that wait for the result of ``step``, the job's agent first."""
-    return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.code.name,)
+    return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.agent.name,)
 
 
 def _field(name: str) -> str:

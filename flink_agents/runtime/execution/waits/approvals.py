@@ -156,7 +156,7 @@ def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalA
     mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
         id=f"{wait}|{mark}",
-        agent=step.shared.code.name,
+        agent=step.shared.agent.name,
         action=step.action.name,
         key=run.key,
         what=wanted.what,

@@ -71,12 +71,12 @@ def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment
 
 
 def _check_steps(steps: Iterable[str], event: Event, shared: RunEnvironment) -> None:
-    route = shared.code.routes.of(event)
+    route = shared.routes.of(event)
     if route is not None and not route.actions:
         # The event follows on_unhandled.
         return
     first = {action.name for action in route.actions} if route is not None else set[str]()
-    check_actions(shared.code.name, shared.code.action_names, first, steps)
+    check_actions(shared.agent.name, {action.name for action in shared.agent.actions}, first, steps)
 
 
 def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
@@ -111,9 +111,9 @@ def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
 def no_action_takes(event: Event, shared: RunEnvironment) -> PlanChangedError:
     """Return the error of an event that was sent before the code changed, and that no action handles now."""
     return PlanChangedError(
-        f"no action of agent {shared.code.name!r} takes the event {event.event_type!r}, which was sent "
+        f"no action of agent {shared.agent.name!r} takes the event {event.event_type!r}, which was sent "
         "before the code changed",
-        expected=f"one of {', '.join(sorted(shared.code.routes.known_types()))}",
+        expected=f"one of {', '.join(sorted(shared.routes.known_types()))}",
         found=event.event_type,
         fix="give the event class its former name and an action, or let these events come with the former "
         "code; with on_unhandled = 'dead-letter' on the agent, the job continues without it",

@@ -43,9 +43,9 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
     shared = step.shared
     side = step.side if step.side is not None else []
     number = sum(tag == DELAYED_TAG for tag, _ in side)
-    if step.run.emitted + len(step.sent) + number >= shared.settings.max_events:
-        raise too_many_events(shared.settings.max_events)
-    packed = shared.codec.encode(shared.code.events.packed(event))
+    if step.run.emitted + len(step.sent) + number >= shared.max_events:
+        raise too_many_events(shared.max_events)
+    packed = shared.codec.encode(shared.events.packed(event))
     upstream = step.event.id
     side.append((DELAYED_TAG, [shared.clock() + milliseconds, packed, step.action.name, upstream]))
     step.side = side
@@ -55,21 +55,21 @@ def _checked(step: ActionRun, event: Event) -> Event:
     """Return an event that can be delivered when its time comes; reject others."""
     if root_of(step) is not step:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} sends an event "
+            f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} sends an event "
             "with a delay",
             expected="delay=None: a sub-agent has answered before the time comes",
             found="delay=...",
             fix="return what is to be sent, and let the agent that asks send it",
         )
-    route = step.shared.code.routes.of(event)
+    route = step.shared.routes.of(event)
     if route is None:
         raise no_event(step.action.name, event)
     if route.leaves:
         value = cast("OutputEvent", event).output
-        carried = step.shared.code.output_checks.check(step.action.name, value)
+        carried = step.shared.output_checks.check(step.action.name, value)
         return event if carried is value else event.model_copy(update={"output": carried})
     if not route.actions:
-        raise unknown_event(step.action.name, event, step.shared.code.routes)
+        raise unknown_event(step.action.name, event, step.shared.routes)
     return event
 
 
@@ -105,7 +105,7 @@ def event_of(sent: DelayedInput, shared: RunEnvironment) -> Event:
     Raises:
         StateError: Its class has changed.
     """
-    return shared.code.events.unpacked(*shared.codec.decode(sent.event))
+    return shared.events.unpacked(*shared.codec.decode(sent.event))
 
 
 def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
@@ -125,7 +125,7 @@ def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
         sender=sent.sequence_number,
     )
     run.record = event
-    if shared.settings.traces_inputs:
+    if shared.traces_inputs:
         run.parent = run.state.parent = sent.run_id
     stamp(event, run.lineage)
     return event

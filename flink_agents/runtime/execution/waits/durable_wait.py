@@ -314,25 +314,6 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return waits
 
 
-def check_may_wait(step: ActionRun, does: str) -> None:
-    """Check that the runs of an agent can be suspended.
-
-    Args:
-        step: The execution of an action.
-        does: What it does, for the error.
-
-    Raises:
-        ContextMisuseError: They cannot.
-    """
-    if step.run.waits is None and not step.shared.settings.may_wait:
-        raise ContextMisuseError(
-            f"action {step.action.name!r} {does}, but its code was not expected to wait",
-            expected=f"an action that {does} itself, or in code of its own modules",
-            found="code that no action of the agent was seen to lead to",
-            fix="set the option run.may-suspend to true",
-        )
-
-
 def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Delivery:
     """Return the delivery of code that is about to wait, or raise if the code cannot wait.
 
@@ -344,14 +325,16 @@ def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Del
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    check_may_wait(step, f"calls {called}")
-    if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
+    run = step.run
+    if delivery is None or delivery is not step.delivery or delivery.main is None or run.attach_waits is None:
         raise ContextMisuseError(
             f"action {step.action.name!r} calls {called}, but is no async def",
             expected="an async def action, whose own task or tasks wait",
             found="a def action, or code outside of the action",
             fix=f"write async def, and await {called}(...)",
         )
+    if run.waits is None:
+        run.attach_waits(step)
     return delivery
 
 

@@ -13,6 +13,7 @@ from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
+from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome, is_inside
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
@@ -46,26 +47,6 @@ class Execution(Protocol):
     @property
     def path(self) -> str:
         """The path that identifies the execution within its run."""
-        ...
-
-
-class RunParts(Protocol):
-    """Shows the code of a run of several parts the memory of the part that it replays."""
-
-    def begin(self, path: str) -> None:
-        """Show the memory with which an attempt of an execution starts."""
-        ...
-
-    def replay(self, path: str) -> None:
-        """Show the memory with which an execution ended that is taken from its record."""
-        ...
-
-    def void(self, path: str) -> None:
-        """Drop the records of an execution: it runs again."""
-        ...
-
-    def delivery(self, path: str, *arguments: Any) -> Delivery:
-        """Return a delivery for an execution, given the arguments of ``Delivery``."""
         ...
 
 
@@ -148,11 +129,8 @@ class RunWaits:
             return replace(wait, began=now, deadline=_after(now, seconds))
         if not self._has_new_code:
             return replace(wait, began=stored.began, deadline=stored.deadline)
-        if stored.began is not None:
-            return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
-        # An earlier version of this package has not stored the start.
-        is_unchanged = seconds is not None and stored.deadline is not None
-        return replace(wait, began=now, deadline=stored.deadline if is_unchanged else _after(now, seconds))
+        assert stored.began is not None
+        return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
 
     def add_counted(self, path: str, count: int) -> None:
         """Count further side outputs that leave under a path, none of which leaves again."""
@@ -253,7 +231,7 @@ def _after(began: int, seconds: float | None) -> int | None:
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
     """Return the events of an execution that leave the agent."""
-    routes = step.shared.code.routes
+    routes = step.shared.routes
     routed_events = [(routes.of(event), event) for event in step.sent]
     return [
         cast("OutputEvent", event) for route, event in routed_events if route is not None and route.leaves

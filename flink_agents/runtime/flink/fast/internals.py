@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
 from pyflink.datastream import RuntimeContext
@@ -288,7 +288,13 @@ class KeyedOperation:
             collector: Flink's collector.
             tags: Ids of the side outputs by tag.
         """
-        to_side = None if self._side is None else read_attribute(self._side, "collect")
+        to_side: Callable[[str, Any], None] | None = None
+        read_ids: Collection[str] = ()
+        if self._side is not None:
+            to_side = read_attribute(self._side, "collect")
+            read_ids = read_attribute(self._side, "_side_output_converters")
+        # PyFlink fails for a record of a side output that nothing reads.
+        tags = {tag: tag_id for tag, tag_id in tags.items() if tag_id in read_ids}
         # Flink converts a result that is not pickled once more, as it iterates over it.
         return Outlet(collector if self._pickles else None, self._to_external, to_side, tags)
 
@@ -328,7 +334,7 @@ class Outlet:
         collector: Flink's collector; None if outputs are returned to Flink at the end of the call.
         to_external: Converts an output to Flink's form.
         to_side: Takes the id of a side output and a value.
-        tags: Ids of the side outputs by tag.
+        tags: Ids of the side outputs that the job reads, by tag; values of others are dropped.
 
     Attributes:
         waiting: Outputs that are not returned yet.
@@ -350,8 +356,8 @@ class Outlet:
     def put(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
         """Emit values, side outputs first, as PyFlink does."""
         for tag, value in side_outputs:
-            assert self._to_side is not None, f"the job has no side output {tag!r}"
-            self._to_side(self._tags[tag], value)
+            if self._to_side is not None and tag in self._tags:
+                self._to_side(self._tags[tag], value)
         if self._collector is None:
             self.waiting += [self._to_external(value) for value in outputs]
             return

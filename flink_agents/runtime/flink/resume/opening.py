@@ -40,13 +40,11 @@ class ResumableAgent:
         name: Its name.
         plan: Fingerprint of its plan.
         store: The store of its durable steps; None if it makes none.
-        keeps: True if it has durable steps, timers, signals or memory.
     """
 
     name: str
     plan: str
     store: StoreChoice | None
-    keeps: bool
 
 
 def open_start(
@@ -71,9 +69,7 @@ def open_start(
     """
     agents = list(agents)
     flink = flink_compat.configuration_of(env)
-    enabled = env.get_checkpoint_config().is_checkpointing_enabled()
-    keeps = bool(agents) and (enabled or SHORTEST_TIMEOUT in flink or any(agent.keeps for agent in agents))
-    decision = policy.decide(config, name, keeps, flink)
+    decision = policy.decide(config, name, bool(agents), flink)
     if name is None or decision.state_dir is None:
         _say_what_is_lost(decision, agents)
         return None

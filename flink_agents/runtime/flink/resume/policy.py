@@ -56,14 +56,14 @@ def _in_pytest() -> bool:
 
 
 def decide(
-    config: Configuration, name: str | None, keeps_something: bool, flink: Mapping[str, str]
+    config: Configuration, name: str | None, has_agents: bool, flink: Mapping[str, str]
 ) -> ResumeDecision:
     """Decide if a job resumes.
 
     Args:
         config: Options of the job.
         name: The name that was passed to ``execute``.
-        keeps_something: True if the job has anything to resume: checkpoints, or agents that need them.
+        has_agents: True if the job applies an agent.
         flink: Flink's configuration.
 
     Raises:
@@ -71,7 +71,7 @@ def decide(
     """
     policy = Resume(config.get(AgentOptions.RESUME))
     script = main_script()
-    decision = _decide(policy, name, keeps_something, flink, script)
+    decision = _decide(policy, name, has_agents, flink, script)
     if decision is not None and policy is Resume.REQUIRE:
         raise CannotResumeError(
             f"local.resume is {policy.value!r}, but this job cannot resume",
@@ -90,7 +90,7 @@ def decide(
 
 
 def _decide(
-    policy: Resume, name: str | None, keeps_something: bool, flink: Mapping[str, str], script: Path | None
+    policy: Resume, name: str | None, has_agents: bool, flink: Mapping[str, str], script: Path | None
 ) -> ResumeDecision | None:
     if policy is Resume.NEVER:
         return ResumeDecision(
@@ -104,11 +104,8 @@ def _decide(
     if policy is Resume.AUTO and script is None:
         reason = "it does not run from a script"
         return ResumeDecision(None, reason=reason, fix="run it from a file, or set local.resume to 'require'")
-    if not keeps_something:
-        reason = "it has no durable steps, timers, signals or memory, and no checkpoints"
-        return ResumeDecision(
-            None, reason=reason, fix="enable checkpoints: stream_env.enable_checkpointing(5000)"
-        )
+    if not has_agents:
+        return ResumeDecision(None, reason="it has no agent", fix="apply one: from_list(...).apply(MyAgent)")
     return None
 
 

@@ -244,13 +244,8 @@ _loaded: dict[str, _Loaded] = {}
 
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
-    functions = [
-        function for action in code.actions for function in (action.function, action.mark.settings.when)
-    ]
-    functions += [declaration.function for declaration in (*code.tools.values(), *code.clients.values())]
-    for target in (*code.agent_class.__mro__, *functions, code.context_class, *code.events.values()):
-        if target is not None:
-            yield FunctionRef.of(target).module
+    for target in code.objects():
+        yield FunctionRef.of(target).module
     for name in code.named:
         yield name.partition(":")[0]
 

@@ -12,7 +12,7 @@ from flink_agents.runtime.loop.actor import KeyActor, KeyRuns
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
-from flink_agents.runtime.state.suspended import StoredWait
+from flink_agents.runtime.state.suspended import ListedRun, StoredWait
 from flink_agents.trace.records import run_id_of
 
 MOST = 40
@@ -43,13 +43,10 @@ class Inspection:
         }
         if actor is not None:
             description |= _live(key_text, actor.runs)
-        if head.suspended is not None and (actor is None or actor.resumed is None):
-            number, seq, _ = head.suspended
-            description["suspended"] = self._suspended(key_text, head, number, seq)
-        if head.released:
-            description["released"] = [
-                self._suspended(key_text, head, run.number, run.seq) for run in head.released[:MOST]
-            ]
+        # A run that blocks the key is resumed as soon as there is an actor.
+        suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
+        if suspended_runs:
+            description["suspended"] = [self._suspended(key_text, head, run) for run in suspended_runs[:MOST]]
         if head.signals_expire is not None:
             names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
             description["signals"] = dict(names.most_common(MOST))
@@ -67,9 +64,11 @@ class Inspection:
             sizes[unescape(path)] = len(data)
         return sizes
 
-    def _suspended(self, key_text: str, head: Head, number: int, seq: int) -> dict[str, Any]:
-        suspension = self._state.pending.suspension(number)
-        shown: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
+    def _suspended(self, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+        suspension = self._state.pending.suspension(run.number)
+        seq = run.seq
+        run_id = run_id_of(head.journal_id, key_text, seq)
+        shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
         if suspension is not None:
             shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
             shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
@@ -81,7 +80,7 @@ def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[st
 
 
 def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
-    return {"name": wait.name, "deadline": wait.deadline, "id": id}
+    return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
 
 
 def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:

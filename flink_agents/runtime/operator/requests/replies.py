@@ -36,7 +36,7 @@ class Replies:
         answer = {
             "request": request,
             "what": what.removeprefix(PREFIX),
-            "agent": self._shared.code.name,
+            "agent": self._shared.agent.name,
             "key": key_text,
             "outcome": outcome,
             "time": round(time.time(), 3),

@@ -41,7 +41,7 @@ class RequestService(KeyService):
         shared: The agent's shared objects.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
-        suspension: Resumes the suspended run that is to end; None if the agent never waits.
+        suspension: Resumes the suspended run that is to end.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class RequestService(KeyService):
         shared: RunEnvironment,
         state: KeyedState,
         clock: Callable[[], int],
-        suspension: SuspensionService | None,
+        suspension: SuspensionService,
     ) -> None:
         self._state = state
         self._suspension = suspension
         self._inspection = Inspection(state, clock)
         self._replies = Replies(shared)
-        self._agent = shared.code.name
+        self._agent = shared.agent.name
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
         """Handle a request about the current key, and end the run that it marks."""
@@ -67,7 +67,7 @@ class RequestService(KeyService):
             return
         if actor is None:
             operator.cache.drop(key_text)
-        if seq is not None and self._suspension is not None:
+        if seq is not None:
             self._suspension.wake_marked(head, key_text)
         self._state.head.update(head.pack())
         if seq is None:
@@ -75,10 +75,9 @@ class RequestService(KeyService):
         if actor is not None:
             actor.runs.ends = head.ends
             operator.waits.loop.end_run(actor.runs, seq)
-        if self._suspension is not None:
-            self._suspension.resume_woken(head, key_text, actor, timers)
+        self._suspension.resume_woken(head, key_text, actor, timers)
 
-    def ending(self, run: Run, actor: KeyActor) -> None:
+    def note_end(self, run: Run, actor: KeyActor) -> None:
         """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""
         head = actor.head
         seq = run.sequence_number
@@ -139,11 +138,9 @@ class RequestService(KeyService):
         def add(seq: int, identity: str | None = None) -> None:
             sequence_numbers[run_id_of(identity or head.journal_id, key_text, seq)] = seq
 
-        if head.suspended is not None:
-            add(head.suspended[1])
-        for released in head.released:
-            suspension = self._state.pending.suspension(released.number)
-            add(released.seq, None if suspension is None else suspension.identity)
+        for run in head.suspended:
+            suspension = self._state.pending.suspension(run.number)
+            add(run.seq, None if suspension is None else suspension.identity)
         if actor is None:
             return sequence_numbers
         runs = actor.runs
@@ -157,7 +154,7 @@ class RequestService(KeyService):
         return sequence_numbers
 
     def _erase(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> None:
-        if actor is not None or head.has_pending or head.suspended or head.released or head.delayed_due:
+        if actor is not None or head.has_pending or head.suspended or head.delayed_due:
             reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
             self._reply(signal, key_text, REJECTED, reason=reason)
             return

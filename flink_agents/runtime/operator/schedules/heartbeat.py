@@ -22,6 +22,8 @@ from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
+from flink_agents.runtime.operator.waits.delayed import Delays
+from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
@@ -54,6 +56,8 @@ class Heartbeat:
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
         leave: Emits the outputs of a commit. Called while the key is current.
+        signals: Stores signals. Those that no run took leave at the end of the input.
+        delays: Delivers delayed events, which the end of the input waits for.
         end: The times of the timers at the end of the input.
 
     Attributes:
@@ -66,15 +70,20 @@ class Heartbeat:
         clock: Callable[[], int],
         keys: Keys,
         leave: Callable[[Emission], None],
+        signals: SignalService,
+        delays: Delays,
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._operator = operator
-        self._hooks = operator.hooks
+        self._features = operator.features
+        self._pruning_marks = operator.features.pruning_marks
         self._actors = operator.actors
         self._done = operator.to_look_at
         self._clock = clock
         self._keys = keys
         self._leave = leave
+        self._signals = signals
+        self._delays = delays
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
@@ -110,12 +119,12 @@ class Heartbeat:
             self.see_the_end(timers)
             self._arm(timers)
         names = [key_text for key_text, _ in waiting]
-        for hook in self._hooks.restored:
+        for hook in self._features.hooks.restored:
             if hook(self._keys, names, timers) and timers is not None:
                 self._arm(timers)
         if timers is not None:
-            for hook in self._hooks.unchecked:
-                self._unchecked.extend(hook(self._keys, [key for _, key in waiting]))
+            if (work_check := self._features.work_check) is not None:
+                self._unchecked.extend(work_check.unchecked(self._keys, [key for _, key in waiting]))
             if self._unchecked:
                 self._keys.switch(self._unchecked[0])
                 self._arm(timers)
@@ -125,7 +134,6 @@ class Heartbeat:
         # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
-        hooks = self._hooks
         if timestamp < START:
             if timestamp == self.at or timestamp <= self._clock():
                 # A timer in event time may be far ahead, so it does not count here.
@@ -133,13 +141,13 @@ class Heartbeat:
                 if self.at is not None and self.at <= timestamp:
                     self.at = None
         # Before commits: an expired signal or a due wait may resume a run of this key.
-        if hooks.fired:
+        if self._operator.has_key_timers:
             self._tell_fired(timestamp, timers)
         if timestamp >= START:
             self._end_input(timestamp, timers)
-        # After the key's own work, because these hooks may change the current key.
-        for hook in hooks.heartbeat:
-            hook()
+        # After the key's own work, because this may change the current key.
+        if self._pruning_marks is not None:
+            self._pruning_marks.clear_marks()
         if timestamp == self._end.drain:
             self._drain_all(timers)
             self._arm(timers)
@@ -170,7 +178,7 @@ class Heartbeat:
         """Let services do their work for the key whose timer has fired."""
         emission = Emission()
         key_text = self._keys.text()
-        for hook in self._hooks.fired:
+        for hook in self._features.hooks.fired:
             hook(key_text, timestamp, timers, emission)
         if emission.outputs or emission.side_outputs:
             self._leave(emission)
@@ -188,16 +196,20 @@ class Heartbeat:
             self._commit_finished(timers)
         if self._unchecked:
             self._check_restored(MOST_WOKEN)
-        for hook in self._hooks.look:
-            hook(timers)
+        self._continue_work(timers)
+
+    def _continue_work(self, timers: Timers) -> None:
+        """Continue the work for any key that services have begun."""
+        if self._pruning_marks is not None:
+            self._pruning_marks.report_restored()
+        if self._delays.awaited is not None:
+            self._delays.deliver_awaited(timers)
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
         """Find the keys with work that the end of the input starts, or waits for."""
-        for ended in self._hooks.input_ended:
-            if ended():
-                self._restored.extend(self._keys.waiting())
-        for hook in self._hooks.end_keys:
-            hook(self._keys, timestamp == self._end.start, timers)
+        if self._signals.suspension.end_input():
+            self._restored.extend(self._keys.waiting())
+        self._delays.end_keys(self._keys, timestamp == self._end.start, timers)
 
     # -- actors -------------------------------------------------------------------------
 
@@ -227,8 +239,8 @@ class Heartbeat:
                 continue
             # A new input came first. If inputs waited, its actor has found them; if only signals or suspended
             # runs did, services still expect the key, and the low watermark would wait for it forever.
-            for hook in self._hooks.found:
-                hook(None, key_text)
+            if (event_time := self._features.event_time) is not None:
+                event_time.note_restored_inputs(None, key_text)
 
     def _check_restored(self, most: int) -> None:
         """Check if the code can continue the work in restored keys, once those have their actors."""
@@ -256,8 +268,8 @@ class Heartbeat:
         operator.commit(actor, emission, timers)
         if emission.outputs or emission.side_outputs:
             self._leave(emission)
-        for hook in self._hooks.looked:
-            hook(key_text, key, actor.head)
+        if self._delays.awaited is not None:
+            self._delays.note_committed(key_text, key, actor.head)
         present = self._actors.get(key_text)
         if present is not actor:
             if present is None:
@@ -291,8 +303,7 @@ class Heartbeat:
             # Read before the commits: progress from now on ends the wait below.
             seen = waits.loop.progress
             self._commit_finished(timers)
-            for hook in self._hooks.look:
-                hook(timers)
+            self._continue_work(timers)
             goes_on = bool(self._actors or self._awaits_keys())
             # Continue in another call of Flink, so that checkpoints have their turn.
             if goes_on and seconds() >= until:
@@ -300,30 +311,28 @@ class Heartbeat:
                 return
             if goes_on and not self._done:
                 waits.wait(seen)
-        if self._hooks.drained:
+        if self._signals.suspension.may_have_waits:
             self._clean_up(timers)
 
     def _clean_up(self, timers: Timers) -> None:
-        """Let services clean up the keys that still have something in state."""
+        """Emit the signals of keys that still have some in state."""
         for key_text, key in self._keys.waiting():
             self._keys.switch(key)
             emission = Emission()
-            for hook in self._hooks.drained:
-                hook(key_text, timers, emission)
+            self._signals.end_signals(key_text, timers, emission)
             if emission.outputs or emission.side_outputs:
                 self._leave(emission)
 
     def _awaits_keys(self) -> bool:
         """Return True if the end of the input waits for a key without an actor."""
-        hooks = self._hooks.awaits_keys
-        return bool(hooks) and any(hook() for hook in hooks)
+        return self._delays.awaited is not None and bool(self._delays.awaited)
 
     def _has_work(self) -> bool:
         """Return True if a heartbeat has something to do besides committing runs."""
         if self._restored or self._unchecked:
             return True
-        hooks = (*self._hooks.awaits_keys, *self._hooks.is_looking)
-        return bool(hooks) and any(hook() for hook in hooks)
+        marks = self._pruning_marks
+        return (marks is not None and marks.has_unreported) or self._awaits_keys()
 
     # -- the timer ------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.features import EndedRun
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
@@ -23,6 +23,8 @@ class EventTimeService(KeyService):
         low: The low watermark.
     """
 
+    has_key_timers = True
+
     def __init__(self, shared: RunEnvironment, state: KeyedState, low: LowWatermark) -> None:
         self._codec = shared.codec
         self._state = state
@@ -35,12 +37,12 @@ class EventTimeService(KeyService):
             self._low.begin(timers)
         return False
 
-    def arriving(self, timestamp: int | None, timers: Timers) -> None:
+    def check_arrival(self, timestamp: int | None, timers: Timers) -> None:
         """Reject a timestamp that no stream downstream could have."""
         self._low.check(timestamp)
         self._low.begin(timers)
 
-    def stored(self, head: Head, key_text: str, number: int, timestamp: int | None) -> None:
+    def note_stored(self, key_text: str, number: int, timestamp: int | None) -> None:
         """Report an input that waits."""
         self._low.stored(key_text, number, timestamp)
 
@@ -48,7 +50,7 @@ class EventTimeService(KeyService):
         """Let the inputs of a key that stay in state no longer hold the low watermark."""
         self._low.park(key_text)
 
-    def found(self, head: Head | None, key_text: str) -> None:
+    def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
         """Report the inputs and wake-ups of the current key, after a restore."""
         if head is None:
             self._low.found(key_text, ())
@@ -64,7 +66,7 @@ class EventTimeService(KeyService):
         if at < START:
             self._low.look(at, timers, self.operator.is_held_back)
 
-    def leaving(self, ended: EndedRun, out: Emission) -> None:
+    def stamp_outputs(self, ended: EndedRun, out: Emission) -> None:
         """Give outputs the timestamp of their input, or treat them as late."""
         run = ended.run
         if ended.frees_key:

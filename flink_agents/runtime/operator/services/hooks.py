@@ -1,7 +1,7 @@
-"""The hooks at which the operator calls its key services, each resolved once.
+"""The hooks at which the operator calls several key services, each resolved once.
 
-A hook is a tuple of bound methods, in the order of the services. It is empty if no service implements it, so
-a feature that an agent does not use costs nothing.
+A hook is a tuple of bound methods, in the order of the services, and empty if no service implements it. What
+only one feature does is no hook: the operator calls it by its name, see ``features``.
 """
 
 from __future__ import annotations
@@ -14,80 +14,35 @@ class Hooked(Protocol):
     """The part of a service that this module uses."""
 
     receives: type | None
-    asleep: frozenset[str]
     receive: Callable[..., Any]
 
 
 class Hooks:
     """The hooks of one operator. Only for Flink's task thread.
 
-    Attributes:
-        receivers: Methods for records that are not inputs, by their type.
+    Args:
         services: The services, in the order in which they are called.
+        base: Their base class: a method that a service inherits from it is not called.
+
+    Attributes:
+        services: The services.
+        receivers: Methods for records that are not inputs, by their type.
     """
 
     restored: tuple[Callable[..., bool], ...]
-    unchecked: tuple[Callable[..., Iterable[Any]], ...]
-    check: tuple[Callable[..., None], ...]
-    arriving: tuple[Callable[..., None], ...]
-    blocks: tuple[Callable[..., bool], ...]
     blocked: tuple[Callable[..., None], ...]
-    stored: tuple[Callable[..., None], ...]
-    rests: tuple[Callable[..., bool], ...]
-    found: tuple[Callable[..., None], ...]
-    waking_skipped: tuple[Callable[..., None], ...]
-    waking: tuple[Callable[..., None], ...]
-    acting: tuple[Callable[..., None], ...]
-    resuming: tuple[Callable[..., None], ...]
     fired: tuple[Callable[..., None], ...]
-    sent: tuple[Callable[..., None], ...]
-    leaving: tuple[Callable[..., None], ...]
-    skipping: tuple[Callable[..., None], ...]
-    ending: tuple[Callable[..., None], ...]
-    committing: tuple[Callable[..., None], ...]
-    writing_head: tuple[Callable[..., None], ...]
-    committed: tuple[Callable[..., None], ...]
-    after_commit: tuple[Callable[..., None], ...]
-    actor_released: tuple[Callable[..., None], ...]
-    heartbeat: tuple[Callable[..., None], ...]
-    look: tuple[Callable[..., None], ...]
-    looked: tuple[Callable[..., None], ...]
-    is_looking: tuple[Callable[..., bool], ...]
-    input_ended: tuple[Callable[..., bool], ...]
-    end_keys: tuple[Callable[..., None], ...]
-    awaits_keys: tuple[Callable[..., bool], ...]
-    drained: tuple[Callable[..., None], ...]
 
-    def __init__(self) -> None:
-        self.receivers: dict[type, Callable[..., Any]] = {}
-        self.services: tuple[Hooked, ...] = ()
-        self._base: type = object
-        self.resolve((), object)
-
-    def resolve(self, services: Iterable[Hooked], base: type) -> None:
-        """Find the services that implement each hook.
-
-        Args:
-            services: The services, in the order in which they are called.
-            base: Their base class: a method that a service inherits from it is not called.
-        """
+    def __init__(self, services: Iterable[Hooked], base: type) -> None:
         self.services = tuple(services)
-        self._base = base
-        self.receivers = {
+        self.receivers: dict[type, Callable[..., Any]] = {
             service.receives: service.receive for service in self.services if service.receives is not None
         }
         for name in HOOKS:
-            hooks = (getattr(service, name) for service in self.services if self._has(service, name))
-            setattr(self, name, tuple(hooks))
-
-    def activate(self, service: Hooked) -> None:
-        """Call all hooks of a service from now on, also those that were asleep."""
-        service.asleep = frozenset()
-        self.resolve(self.services, self._base)
-
-    def _has(self, service: Hooked, name: str) -> bool:
-        hook = getattr(service, name)
-        return name not in service.asleep and getattr(hook, "__func__", hook) is not getattr(self._base, name)
+            hooks = [getattr(service, name) for service in self.services]
+            inherited = getattr(base, name)
+            own_hooks = (hook for hook in hooks if hook.__func__ is not inherited)
+            setattr(self, name, tuple(own_hooks))
 
 
 HOOKS = tuple(Hooks.__annotations__)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.emission import Emission
@@ -42,13 +43,15 @@ class IdleKeyExpiry(KeyService):
         clock: Returns the wall-clock time in milliseconds.
     """
 
+    has_key_timers = True
+
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
-        after = shared.settings.idle_key_ttl
+        after = shared.config.get(AgentOptions.IDLE_KEY_TTL)
         assert after is not None
         self._after = int(after.total_seconds() * 1000)
         self._slot = max(1, self._after // SLOTS)
         self._journals = shared.journals
-        self._memory_expires = shared.settings.memory_expires
+        self._memory_expires = shared.memory_expires
         self._metrics = shared.telemetry.run_metrics
         self._state = state
         self._clock = clock
@@ -58,7 +61,7 @@ class IdleKeyExpiry(KeyService):
         """Return the head of a key that comes for the first time, or again."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
-    def writing_head(self, head: Head, timers: Timers) -> None:
+    def note_idle(self, head: Head, timers: Timers) -> None:
         """Note in the head that all inputs of the current key are committed, if they are.
 
         The caller writes the head.
@@ -70,7 +73,7 @@ class IdleKeyExpiry(KeyService):
             head.idle_since = slot
             self._look_at((slot + 1) * self._slot + self._after, timers)
 
-    def acting(self, actor: KeyActor) -> None:
+    def note_work(self, actor: KeyActor) -> None:
         """Note that a key has inputs again."""
         self._asked.pop(actor.key_text, None)
 
@@ -88,7 +91,7 @@ class IdleKeyExpiry(KeyService):
     def look_at(self, head: Head, key_text: str, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if its time has come."""
         now = self._clock()
-        if head.has_pending or head.skipped or head.released or head.idle_since is None:
+        if head.has_pending or head.skipped or head.suspended or head.idle_since is None:
             return
         if head.delayed_due is not None:
             return  # the commit of its run registers a timer

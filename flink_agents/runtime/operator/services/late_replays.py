@@ -12,7 +12,6 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 
@@ -22,7 +21,7 @@ MAX_SKIPPED = 1000
 """The most skipped runs of a key that wait for their inputs."""
 
 
-class LateReplays(KeyService):
+class LateReplays:
     """Tracks the recorded runs whose inputs did not come in time, and finally gives them up.
 
     Args:
@@ -33,18 +32,18 @@ class LateReplays(KeyService):
     def __init__(self, shared: RunEnvironment, clock: Callable[[], int]) -> None:
         self._metrics = shared.telemetry.run_metrics
         self._clock = clock
-        timeout = shared.settings.late_input_timeout
+        timeout = shared.config.get(AgentOptions.LATE_INPUT_TIMEOUT)
         self._seconds = timeout.total_seconds()
         # Time before the start does not count: no input could come.
         self._began = clock() // 1000
 
-    def waking_skipped(self, head: Head, key_text: str) -> None:
+    def give_up_late(self, head: Head, key_text: str) -> None:
         """Give up runs that have waited for too long, of a key that has no actor."""
         skipped = head.skipped
         given_up = [seq for seq in skipped if self._is_late(skipped, seq)]
         self._give_up(head, key_text, skipped, given_up)
 
-    def skipping(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
+    def note_skipped(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
         """Note that run ``seq`` was committed before others that were recorded earlier.
 
         Args:

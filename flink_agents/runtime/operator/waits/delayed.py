@@ -67,14 +67,15 @@ class AwaitedKeys:
 class Delays(KeyService):
     """Stores delayed events of the current key, and delivers them. Only for Flink's task thread.
 
-    It is asleep until a run sends the first delayed event, or until it finds one in restored state.
-
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
         low: The low watermark; None if outputs need no timestamps.
         keys: The keys of the subtask.
+
+    Attributes:
+        awaited: The keys whose events the end of the input waits for; None before that end.
     """
 
     def __init__(
@@ -91,22 +92,23 @@ class Delays(KeyService):
         self._low = low
         self._keys = keys
         # True if all events are delivered at the end of a bounded input, whether they are due or not.
-        self._skips = shared.settings.skips_timers
+        self._skips = shared.skips_timers
         # True if new delayed events stay in state: the input has ended, and nothing waits for them.
         self._leaves = False
-        self._awaited: AwaitedKeys | None = None
-        self.asleep = frozenset({"fired", "looked", "end_keys", "awaits_keys", "look"})
+        self.awaited: AwaitedKeys | None = None
+        # Until a run sends the first delayed event, or one is found in restored state.
+        self._has_events = False
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
-        """Wake up if any key has delayed events. Their own timers come with the state."""
-        if not self.asleep or timers is None or not (delaying := keys.delaying(1)):
+        """Find out if any key has delayed events. Their own timers come with the state."""
+        if self._has_events or timers is None or not (delaying := keys.delaying(1)):
             return False
-        self.operator.hooks.activate(self)
+        self._expect_events()
         keys.switch(delaying[0])
         self.operator.schedule.see_the_end(timers)
         return True
 
-    def sent(self, run: Run, head: Head, timers: Timers) -> None:
+    def keep_delayed(self, run: Run, head: Head, timers: Timers) -> None:
         """Move the events that a run sent with a delay from its side outputs into state.
 
         The caller writes the head.
@@ -120,8 +122,7 @@ class Delays(KeyService):
             packed = self._shared.codec.encode([delayed_input(run, content), run.timestamp])
             first = self._state.delayed.add(due, packed)
         head.delayed_due = first
-        if self.asleep:
-            self.operator.hooks.activate(self)
+        self._expect_events()
         if first is not None and first != previous_due:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
         if self._leaves:
@@ -129,10 +130,13 @@ class Delays(KeyService):
         else:
             self.operator.schedule.see_the_end(timers)
 
+    def _expect_events(self) -> None:
+        self._has_events = self.operator.has_key_timers = True
+
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Start runs for delayed events of the current key, if they are due."""
-        head = self.operator.head_of(key_text)
-        if head is None or head.delayed_due is None or at >= START:
+        head = self.operator.head_of(key_text) if self._has_events and at < START else None
+        if head is None or head.delayed_due is None:
             return
         waits = self.operator.waits
         if self._leaves:
@@ -157,9 +161,9 @@ class Delays(KeyService):
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
         """Find the keys with delayed events: the end of the input waits for these, or delivers them."""
-        if self._awaited is not None:
+        if self.awaited is not None or not self._has_events:
             return
-        self._awaited = AwaitedKeys()
+        self.awaited = AwaitedKeys()
         if self._skips and not first:
             # All pending events were delivered before a restart.
             self._leaves = True
@@ -168,25 +172,21 @@ class Delays(KeyService):
             self._await(keys, key, timers)
         self._leaves = self._skips
 
-    def awaits_keys(self) -> bool:
-        """Return True if the end of the input waits for delayed events."""
-        return bool(self._awaited)
-
-    def look(self, timers: Timers) -> None:
+    def deliver_awaited(self, timers: Timers) -> None:
         """Deliver delayed events that the end of the input has waited for."""
-        while self._awaited is not None and (key := self._awaited.take(self._clock())) is not None:
+        while self.awaited is not None and (key := self.awaited.take(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
-    def looked(self, key_text: str, key: Any, head: Head) -> None:
+    def note_committed(self, key_text: str, key: Any, head: Head) -> None:
         """Note the delayed events of runs that were committed after the end of the input."""
-        if self._awaited is not None and not self._leaves:
-            self._awaited.note(key_text, key, head.delayed_due)
+        if self.awaited is not None and not self._leaves:
+            self.awaited.note(key_text, key, head.delayed_due)
 
     def _await(self, keys: Keys, key: Any, timers: Timers) -> None:
         keys.switch(key)
         key_text = keys.text()
-        assert self._awaited is not None
-        self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
+        assert self.awaited is not None
+        self.awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
 
     def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
         """Deliver due events of the current key at the end of a bounded input; all, if they are skipped.

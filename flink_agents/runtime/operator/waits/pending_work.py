@@ -13,13 +13,13 @@ from typing import Any
 from flink_agents.api.common.policies import OnError
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import PlanChangedError, StateError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import (
     check_suspended,
     event_of_input,
     no_action_takes,
 )
-from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
 from flink_agents.runtime.state.suspended import Suspension
@@ -27,7 +27,7 @@ from flink_agents.runtime.state.suspended import Suspension
 _FAIL = (OnError.FAIL, OnError.RETRY)
 
 
-class PendingWork(KeyService):
+class PendingWork:
     """Checks the suspended runs and delayed events of the current key. Only for Flink's task thread.
 
     Args:
@@ -41,15 +41,15 @@ class PendingWork(KeyService):
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
         self._shared = shared
         self._state = state
-        self._runs = shared.settings.on_error in _FAIL
-        self._events = shared.settings.on_unhandled in _FAIL
-        policy = shared.settings.on_plan_change
-        self._plan = shared.code.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
+        self._runs = shared.on_error in _FAIL
+        self._events = shared.on_unhandled in _FAIL
+        policy = OnPlanChange(shared.config.get(AgentOptions.ON_PLAN_CHANGE))
+        self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
         self.needed = self._runs or self._events or self._plan is not None
 
     def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
         """Return the keys with delayed events, and those that may have suspended runs."""
-        return [*keys.delaying(), *(waiting if self._shared.settings.may_wait else ())]
+        return [*keys.delaying(), *waiting]
 
     def check(self, head: Head, key_text: str) -> None:
         """Check the suspended runs and delayed events of the current key.
@@ -58,13 +58,11 @@ class PendingWork(KeyService):
             PlanChangedError: The job would fail when their time comes.
             StateError: The present code cannot read some of them.
         """
-        numbers = [run.number for run in head.released]
-        if head.suspended is not None:
-            numbers.append(head.suspended[0])
-        for number in numbers:
-            suspension = self._state.pending.suspension(number)
+        for run in head.suspended:
+            suspension = self._state.pending.suspension(run.number)
             if suspension is not None:
-                self._check_run(suspension, suspension.input or self._state.pending.get(number), key_text)
+                packed = suspension.input or self._state.pending.get(run.number)
+                self._check_run(suspension, packed, key_text)
         if head.delayed_due is not None:
             for _, packed in self._state.delayed.all():
                 self._check_event(packed)
@@ -88,6 +86,6 @@ class PendingWork(KeyService):
             if self._runs:
                 raise
             return
-        route = self._shared.code.routes.of(event)
+        route = self._shared.routes.of(event)
         if self._events and route is not None and not (route.leaves or route.actions):
             raise no_action_takes(event, self._shared)

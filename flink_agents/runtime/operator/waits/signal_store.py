@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from flink_agents.api.errors import StateError
 from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
@@ -17,14 +18,11 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.waits.released import SignalTakers
-from flink_agents.runtime.operator.waits.signal_rejections import (
-    SignalRejections,
-    ended_waits,
-    runs_going_on,
-    waits_for,
-)
+from flink_agents.runtime.operator.waits.signal_rejections import SignalRejections, runs_going_on
+from flink_agents.runtime.operator.waits.signal_takers import SignalTakers
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
+from flink_agents.runtime.operator.waits.wait_ids import ended_waits, waits_for
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.suspended import Suspension, run_of
@@ -41,27 +39,27 @@ class SignalStore:
         shared: The agent's shared objects.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
+        runs: The suspended runs in state.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
-        self._takers: SignalTakers | None = None
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int], runs: SuspendedRuns
+    ) -> None:
+        self._runs = runs
+        self._takers = SignalTakers(runs)
         self._journals = shared.journals
         self._codec = shared.codec
         self._unmatched = UnmatchedSignals(shared)
         self._state = state
         self._clock = clock
-        ttl = shared.settings.signals_ttl
+        ttl = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._rejections = SignalRejections(state.pending, shared.settings.signals_per_key)
-
-    def add_takers(self, takers: SignalTakers) -> None:
-        """Let released runs take signals as well."""
-        self._takers = self._rejections.takers = takers
+        self._rejections = SignalRejections(self._takers, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     def active(self, head: Head) -> ActiveMailbox:
         """Return the signals of the current key that wait, for a new actor."""
         signals = [] if head.signals_expire is None else self._state.pending.mailbox().signals
-        return ActiveMailbox(self._clock, signals, self._ttl, head.suspended is not None)
+        return ActiveMailbox(self._clock, signals, self._ttl, head.blocking is not None)
 
     # -- a signal comes ---------------------------------------------------------------
 
@@ -88,10 +86,6 @@ class SignalStore:
             stored = self._match(new, signal, mailbox, key_text, head, actor, out)
         elif signal.id is not None:
             mailbox.seen[signal.id] = new.until
-        if stored is not None and actor is None and head.suspended is not None:
-            suspension = self._state.pending.suspension(head.suspended[0])
-            if suspension is not None and waits_for(stored, key_text, suspension):
-                head.resume_now()
         self._write(mailbox, head, timers)
         self._state.head.update(head.pack())
         return stored
@@ -128,9 +122,7 @@ class SignalStore:
             stored = new._replace(run=UNDECIDED)
             if actor is None:
                 # Resume the runs of the key, so that its records are read. They may just wait again.
-                head.resume_now()
-                if self._takers is not None:
-                    self._takers.wake_all(head, key_text)
+                self._runs.wake_all(head, key_text)
         elif reason is not None:
             detail = self._why_late(new, key_text, head) if reason is UnmatchedReason.DUPLICATE else None
             return self._unmatched.leave(signal, reason, key_text, out, detail)
@@ -144,40 +136,37 @@ class SignalStore:
         seq = None if signal.wait is None else run_of(signal.wait, key_text)
         if seq is None:
             return None
-        unfinished = [run.seq for run in head.released]
-        if head.suspended is not None:
-            unfinished.append(head.suspended[1])
+        unfinished = [run.seq for run in head.suspended]
         return RUN_HAS_ENDED if seq < head.next_seq and seq not in unfinished else WAIT_HAS_ENDED
 
     def _reserve(
         self, signal: StoredSignal, key_text: str, head: Head, mailbox: Mailbox, actor: KeyActor | None
     ) -> StoredSignal:
-        """Wake the released run that a signal is for; returns the signal, reserved for that run."""
-        if self._takers is None or not head.released:
+        """Wake the suspended run that a signal is for; returns the signal, reserved for that run."""
+        if not head.suspended:
             return signal
         return self._takers.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
 
     # -- a run has taken signals ------------------------------------------------------
 
-    def remove_taken(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> bool:
+    def remove_taken(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> None:
         """Remove the signals that a run took, and those for waits of it that are over.
+
+        If the run is suspended, and one of the signals that are left is for it, it is woken.
 
         Args:
             ended: The run, which is committed or suspended.
             head: The head of its key, which the caller writes.
             timers: Timers of the key.
             out: Receives unmatched signals.
-
-        Returns:
-            True if the run is suspended, and one of the signals that are left resumes it.
         """
         run = ended.run
         suspension = ended.suspension
         waits = run.waits
         if waits is None:
-            return False
+            return
         if not (waits.taken or waits.rejected or waits.returned or head.signals_expire is not None):
-            return False
+            return
         # These signals are no longer reserved: the run is in state now.
         waits.mailbox.confirm(identity for identity, _ in waits.recorded)
         mailbox = self._state.pending.mailbox()
@@ -189,15 +178,12 @@ class SignalStore:
         mailbox.take(waits.taken, self._clock() + self._ttl)
         self._remove_unwanted(run, waits, suspension, mailbox, out)
         if undecided and (suspension is not None or not waits.mailbox.open):
-            # The waits of a released run are in the head.
-            blocking_suspension = suspension if suspension is not None and not suspension.released else None
             undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
-            self._decide(undecided, run, mailbox, head, out, blocking_suspension)
-        if self._takers is not None:
-            self._takers.unreserve(run, mailbox, head, suspension)
-        resumes = suspension is not None and self._offer(ended, suspension, waits.mailbox, mailbox, head, out)
+            self._decide(undecided, run, mailbox, head, out)
+        self._takers.unreserve(run, mailbox, head, suspension)
+        if suspension is not None:
+            self._offer(run.key_text, suspension, waits.mailbox, mailbox, head, out)
         self._write(mailbox, head, timers)
-        return resumes
 
     def _remove_unwanted(
         self, run: Run, waits: RunWaits, suspension: Suspension | None, mailbox: Mailbox, out: Emission
@@ -218,24 +204,21 @@ class SignalStore:
 
     def _offer(
         self,
-        ended: EndedRun,
+        key_text: str,
         suspension: Suspension,
         active: ActiveMailbox,
         mailbox: Mailbox,
         head: Head,
         out: Emission,
-    ) -> bool:
-        """Return True if a signal resumes a run that is about to be suspended. It came in the meantime."""
+    ) -> None:
+        """Wake a run that is about to be suspended if a signal for it came in the meantime."""
         now = self._clock()
-        key_text = ended.run.key_text
         self._expire_later(active, mailbox, now, key_text, out)
         # A signal that a later recorded run has taken does not resume it.
         free = active.free(mailbox.signals)
         free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
-        if free and ended.frees_key:
-            assert self._takers is not None
+        if free:
             self._takers.reserve(free, mailbox, suspension, key_text, head)
-        return bool(free)
 
     def _decide(
         self,
@@ -244,7 +227,6 @@ class SignalStore:
         mailbox: Mailbox,
         head: Head,
         out: Emission,
-        suspension: Suspension | None,
     ) -> None:
         """Keep or reject the undecided signals that no record mentions.
 
@@ -255,14 +237,13 @@ class SignalStore:
             mailbox: The signals of its key, without those that the run took.
             head: The head of its key.
             out: Receives unmatched signals.
-            suspension: The stored form of the run, if it is suspended.
         """
         signals = mailbox.signals
         for signal, open_then in undecided:
             place = next((at for at, other_signal in enumerate(signals) if other_signal is signal), None)
             if place is None:
                 continue
-            free = self._rejections.free_for(signal.name, signals[:place], run.key_text, head, suspension, ())
+            free = self._takers.count_free(signal.name, signals[:place], run.key_text, head, ())
             if free + open_then > 1:
                 del signals[place]
                 self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
@@ -300,7 +281,7 @@ class SignalStore:
         has_expired = any(signal.until <= now for signal in mailbox.signals)
         if actor is None and has_expired and self._may_be_taken(head, key_text):
             # Resume the run, so that its records are read. They show who took the signal.
-            head.resume_now()
+            self._runs.wake_blocking(head, key_text)
         self._expire(mailbox, now, out, head, actor, key_text)
         self._write(mailbox, head, timers, waits=False)
         self._write_head(head)
@@ -325,7 +306,8 @@ class SignalStore:
         if actor is not None and actor.runs.mailbox is not None:
             untaken = actor.runs.mailbox.expire(now) if actor.runs.recovery is None else []
         elif actor is None and head.has_pending:
-            if head.suspended is None or head.is_due(now) or self._may_be_taken(head, key_text):
+            blocking = head.blocking
+            if blocking is None or blocking.is_due(now) or self._may_be_taken(head, key_text):
                 untaken = []
         for signal in mailbox.expire(now, untaken):
             self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
@@ -349,8 +331,8 @@ class SignalStore:
         return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
-        """Return True if there may be recorded runs after a suspended one, of a key without an actor."""
-        if self._journals is None or head.suspended is None:
+        """Return True if there may be recorded runs after one that blocks a key without an actor."""
+        if self._journals is None or head.blocking is None:
             return False
         if head.skipped or head.origins:
             return True

@@ -14,7 +14,7 @@ from resume_world import REQUEST, World, chosen, foreign_savepoint
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScriptError, StoreError
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.connectors.action_state import open_store
+from flink_agents.api.settings.stores import open_store
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.job_run import now
 from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity

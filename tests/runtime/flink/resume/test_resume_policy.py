@@ -19,33 +19,33 @@ from tests.suite.tables import each_case
 CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
     ("auto", "orders", True, {}, True, None),
     ("auto", None, True, {}, True, "no name"),
-    ("auto", "orders", False, {}, True, "no durable steps"),
+    ("auto", "orders", False, {}, True, "no agent"),
     ("auto", "orders", True, {}, False, "run from a script"),
     ("auto", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it starts"),
     ("never", "orders", True, {}, True, "'never'"),
     ("require", "orders", True, {}, True, None),
     ("require", "orders", True, {}, False, None),
     ("require", None, True, {}, True, "no name"),
-    ("require", "orders", False, {}, True, "no durable steps"),
+    ("require", "orders", False, {}, True, "no agent"),
     ("require", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it starts"),
 ]
 
 
-@each_case(("resume", "name", "keeps", "flink", "script", "reason"), CASES)
+@each_case(("resume", "name", "has_agents", "flink", "script", "reason"), CASES)
 def test_which_jobs_resume(
-    resume: str, name: str | None, keeps: bool, flink: dict[str, str], script: bool, reason: str | None
+    resume: str, name: str | None, has_agents: bool, flink: dict[str, str], script: bool, reason: str | None
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "main_script", lambda: Path("/jobs/orders.py") if script else None)
         config = Configuration({"local.resume": resume})
         if reason is None:
             home = Path("/jobs") if script else Path.cwd()
-            assert decide(config, name, keeps, flink).state_dir == home / ".flink-agents"
+            assert decide(config, name, has_agents, flink).state_dir == home / ".flink-agents"
         elif resume == "require":
             with pytest.raises(CannotResumeError, match=reason):
-                decide(config, name, keeps, flink)
+                decide(config, name, has_agents, flink)
         else:
-            decision = decide(config, name, keeps, flink)
+            decision = decide(config, name, has_agents, flink)
             assert decision.state_dir is None and reason in decision.reason and decision.fix
 
 
@@ -85,8 +85,8 @@ def test_a_start_is_fresh_by_option_or_argument(monkeypatch: pytest.MonkeyPatch)
 def test_a_job_that_does_not_resume_warns(reason: str) -> None:
     """Only if its durable steps would run again, and only in scripts."""
     agents = [
-        ResumableAgent("Shop", "a", StoreChoice("sqlite", {}), keeps=True),
-        ResumableAgent("Clerk", "b", None, keeps=False),
+        ResumableAgent("Shop", "a", StoreChoice("sqlite", {})),
+        ResumableAgent("Clerk", "b", None),
     ]
     decision = policy.ResumeDecision(None, reason=reason, fix="give it a name")
     messages: list[str] = []

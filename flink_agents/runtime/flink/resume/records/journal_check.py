@@ -19,13 +19,13 @@ from flink_agents.api.errors import (
     JournalOutdatedError,
     StoreUnavailableError,
 )
-from flink_agents.connectors.action_state.sqlite.positions import (
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.journal.file_position import (
     JournalPosition,
     journal_position,
     raise_position,
 )
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import split_journal_name
 
 _PAGE = 1000

@@ -1,6 +1,6 @@
-"""The parts of an interleaved run: finds the part that its code is in during a replay.
+"""The parts of a run that frees its key while it is suspended: finds the part that its code is in.
 
-A part ends where the run was interleaved: at a wait of one execution, after all outcomes that were recorded
+A part ends where the run was suspended: at a wait of one execution, after all outcomes that were recorded
 by then. The next outcome of this execution starts the next part, and so does any later execution.
 """
 
@@ -15,10 +15,10 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome, task_of
-from flink_agents.runtime.operator.interleaving.memory import PartTree
+from flink_agents.runtime.journal.memory.part_memory import PartTree
 
 
-class InterleavedParts:
+class RunParts:
     """Shows the code of a run the memory of the part that it is in. Used on the event loop only.
 
     Args:
@@ -83,7 +83,7 @@ class PartDelivery(Delivery):
         arguments: The arguments of ``Delivery``.
     """
 
-    def __init__(self, parts: InterleavedParts, path: str, *arguments: Any) -> None:
+    def __init__(self, parts: RunParts, path: str, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._parts = parts
         self._path = path

@@ -1,6 +1,7 @@
-"""Decides which signals interleaved runs take, and reserves them.
+"""Decides which of the suspended runs of a key get signals, and reserves signals for runs that free the key.
 
-A reserved signal has the number of its run, and no other run of the key takes it.
+A reserved signal has the number of its run, and no other run of the key takes it. A run that blocks its key
+needs no reservation: no other run starts before it has ended.
 """
 
 from __future__ import annotations
@@ -8,26 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
-from flink_agents.runtime.operator.waits.signal_rejections import ended_waits, unanswered, waits_for
+from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
+from flink_agents.runtime.operator.waits.wait_ids import ended_waits, unanswered, waits_for
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import Suspension, run_of
 
 
-class InterleavedSignals:
-    """Gives signals to the interleaved runs of the current key. Only for Flink's task thread.
+class SignalTakers:
+    """Gives signals to the suspended runs of the current key. Only for Flink's task thread.
+
+    The caller writes the head.
 
     Args:
         runs: The runs.
     """
 
-    def __init__(self, runs: InterleavedRuns) -> None:
+    def __init__(self, runs: SuspendedRuns) -> None:
         self._runs = runs
-
-    def wake_all(self, head: Head, key_text: str) -> None:
-        """Wake all interleaved runs of a key."""
-        self._runs.wake(head, key_text, lambda run: True)
 
     def give(
         self,
@@ -37,18 +36,29 @@ class InterleavedSignals:
         earlier_signals: Iterable[StoredSignal],
         going_on: Collection[int],
     ) -> StoredSignal:
-        """Wake the interleaved run that a signal is for; see ``SignalTakers``."""
+        """Wake the suspended run that a signal is for.
+
+        Args:
+            signal: The signal.
+            key_text: The key.
+            head: Its head.
+            earlier_signals: The signals that came before it.
+            going_on: Sequence numbers of the runs that take signals from the actor's mailbox.
+
+        Returns:
+            The signal, reserved for that run if others could take it.
+        """
         seq = None if signal.wait is None else run_of(signal.wait, key_text)
-        for run in head.released:
+        for run in head.suspended:
             wanted = run.seq == seq if signal.wait is not None else signal.name in run.names
             # A run that has resumed takes the signal itself, if it still waits for one.
             if not wanted or (run.woken is not None and run.seq in going_on):
                 continue
             suspension = self._runs.suspension(run)
             reserved = reserved_for(signal, suspension, key_text, earlier_signals)
-            named = signal.wait is not None and waits_for(signal, key_text, suspension)
-            if reserved.run == run.seq or named:
-                self._runs.wake(head, key_text, lambda released_run, seq=run.seq: released_run.seq == seq)
+            is_named_or_free = signal.wait is not None or run.blocks
+            if reserved.run == run.seq or (is_named_or_free and waits_for(signal, key_text, suspension)):
+                self._runs.wake_run(head, key_text, run.seq)
                 return reserved
         return signal
 
@@ -60,31 +70,44 @@ class InterleavedSignals:
         key_text: str,
         head: Head,
     ) -> None:
-        """Wake a run that is about to be suspended, because signals for it are there."""
+        """Wake a run that is about to be suspended, because signals for it are there.
+
+        Args:
+            free: These signals of the mailbox. Each is reserved for the run.
+            mailbox: The signals of its key.
+            suspension: The stored form of the run, which the head lists already.
+            key_text: The key.
+            head: Its head.
+        """
         signals = mailbox.signals
         for place, signal in enumerate(signals):
             if any(signal is free_signal for free_signal in free):
                 signals[place] = reserved_for(signal, suspension, key_text, signals)
-        self._runs.wake(head, key_text, lambda run: run.seq == suspension.seq)
+        self._runs.wake_run(head, key_text, suspension.seq)
 
     def unreserve(self, run: Run, mailbox: Mailbox, head: Head, suspension: Suspension | None) -> None:
-        """Let other runs take the signals that a run no longer waits for; see ``SignalTakers``."""
+        """Let other runs take the signals that are reserved for a run which no longer waits for them.
+
+        Args:
+            run: The run, which is committed or suspended.
+            mailbox: The signals of its key.
+            head: The head of its key.
+            suspension: The stored form of the run; None if it is committed.
+        """
         names = {wait.name for wait in suspension.waits} if suspension is not None else set[str | None]()
         for place, signal in enumerate(mailbox.signals):
             if signal.run == run.sequence_number and signal.name not in names:
                 free = signal._replace(run=None)
                 mailbox.signals[place] = self.give(free, run.key_text, head, mailbox.signals, ())
 
-    def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
-        """Return True if a wait of an interleaved run has ended; None if run ``seq`` is not interleaved."""
-        released_run = next((run for run in head.released if run.seq == seq), None)
-        if released_run is None:
-            return None
-        return released_run.woken is None and wait in ended_waits(
-            key_text, self._runs.suspension(released_run)
-        )
+    def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool:
+        """Return True if a wait of run ``seq`` has ended: the run is asleep and past it, or committed."""
+        listed_run = next((run for run in head.suspended if run.seq == seq), None)
+        if listed_run is None:
+            return seq < head.next_seq
+        return listed_run.woken is None and wait in ended_waits(key_text, self._runs.suspension(listed_run))
 
-    def free_for(
+    def count_free(
         self,
         name: str,
         signals: Collection[StoredSignal],
@@ -92,13 +115,21 @@ class InterleavedSignals:
         head: Head,
         going_on: Collection[int],
     ) -> int:
-        """Return the number of open waits for a name without a signal; see ``SignalTakers``."""
+        """Return the number of open waits of suspended runs for a name that have no signal.
+
+        Args:
+            name: The name.
+            signals: The signals of the key.
+            key_text: The key.
+            head: Its head.
+            going_on: Sequence numbers of the runs whose waits are those of the actor.
+        """
         # Reading an entry takes long; only these may have waits with signals.
         concerned = {
             signal.run if signal.wait is None else run_of(signal.wait, key_text) for signal in signals
         }
         wait_count = 0
-        for run in head.released:
+        for run in head.suspended:
             if name not in run.names or (run.woken is not None and run.seq in going_on):
                 continue
             if run.seq in concerned:
@@ -116,8 +147,8 @@ def reserved_for(
 
     A signal for a wait that has one already stays as it is: another wait may take it.
     """
-    # It names a wait or is reserved already.
-    if signal.wait is not None or signal.run is not None:
+    # It names a wait or is reserved already, or no other run can take it.
+    if signal.wait is not None or signal.run is not None or not suspension.frees_key:
         return signal
     free = any(wait.name == signal.name for wait in unanswered(suspension, key_text, earlier_signals))
     return signal._replace(run=suspension.seq) if free else signal

@@ -1,4 +1,4 @@
-"""Short-term memory of an interleaved run, whose parts saw different memory.
+"""Short-term memory of a run of several parts, which saw different memory.
 
 State has the writes of its earlier parts, and other runs may have changed these values since then. So a
 replay of an earlier part sees the values that were read at that time, with the writes of that part on top.
