@@ -22,9 +22,8 @@ from flink_agents.runtime.execution.environment.received import ReceivedValues
 from flink_agents.runtime.execution.environment.routing import OutputChecks, Routes
 from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.reads import ReadWatch
