@@ -12,8 +12,12 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.plan import LoadedAgent
 from flink_agents.plan.analysis.functions import is_async_generator, is_generator
-from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
-from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside, is_close
+from flink_agents.runtime.concurrency.bridge import (
+    CLIENT_CLOSE_SECONDS,
+    Outcome,
+    cancelled_from_outside,
+    is_close,
+)
 from flink_agents.runtime.serde.tracebacks import users_traceback
 
 _log = bounded_logger("flink_agents.clients")

@@ -12,7 +12,7 @@ from typing import Any
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
-from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
+from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.durable.typed_results import result_type_of

@@ -24,7 +24,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.durable.attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call import DurableCall, PendingCall
 from flink_agents.runtime.durable.recording import Recording, journal_of

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.concurrency.outcomes import thrown
+from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import not_accepted

@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
-from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,8 +21,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
-from flink_agents.runtime.concurrency.threads import LoopThreads
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.threads import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
@@ -239,7 +237,7 @@ class AgentLoop:
             # No further `def` action may start.
             self._pool.close()
             # The garbage collector may call this inside of an action, whose handles are counted.
-            self._bridge.hand(self._begin_stop, context=Context())
+            self._bridge.hand(self._begin_stop)
         if wait:
             grace = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)

@@ -62,7 +62,7 @@ patch(
 )
 patch(
     "own-cancellation-as-the-end",
-    "concurrency.outcomes:cancelled_from_outside",
+    "concurrency.bridge:cancelled_from_outside",
     "return task is None or task.cancelling() > own_cancellations.get()",
     "return True",
     "A durable function that raises CancelledError itself comes to no outcome.",
@@ -139,7 +139,7 @@ patch(
 )
 patch(
     "rest-counts",
-    "concurrency.threads:ThreadWait.rest",
+    "concurrency.timeouts:ThreadWait.rest",
     "if at_rest is not self.at_rest:",
     "if False:",
     "The timeout of an action counts the time for which it waits durably.",
