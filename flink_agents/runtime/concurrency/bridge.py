@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent import futures
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
@@ -183,10 +183,15 @@ async def end_own_cancellations(count: int) -> None:
 # -- the bridge ----------------------------------------------------------------------
 
 
-def hand_to(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:
+def hand_to(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., object],
+    *args: Any,
+    context: Context | None = None,
+) -> bool:
     """Let ``loop`` call a function, from any thread; return False if the loop is closed."""
     try:
-        loop.call_soon_threadsafe(function, *args)
+        loop.call_soon_threadsafe(function, *args, context=context)
     except RuntimeError:
         return False
     return True

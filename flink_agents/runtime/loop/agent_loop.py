@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
+from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -237,7 +238,7 @@ class AgentLoop:
             # No further `def` action may start.
             self._pool.close()
             # The garbage collector may call this inside of an action, whose handles are counted.
-            self._bridge.hand(self._begin_stop)
+            self._bridge.hand(self._begin_stop, context=Context())
         if wait:
             grace = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
