@@ -22,8 +22,8 @@ from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
+from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 
 

@@ -28,8 +28,8 @@ from flink_agents.runtime.durable.former_digests import former_digests
 from flink_agents.runtime.durable.typed_results import result_type_of
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
+from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
-from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_with_fields
