@@ -75,17 +75,15 @@ def unordered(code: int) -> bool:
     return code in (_SET, _FROZENSET)
 
 
-class _Packers(threading.local):
+class Packers(threading.local):
     """One packer per thread: between two parts of a value, another thread may run.
 
     Args:
-        default: Converts a value of another class to types that MessagePack supports.
+        options: Options of the packers.
     """
 
-    def __init__(self, default: Callable[[Any], Any]) -> None:
-        self.pack = msgpack.Packer(
-            default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True
-        ).pack
+    def __init__(self, **options: Any) -> None:
+        self.pack = msgpack.Packer(**options).pack
 
 
 class ValueCodec:
@@ -98,7 +96,9 @@ class ValueCodec:
 
     def __init__(self, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
-        self._packers = _Packers(self._tagged)
+        self._packers = Packers(
+            default=self._tagged, strict_types=True, unicode_errors="surrogatepass", autoreset=True
+        )
 
     def encode(self, value: Any) -> bytes:
         """Return ``value`` as bytes.

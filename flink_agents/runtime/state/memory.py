@@ -62,20 +62,20 @@ class MemoryTree:
     """The nodes of one memory during one run.
 
     Args:
-        scope: The kind of memory.
-        codec: Encodes values.
         slot: The map in state; None for a memory that exists only in this object.
         undo: Log of the run's writes.
-        expires: True if entries of the map expire, so that parents must be refreshed.
-        cached: Nodes that were read already, by path.
 
     Attributes:
+        scope: The kind of memory.
+        codec: Encodes values.
+        expires: True if entries of the map expire, so that parents must be refreshed.
+        cached: Nodes from before the run that were read so far, by path.
         applied: True if state already has the writes to this tree: a run that frees its key made them before.
     """
 
     applied = False
 
-    __slots__ = ("_codec", "_expires", "_cached", "_loaded", "_slot", "_undo", "_written", "scope")
+    __slots__ = ("cached", "codec", "expires", "_loaded", "_slot", "_undo", "_written", "scope")
 
     def __init__(
         self,
@@ -87,28 +87,13 @@ class MemoryTree:
         cached: dict[str, bytes | None] | None = None,
     ) -> None:
         self.scope = scope
-        self._codec = codec
+        self.codec = codec
         self._slot = slot
-        self._expires = expires
-        self._cached: dict[str, bytes | None] = {} if cached is None else cached
+        self.expires = expires
+        self.cached: dict[str, bytes | None] = {} if cached is None else cached
         self._written: Written = {}
         self._undo = undo
         self._loaded = slot is None
-
-    @property
-    def codec(self) -> ValueCodec:
-        """The codec between values and the bytes of nodes."""
-        return self._codec
-
-    @property
-    def expires(self) -> bool:
-        """True if entries of the map expire."""
-        return self._expires
-
-    @property
-    def cached(self) -> dict[str, bytes | None]:
-        """The nodes from before the run that were read so far."""
-        return self._cached
 
     # -- nodes ------------------------------------------------------------------------
 
@@ -117,7 +102,7 @@ class MemoryTree:
         written = self._written
         if path in written:
             return written[path]
-        cached = self._cached
+        cached = self.cached
         if path in cached:
             return cached[path]
         if self._loaded or self._slot is None:
@@ -136,14 +121,14 @@ class MemoryTree:
         """Return the paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
         prefix = path + "." if path else ""
-        nodes = self._cached | self._written
+        nodes = self.cached | self._written
         return sorted(p for p, data in nodes.items() if data is not None and p.startswith(prefix))
 
     def _load(self) -> None:
         if self._loaded or self._slot is None:
             return
         for key, data in self._slot.items():
-            self._cached.setdefault(unescape(key), data)
+            self.cached.setdefault(unescape(key), data)
         self._loaded = True
 
     # -- values -----------------------------------------------------------------------
@@ -158,11 +143,11 @@ class MemoryTree:
             return default
         if data == OBJECT:
             return TreeObject(self, path, guard)
-        return self._codec.decode(data)
+        return self.codec.decode(data)
 
     def set(self, path: str, value: Any) -> MemoryRef:
         """Store a plain value at ``path``."""
-        data = self._codec.encode(value)
+        data = self.codec.encode(value)
         if parents_of(path):
             self.make_parents(path)
         if self.raw(path) == OBJECT:
@@ -177,7 +162,7 @@ class MemoryTree:
         """Add ``value`` to the list at ``path``."""
         parents_of(path)
         data = self.raw(path)
-        items = [] if data is None else self._codec.decode(data) if data != OBJECT else OBJECT
+        items = [] if data is None else self.codec.decode(data) if data != OBJECT else OBJECT
         if not isinstance(items, list):
             raise MemoryPathError(
                 f"{path!r} in {self.scope.value} memory is no list",
@@ -206,7 +191,7 @@ class MemoryTree:
                 f"a plain value is at {path!r} in {self.scope.value} memory",
                 fix=f"new_object({path!r}, overwrite=True) replaces it",
             )
-        if data != OBJECT or self._expires:
+        if data != OBJECT or self.expires:
             self.put(path, OBJECT)
 
     def _check_parents(self, path: str, parents: tuple[str, ...]) -> None:
@@ -222,7 +207,7 @@ class MemoryTree:
     def _through_value(self, path: str, parent: str, data: bytes) -> MemoryPathError:
         return MemoryPathError(
             f"{path!r} leads through a plain value in {self.scope.value} memory",
-            found=f"{parent!r} holds {type(self._codec.decode(data)).__name__}",
+            found=f"{parent!r} holds {type(self.codec.decode(data)).__name__}",
             fix=f"delete({parent!r}) first, or choose another path",
         )
 
@@ -230,7 +215,7 @@ class MemoryTree:
         """Create the objects around ``path`` that do not exist."""
         for parent in parents_of(path):
             data = self.raw(parent)
-            if data is None or (self._expires and data == OBJECT):
+            if data is None or (self.expires and data == OBJECT):
                 self.put(parent, OBJECT)
             elif data != OBJECT:
                 raise self._through_value(path, parent, data)
@@ -239,7 +224,7 @@ class MemoryTree:
 
     def fork(self, undo: Undo) -> MemoryTree:
         """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
+        twin = MemoryTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
         return twin
@@ -251,9 +236,9 @@ class MemoryTree:
 
     def nodes(self) -> dict[str, bytes]:
         """Return the nodes from before the run that were read so far."""
-        if not self._cached:
+        if not self.cached:
             return {}
-        return {path: data for path, data in self._cached.items() if data is not None}
+        return {path: data for path, data in self.cached.items() if data is not None}
 
     def load(self, whole: bool = False) -> dict[str, bytes | None]:
         """Read all nodes, so that nothing is read from state later.
@@ -264,7 +249,7 @@ class MemoryTree:
         if whole:
             self._loaded = True
         self._load()
-        return self._cached
+        return self.cached
 
     def changes(self) -> dict[str, bytes | None]:
         """Return the writes that differ from the values before; None stands for a removed node.
@@ -272,8 +257,8 @@ class MemoryTree:
         Objects come after the nodes inside of them, so that no object expires before its fields.
         """
         changes: dict[str, bytes | None] = {}
-        cached = self._cached
-        expires = self._expires
+        cached = self.cached
+        expires = self.expires
         for path, data in reversed(self._written.items()):
             if cached.get(path) != data or (expires and data is not None):
                 changes[path] = data
@@ -281,7 +266,7 @@ class MemoryTree:
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
         """Note that state has these changes."""
-        self._cached.update(changes)
+        self.cached.update(changes)
 
 
 class ScopedTree(MemoryTree):
@@ -298,7 +283,7 @@ class ScopedTree(MemoryTree):
     __slots__ = ("_outer", "_root")
 
     def __init__(self, outer: MemoryTree, path: str, undo: Undo) -> None:
-        super().__init__(outer.scope, outer._codec, None, undo, outer._expires)
+        super().__init__(outer.scope, outer.codec, None, undo, outer.expires)
         self._outer = outer
         self._root = path
 

@@ -7,6 +7,7 @@ action are checked, then one in many, and a warning is logged once per action.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flink_agents.api.common.logs import bounded_logger
@@ -44,14 +45,6 @@ class Read(NamedTuple):
     encoded: bytes
     value: Any
     place: str | None
-
-    @classmethod
-    def of(cls, tree: MemoryTree, path: str, node: bytes | None, value: Any) -> Read | None:
-        """Return a note of a value; None if state could not hold it."""
-        try:
-            return cls(tree, path, node, tree.codec.encode(value), value, authors_place())
-        except StateError:
-            return None
 
     def is_lost(self) -> bool:
         """Return True if the value was changed, and memory still has the old bytes."""
@@ -101,10 +94,9 @@ class ReadWatch:
 
 
 def note_read(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> None:
-    """Add a value that an execution read to ``reads``."""
-    read = Read.of(tree, path, tree.raw(path), value)
-    if read is not None:
-        reads.append(read)
+    """Add a value that an execution read to ``reads``, unless state could not hold it."""
+    with suppress(StateError):
+        reads.append(Read(tree, path, tree.raw(path), tree.codec.encode(value), value, authors_place()))
 
 
 def check_reads(step: Any) -> None:

@@ -217,8 +217,8 @@ patch(
 patch(
     "load-overwrites",
     "memory:MemoryTree._load",
-    "self._cached.setdefault(unescape(key), data)",
-    "self._cached[unescape(key)] = data",
+    "self.cached.setdefault(unescape(key), data)",
+    "self.cached[unescape(key)] = data",
     "Loading all of memory replaces what earlier runs of the key left.",
 )
 patch(
@@ -238,7 +238,7 @@ patch(
 patch(
     "inline-memory-unknown",
     "memory:MemoryTree.committed",
-    "self._cached.update(changes)",
+    "self.cached.update(changes)",
     "pass",
     "The next run of the inline path does not see what the last one wrote.",
 )
