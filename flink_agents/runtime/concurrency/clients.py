@@ -18,7 +18,7 @@ from flink_agents.runtime.concurrency.bridge import (
     cancelled_from_outside,
     is_close,
 )
-from flink_agents.runtime.serde.tracebacks import users_traceback
+from flink_agents.runtime.serde.raised_texts import users_traceback
 
 _log = bounded_logger("flink_agents.clients")
 

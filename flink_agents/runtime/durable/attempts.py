@@ -50,8 +50,8 @@ from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.error_parts import read_response
+from flink_agents.runtime.serde.raised_texts import shown_text
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import shown_text
 
 _log = bounded_logger("flink_agents.durable")
 

@@ -52,7 +52,7 @@ from flink_agents.runtime.journal.calls import (
     is_inside,
 )
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
-from flink_agents.runtime.serde.awaitables import awaitable_text
+from flink_agents.runtime.serde.raised_texts import awaitable_text
 
 _log = bounded_logger("flink_agents.durable")
 

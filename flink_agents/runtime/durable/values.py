@@ -31,10 +31,10 @@ from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
-from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_with_fields
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
 from flink_agents.runtime.serde.declared_types import problems_text, type_text
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT
 
 MAX_AWAITS = 5
 """The most foreign awaits that the error about a mismatch lists."""

@@ -23,7 +23,7 @@ from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.swallowed import cancel_again
 from flink_agents.runtime.journal.calls import CallReplay
-from flink_agents.runtime.serde.awaitables import close_unawaited
+from flink_agents.runtime.serde.raised_texts import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.reads import Read, note_read
 from flink_agents.runtime.state.suspended import StoredWait

@@ -36,9 +36,8 @@ from flink_agents.runtime.execution.waits.changed_code import (
     given_up_event,
     no_action_takes,
 )
-from flink_agents.runtime.serde.raised_texts import explained_error
+from flink_agents.runtime.serde.raised_texts import explained_error, shown_text, users_place, users_traceback
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import shown_text, users_place, users_traceback
 
 FAILURES = (BaseException,)
 """The exceptions that count as a failure of the action: all of them."""

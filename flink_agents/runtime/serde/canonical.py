@@ -16,9 +16,9 @@ from typing import Any
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.classes.values import DATACLASS, MODEL, NAMED, NAMED_TUPLE
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
 from flink_agents.runtime.serde.typenames import find_type
+from flink_agents.runtime.serde.values import DATACLASS, MODEL, NAMED, NAMED_TUPLE
 
 DIGEST_BYTES = 16
 

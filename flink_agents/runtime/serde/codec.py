@@ -31,11 +31,11 @@ from flink_agents.api.errors import (
     UnserializableValueError,
     ValueChangedError,
 )
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, is_awaitable
-from flink_agents.runtime.serde.classes import library, values as class_values
-from flink_agents.runtime.serde.classes.own_forms import OWN_FORM, OwnForm
-from flink_agents.runtime.serde.classes.times import time_reader, write_time
+from flink_agents.runtime.serde import library, values as class_values
+from flink_agents.runtime.serde.library import time_reader, write_time
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT, awaitable_text, is_awaitable
 from flink_agents.runtime.serde.typenames import shorten
+from flink_agents.runtime.serde.values import OWN_FORM, OwnForm
 
 VERSION = b"\x01"
 

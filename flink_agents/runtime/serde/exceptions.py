@@ -20,7 +20,7 @@ from pydantic_core.core_schema import ErrorType
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.error_parts import ERROR, Copies, RecordedObject, Restored, read_response
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.runtime.serde.typenames import error_name, find_error, member_of, shorten
 
 _ARGUMENTS: Any = vars(BaseException)["args"].__set__

@@ -76,14 +76,14 @@ patch(
 )
 patch(
     "retyped-field-unchecked",
-    "serde.classes.changed:_converted",
+    "serde.changed:_converted",
     "to_check = fields.keys() - stored.same(cls)",
     "to_check = set()",
     "A field of a stored dataclass keeps a value of its former type.",
 )
 patch(
     "renamed-field-dropped",
-    "serde.classes.changed:_check_renamed",
+    "serde.changed:_check_renamed",
     "if dropped and new:",
     "if False:",
     "A stored field is dropped, and the one that replaced it gets its default.",

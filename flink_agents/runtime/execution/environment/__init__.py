@@ -24,7 +24,7 @@ from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
-from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.reads import ReadWatch
 
@@ -116,7 +116,7 @@ class RunEnvironment:
         make_loop: Callable[[Any], asyncio.AbstractEventLoop] | None = None,
         traces_outputs: bool = False,
     ) -> None:
-        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
+        typenames.allow_modules(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
         self.agent = agent
         self.config = config

@@ -22,7 +22,7 @@ from flink_agents.api.common.places import place_of_class
 from flink_agents.api.durable.upgrades import Upgrade, place_of_upgrade, upgrade_of
 from flink_agents.api.errors import StateError, UpgradeFailedError, ValueChangedError
 from flink_agents.runtime.serde.declared_types import strict_adapter
-from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
+from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import Kind, kind_of, resolve_type, shorten
 
 
