@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from flink_agents.api.durable.upgrades import upgrade_of
 from flink_agents.api.errors import StateError
-from flink_agents.runtime.serde.canonical import Forms, StoredObject, digest_of_form, tree_of
-from flink_agents.runtime.serde.changed import aliases_of
+from flink_agents.runtime.serde.canonical import Forms, digest_of_form, tree_of
+from flink_agents.runtime.serde.changed import Stored, aliases_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.typenames import find_type, stored_name
 from flink_agents.runtime.serde.values import own_fields, with_own_form
@@ -74,7 +74,7 @@ class _FormerForms(Forms):
         self._names = names
         self._recorded = recorded
 
-    def object_form(self, stored: StoredObject) -> bytes:
+    def object_form(self, stored: Stored) -> bytes:
         """Return the form that an object had.
 
         Raises:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
-from flink_agents.runtime.serde.typenames import find_type
-from flink_agents.runtime.serde.values import DATACLASS, MODEL, NAMED, NAMED_TUPLE
 
 DIGEST_BYTES = 16
 
@@ -84,23 +82,6 @@ def _tree_of(data: bytes) -> tuple[Any, bool]:
     return tree, not is_free
 
 
-@dataclass(slots=True)
-class StoredObject:
-    """An object of a named class, as its bytes have it.
-
-    Attributes:
-        name: The name of its class.
-        fields: Its fields and private attributes by name; of an enum, its member.
-        extra: Further attributes that its class does not declare.
-        unset: Fields that had their default.
-    """
-
-    name: str
-    fields: dict[str, Any]
-    extra: Any = None
-    unset: Sequence[str] = ()
-
-
 class Forms:
     """Forms of values that are equal for equal values.
 
@@ -129,7 +110,7 @@ class Forms:
             return b"<" + b"".join(_framed(form) for form in sorted(map(self.form, value))) + b">"
         return self.form(value)
 
-    def object_form(self, stored: StoredObject) -> bytes:
+    def object_form(self, stored: Stored) -> bytes:
         """Return the form of an object: its class, and the values of its fields."""
         names = self.fields.setdefault(stored.name, [])
         names += [name for name in stored.fields if name not in names]
@@ -143,29 +124,15 @@ class Forms:
         return b"(" + b"".join(map(_framed, [*parts, self.form(extra)])) + b")"
 
 
-def _object_in(key: Any, content: Any) -> StoredObject | None:
+def _object_in(key: Any, content: Any) -> Stored | None:
     """Return the object of an entry that the codec wrote, without type markers, which are no values."""
-    if not (isinstance(key, msgpack.ExtType) and key.code in NAMED and isinstance(content, list)):
+    if not (isinstance(key, msgpack.ExtType) and key.code in KINDS and isinstance(content, list)):
         return None
-    code: int = key.code
-    name, *parts = content
-    if code == MODEL:
-        _, fields, unset, *more = parts
-        extra, private = more[:2] or (None, None)
-        return StoredObject(name, {**_by_name(fields), **_by_name(private or ())}, extra, unset)
-    if code == DATACLASS:
-        return StoredObject(name, _by_name(parts[0]))
-    if code == NAMED_TUPLE:
-        # Earlier versions wrote no names.
-        names = (
-            parts[1].split(",") if len(parts) > 1 and parts[1] else getattr(find_type(name), "_fields", ())
-        )
-        return StoredObject(name, dict(zip(names, parts[0], strict=False)))
-    return StoredObject(name, {"": parts[0]})
-
-
-def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(pairs)
+    stored = Stored.of(key.code, content)
+    stored.fields = (
+        {"": stored.member} if key.code == ENUM else {**stored.fields, **dict(stored.private or ())}
+    )
+    return stored
 
 
 def _framed(form: bytes) -> bytes:

@@ -32,6 +32,7 @@ from flink_agents.api.errors import (
     ValueChangedError,
 )
 from flink_agents.runtime.serde import library, values as class_values
+from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
 from flink_agents.runtime.serde.library import time_reader, write_time
 from flink_agents.runtime.serde.raised_texts import AWAIT_IT, awaitable_text, is_awaitable
 from flink_agents.runtime.serde.typenames import shorten
@@ -331,8 +332,9 @@ def _untagged(content: dict[Any, Any]) -> Any:
 def _fields_of(content: dict[Any, Any]) -> Any:
     """Return the fields of an object of a named class; other values as they are."""
     for key, inner in content.items():
-        if type(key) is _Tag and key.code in class_values.FIELD_READERS:
-            return class_values.FIELD_READERS[key.code](inner)
+        if type(key) is _Tag and key.code in KINDS and key.code != ENUM:
+            stored = Stored.of(key.code, inner)
+            return {**stored.fields, **(stored.extra or {})}
         if type(key) is _Tag and key.code == OWN_FORM:
             return inner
     return _untagged(content)
@@ -340,7 +342,7 @@ def _fields_of(content: dict[Any, Any]) -> Any:
 
 def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
     error_text = f"{type(error).__name__}: {error}"
-    if code not in class_values.NAMED or not (isinstance(content, list) and isinstance(content[0], str)):
+    if code not in KINDS or not (isinstance(content, list) and isinstance(content[0], str)):
         return StateFormatError("state bytes cannot be read", found=error_text)
     name: str = content[0]
     return ValueChangedError(
@@ -355,7 +357,7 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
 
 def is_of_class(content: dict[Any, Any]) -> bool:
     """Return True if a map of the format represents a value of a named class."""
-    return any(type(key) is _Tag and key.code in class_values.NAMED for key in content)
+    return any(type(key) is _Tag and key.code in KINDS for key in content)
 
 
 def _order(item: Any) -> str:
@@ -404,7 +406,7 @@ def _read_timedelta(data: bytes) -> timedelta:
 
 _TAGS = {
     code: msgpack.ExtType(code, b"")
-    for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *class_values.NAMED)
+    for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *KINDS)
 }
 
 _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {

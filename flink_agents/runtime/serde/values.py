@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 from uuid import UUID
-from zlib import crc32
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
@@ -31,26 +29,20 @@ from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.resources.provenance import ORIGIN, carries_origin, origin_of, set_origin
 from flink_agents.runtime.serde import library
 from flink_agents.runtime.serde.changed import (
+    DATACLASS,
+    ENUM,
+    MODEL,
+    NAMED_TUPLE,
     Stored,
     allows_extra_fields,
+    marks_of,
     read_changed,
     remake_dataclass,
     remake_model,
+    shape_of,
 )
 from flink_agents.runtime.serde.declared_types import strict_adapter
 from flink_agents.runtime.serde.typenames import Kind, find_type, is_data_class, kind_of, stored_name
-
-ENUM = 11
-MODEL = 12
-DATACLASS = 13
-NAMED_TUPLE = 14
-NAMED = frozenset((ENUM, MODEL, DATACLASS, NAMED_TUPLE))
-MARKED = frozenset((DATACLASS, NAMED_TUPLE))
-"""Kinds whose content has two parts, followed by markers, which are no part of the value."""
-
-_MARK_BYTES = 2
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_MODULE = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|['\"]")
 
 Writer = Callable[[Any], tuple[int, Any]]
 
@@ -88,7 +80,7 @@ def _read_enum(content: list[Any]) -> Any:
             return cls[member] if isinstance(member, str) else cls(member)  # pyright: ignore[reportIndexIssue]
         except (KeyError, ValueError):
             pass
-    return read_changed(Stored(name, Kind.ENUM, member=member), cls)
+    return _read_changed(ENUM, content, cls)
 
 
 # -- pydantic models -----------------------------------------------------------------
@@ -114,25 +106,13 @@ def _write_model(value: BaseModel) -> tuple[int, Any]:
     return MODEL, content
 
 
-@lru_cache(maxsize=4096)
-def shape_of(kind: type[BaseModel]) -> int:
-    """Return a number that changes when the fields of a model do."""
-    fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
-    private = sorted(getattr(kind, "__private_attributes__", None) or ())
-    text = repr((fields, private, kind.model_config.get("extra")))
-    # Functions in annotations, such as validators, show their addresses.
-    return crc32(_ADDRESS.sub("", text).encode("utf-8", "surrogatepass"))
-
-
 def _read_model(content: list[Any]) -> Any:
     """Return a stored model: it is validated again only if its class has changed since."""
     name, shape, fields, unset, *optional_parts = content
     extra, private, *origin = optional_parts or (None, None)
     cls = find_type(name)
     if cls is None or kind_of(cls) is not Kind.MODEL or shape != shape_of(cls):
-        fields = as_json({**fields, **(extra or {})})
-        stored = Stored(name, Kind.MODEL, fields, private=private, unset=unset)
-        return _from(origin, read_changed(stored, cls))
+        return _from(origin, _read_changed(MODEL, content, cls))
     if own_fields(cls):
         fields = from_own_forms(cls, fields)
     return _from(origin, remake_model(cls, fields, unset, extra, private))
@@ -170,31 +150,6 @@ def _check_constructor(kind: type) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
-def _marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
-    """Return the fields of a dataclass or named tuple, and two bytes for the type of each."""
-    if dataclasses.is_dataclass(kind):
-        types = {field.name: field.type for field in dataclasses.fields(kind)}
-    else:
-        declared = _annotations(kind)
-        types = {name: declared.get(name) for name in getattr(kind, "_fields", ())}
-    return tuple(types), b"".join(map(_mark, types.values()))
-
-
-def _annotations(kind: type) -> dict[str, Any]:
-    declared_types: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        declared_types.update(inspect.get_annotations(base))
-    return declared_types
-
-
-def _mark(annotation: Any) -> bytes:
-    text = annotation.__qualname__ if isinstance(annotation, type) else annotation
-    # A class may be imported from another module, and written as a string or not.
-    plain = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
-    return (crc32(plain.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
-
-
 def fields_of_dataclass(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance by name."""
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -208,27 +163,25 @@ def _write_dataclass(value: Any) -> tuple[int, Any]:
     fields = fields_of_dataclass(value)
     if own_fields(kind):
         fields = with_own_forms(kind, fields)
-    content = [stored_name(kind), fields, _marks_of(kind)[1]]
+    content = [stored_name(kind), fields, marks_of(kind)[1]]
     if carries_origin(kind) and (origin := origin_of(value)) is not None:
         content.append(origin)
     return DATACLASS, content
 
 
 def _read_dataclass(content: list[Any]) -> Any:
-    # Earlier versions wrote no markers.
-    name, fields, marks, *origin = content if len(content) > 2 else (*content, None)
+    name, fields, marks, *origin = content
     cls = find_type(name)
     if cls is not None and kind_of(cls) is Kind.DATACLASS:
-        names, current = _marks_of(cls)
+        names, current_marks = marks_of(cls)
         is_complete = len(fields) == len(names) or (len(fields) > len(names) and allows_extra_fields(cls))
-        if marks in (None, current) and is_complete and all(field_name in fields for field_name in names):
+        if marks == current_marks and is_complete and all(field_name in fields for field_name in names):
             return _from(origin, remake_dataclass(cls, _from_stored(cls, fields)))
-    same = partial(_same_types, list(fields), marks)
-    return _from(origin, read_changed(Stored(name, Kind.DATACLASS, as_json(fields), same=same), cls))
+    return _from(origin, _read_changed(DATACLASS, content, cls))
 
 
 def _named_tuple_writer(kind: type) -> Writer:
-    names, marks = _marks_of(kind)
+    names, marks = marks_of(kind)
     behind = [",".join(names), marks]
     if not own_fields(kind):
         return lambda value: (NAMED_TUPLE, [stored_name(kind), list(value), *behind])
@@ -241,66 +194,28 @@ def _named_tuple_writer(kind: type) -> Writer:
 
 
 def _read_named_tuple(content: list[Any]) -> Any:
-    name, values, *optional_parts = content
+    name, values, names, marks = content
     cls: Any = find_type(name)
-    same_kind = cls is not None and kind_of(cls) is Kind.NAMED_TUPLE
-    if not optional_parts:
-        # An earlier version wrote no names.
-        stored_names = _marks_of(cls)[0] if same_kind else ()
-        marks = None
-        names = [*stored_names, *(f"field {at}" for at in range(len(stored_names), len(values)))]
-    else:
-        names = optional_parts[0].split(",") if optional_parts[0] else []
-        marks = optional_parts[1]
-    if cls is not None and same_kind:
-        current_names, current = _marks_of(cls)
-        if marks in (None, current) and tuple(names) == current_names:
-            return cls(*_from_stored(cls, dict(zip(names, values, strict=False))).values())
-    fields = dict(zip(names, values, strict=False))
-    same = partial(_same_types, names, marks)
-    return read_changed(Stored(name, Kind.NAMED_TUPLE, as_json(fields), same=same), cls)
+    if cls is not None and kind_of(cls) is Kind.NAMED_TUPLE:
+        current_names, current_marks = marks_of(cls)
+        if marks == current_marks and names == ",".join(current_names):
+            return cls(*_from_stored(cls, dict(zip(current_names, values, strict=True))).values())
+    return _read_changed(NAMED_TUPLE, content, cls)
 
 
 def _from_stored(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
     return from_own_forms(cls, fields) if own_fields(cls) else fields
 
 
-def _same_types(names: list[str], marks: bytes | None, cls: type) -> frozenset[str]:
-    """Return the fields whose declared type in ``cls`` is unchanged; all of them if that is unknown."""
-    if marks is None:
-        return frozenset(names)
-    if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
-        return frozenset()
-    current_names, current = _marks_of(cls)
+def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
+    """Return a value whose class has changed. Its own forms are JSON, which Pydantic validates."""
+    stored = Stored.of(code, content)
+    fields = {**stored.fields, **(stored.extra or {})}
+    stored.fields = {
+        name: value.content if isinstance(value, OwnForm) else value for name, value in fields.items()
+    }
+    return read_changed(stored, cls)
 
-    def pieces(of: bytes) -> list[bytes]:
-        return [of[at : at + _MARK_BYTES] for at in range(0, len(of), _MARK_BYTES)]
-
-    then = dict(zip(names, pieces(marks), strict=False))
-    now = dict(zip(current_names, pieces(current), strict=True))
-    return frozenset(name for name in names if name in now and then.get(name) == now[name])
-
-
-def _fields_of_model(content: list[Any]) -> dict[str, Any]:
-    _, _, fields, _, *optional_parts = content
-    return {**fields, **((optional_parts[0] if optional_parts else None) or {})}
-
-
-def _fields_of_named_tuple(content: list[Any]) -> Any:
-    _, values, *optional_parts = content
-    return (
-        dict(zip(optional_parts[0].split(","), values, strict=False))
-        if optional_parts and optional_parts[0]
-        else values
-    )
-
-
-FIELD_READERS: dict[int, Callable[[Any], Any]] = {
-    MODEL: _fields_of_model,
-    DATACLASS: lambda content: content[1],
-    NAMED_TUPLE: _fields_of_named_tuple,
-}
-"""Return the stored fields of an object, whatever its class is now."""
 
 READERS: dict[int, Callable[[Any], Any]] = {
     ENUM: _read_enum,
@@ -432,8 +347,3 @@ def from_own_forms(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
         name: adapters[name].validate_python(value.content) if isinstance(value, OwnForm) else value
         for name, value in fields.items()
     }
-
-
-def as_json(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored fields of a model whose class has changed, in the form that it validates."""
-    return {name: value.content if isinstance(value, OwnForm) else value for name, value in fields.items()}
