@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from flink_agents.plan.references import type_text
 from flink_agents.runtime.serde.typenames import shorten
 
 MOST_PROBLEMS = 3
@@ -218,19 +217,3 @@ def carry_of(kind: Any) -> Carry | None:
         return CARRIED.get(kind)
     except TypeError:
         return None  # Such a type is not hashable.
-
-
-__all__ = [
-    "CARRIED",
-    "Carry",
-    "Check",
-    "NotCarriedError",
-    "adapter_of",
-    "carry_of",
-    "check_of",
-    "integers",
-    "problems_text",
-    "short_float",
-    "strict_adapter",
-    "type_text",
-]

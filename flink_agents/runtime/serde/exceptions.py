@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -19,9 +20,16 @@ from pydantic_core.core_schema import ErrorType
 
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.error_parts import ERROR, Copies, RecordedObject, Restored, read_response
+from flink_agents.runtime.serde.error_parts import (
+    ERROR,
+    Copies,
+    RecordedObject,
+    Restored,
+    read_response,
+    slots_of,
+)
 from flink_agents.runtime.serde.raised_texts import text_of
-from flink_agents.runtime.serde.typenames import error_name, find_error, member_of, shorten
+from flink_agents.runtime.serde.typenames import find_error, member_of, name_of, shorten
 
 _ARGUMENTS: Any = vars(BaseException)["args"].__set__
 
@@ -30,9 +38,6 @@ FRAME = 16
 
 _UNSET = object()
 """Represents a slot without a value."""
-
-LEAST = 64
-"""A part is dropped if it would be cut below this size."""
 
 
 def encoded_size(codec: ValueCodec, value: Any) -> int | None:
@@ -69,58 +74,38 @@ def cut(text: str, limit: int) -> str:
 
 
 def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
-    """Return ``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
+    """Return ``value`` with its larger parts cut, so that its encoding has ``limit`` bytes at most.
 
-    Strings and bytes keep their start, lists and dictionaries as many entries as fit. A value
+    Strings and bytes keep their start, lists and dictionaries their first entries. A value
     of another class becomes the start of its representation.
 
     Raises:
         StateError: A part of it cannot be encoded.
     """
-    if len(codec.encode(value)) <= limit:
-        return value
-    room = limit - FRAME
-    if type(value) is str:
-        return cut(value, room)
-    if type(value) in (bytes, bytearray):
-        return bytes(value[: max(0, room)])
-    if type(value) in (list, tuple):
-        return type(value)(_items(codec, list(value), room))
-    if type(value) is dict:
-        return _entries(codec, value, room)
-    if type(value) is RecordedObject and value.kind != ERROR:
-        # Its name and the names of its fields, which the parts do not include.
-        overhead = len(codec.encode(replace(value, content=None)))
-        return replace(value, content=trimmed(codec, value.content, room - overhead))
-    return cut(shorten(value), room)
+    longest = limit - FRAME
+    while len(codec.encode(value)) > limit:
+        value = _cut_parts(value, longest)
+        # By little: as much as possible is to stay.
+        longest = longest * 7 // 8
+    return value
 
 
-def _items(codec: ValueCodec, items: list[Any], room: int) -> list[Any]:
-    sizes = _fitting((len(codec.encode(item)) for item in items), room, 0)
-    return [trimmed(codec, item, share) for item, share in zip(items, shares(sizes, room), strict=False)]
-
-
-def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any, Any]:
-    """Return the first entries; their keys stay whole, since a cut key is a different one."""
-    keys = {key: len(codec.encode(key)) for key in entries}
-    longest = max(keys.values())
-    sizes = _fitting((len(codec.encode(entries[key])) + size for key, size in keys.items()), room, longest)
-    return {
-        key: trimmed(codec, entries[key], share - size)
-        for (key, size), share in zip(keys.items(), shares(sizes, room), strict=False)
-        if share > size
-    }
-
-
-def _fitting(sizes: Iterable[int], room: int, whole: int) -> list[int]:
-    """Return the sizes of as many parts as fit, each of which may be cut to ``whole + LEAST`` bytes."""
-    fitting = list[int]()
-    for size in sizes:
-        room -= min(size, whole + LEAST) + 1
-        if room < 0:
-            break
-        fitting.append(size)
-    return fitting
+def _cut_parts(value: Any, longest: int) -> Any:
+    """Return ``value`` with at most that many bytes in its strings, and entries in its lists."""
+    kind: Any = type(value)
+    if kind is str:
+        return cut(value, longest)
+    if kind in (bytes, bytearray):
+        return bytes(value[: max(0, longest)])
+    if kind in (list, tuple):
+        return kind(_cut_parts(item, longest) for item in value[: max(0, longest)])
+    if kind is dict:
+        # A cut key would be a different one.
+        entries = islice(value.items(), max(0, longest))
+        return {key: _cut_parts(item, longest) for key, item in entries if len(repr(key)) <= longest}
+    if kind is RecordedObject and value.kind != ERROR:
+        return replace(value, content=_cut_parts(value.content, longest))
+    return value if kind in (int, float, bool, type(None)) else cut(shorten(value), longest)
 
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, BaseExceptionGroup)
@@ -259,13 +244,13 @@ def _recorded_class(cls: type[BaseException]) -> str:
     for base in cls.__mro__:
         if base.__module__ == "builtins" or not issubclass(base, BaseException):
             continue
-        name = error_name(base)
+        name = name_of(base)
         if find_error(name) is base:
             return name
         for attribute, value in vars(sys.modules.get(base.__module__, object)).items():
             if value is base:
                 return f"{base.__module__}:{attribute}"
-    return error_name(cls)
+    return name_of(cls)
 
 
 def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
@@ -315,14 +300,10 @@ def _fields(error: BaseException) -> dict[str, Any]:
         # A class that replaced its arguments, such as those of aiohttp.
         names += ["errno", "strerror", "filename"]
     fields = {name: value for name in names if (value := _raw(error, name, None)) is not None}
-    for cls in type(error).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            private = slot.startswith("__") and not slot.endswith("__")
-            name = f"_{cls.__name__.lstrip('_')}{slot}" if private else slot
-            # None as well: a slot that is not set is an AttributeError.
-            if name != "__dict__" and (value := _raw(error, name, _UNSET)) is not _UNSET:
-                fields[name] = value
+    for name in slots_of(type(error)):
+        # None as well: a slot that is not set is an AttributeError.
+        if name != "__dict__" and (value := _raw(error, name, _UNSET)) is not _UNSET:
+            fields[name] = value
     return fields
 
 

@@ -23,7 +23,14 @@ from zoneinfo import ZoneInfo
 from pydantic_core import TzInfo
 
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
-from flink_agents.runtime.serde.typenames import find_class, find_type, is_data_class, shorten, stored_name
+from flink_agents.runtime.serde.typenames import (
+    find_class,
+    find_type,
+    is_data_class,
+    name_of,
+    shorten,
+    stored_name,
+)
 
 LIBRARY = 17
 """The code of these values in the format."""
@@ -51,7 +58,7 @@ def writer_of(kind: type) -> Callable[[Any], tuple[int, Any]] | None:
     """Return the function that writes values of a class of a library; None for another class."""
     name = f"{kind.__module__.partition('.')[0]}:{kind.__qualname__}"
     if _is_url(kind):
-        return lambda value: (LIBRARY, ["url", [f"{kind.__module__}:{kind.__qualname__}", str(value)]])
+        return lambda value: (LIBRARY, ["url", [name_of(kind), str(value)]])
     form = _FORMS.get(name)
     if form is None or _class_of(name) is not kind:
         return None

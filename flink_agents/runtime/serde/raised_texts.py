@@ -32,7 +32,7 @@ MAX_TEXT = 10_000
 """The largest length of an exception's message."""
 
 MAX_CAUSES = 20
-"""Maximum number of causes that are searched for the user's line."""
+"""Maximum number of exceptions that are searched, causes and members of groups included."""
 
 
 def place(file: str, line: int, name: str) -> str:
@@ -62,17 +62,23 @@ def users_place(error: BaseException, action: Any) -> str:
     Python itself replaces some errors with others, without their traceback: then it is the line of
     the cause, and for a group, of its first member that has one. An error of this package may know its line.
     """
-    ahead: list[Any] = [_stopped(error) or error]
-    for _ in range(MAX_CAUSES):
-        if not ahead:
-            break
-        exception = ahead.pop(0)
+    for exception in _with_causes(_stopped(error) or error):
         user_line = innermost_place(exception)
         if user_line is not None:
             return user_line
+    return (isinstance(error, AgentsError) and error.where) or action.where
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, the members of a group, and what they were raised from, at most ``MAX_CAUSES``."""
+    ahead: list[Any] = [error]
+    for _ in range(MAX_CAUSES):
+        if not ahead:
+            return
+        exception = ahead.pop(0)
+        yield exception
         ahead += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
         ahead += [cause for cause in (exception.__cause__ or exception.__context__,) if cause is not None]
-    return (isinstance(error, AgentsError) and error.where) or action.where
 
 
 def _stopped(error: BaseException) -> BaseException | None:
@@ -145,7 +151,6 @@ def shows_forgotten_await(error: BaseException) -> bool:
 
 _MOST_PROBLEMS = 3
 _MOST_NOTES = 5
-_MOST_CAUSES = 10
 _NOTE_LENGTH = 500
 _OTHER_LOOP = re.compile(r"(?:different (?:event )?loop|Event loop is closed)")
 _BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument but \d+ were given")
@@ -205,11 +210,7 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
 
 def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
     """Describe the use of an object that belongs to the event loop of another attempt or subtask."""
-    ahead = [error]
-    for _ in range(_MOST_CAUSES):
-        if not ahead:
-            break
-        cause = ahead.pop(0)
+    for cause in _with_causes(error):
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(text_of(cause)):
             return {
                 "expected": "objects of asyncio that belong to the event loop of this attempt of the job",
@@ -217,12 +218,6 @@ def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
                 "fix": "a global client, session, semaphore or lock stays with the loop that used it first: "
                 "yield it from a function with @client, and write await ctx.client(...)",
             }
-        ahead += cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
-        ahead += [
-            earlier_cause
-            for earlier_cause in (cause.__cause__ or cause.__context__,)
-            if earlier_cause is not None
-        ]
     return None
 
 

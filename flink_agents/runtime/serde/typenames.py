@@ -59,7 +59,7 @@ def type_name(cls: type) -> str:
         UnserializableValueError: The class cannot be found again by its name.
     """
     parameters = parameters_of(cls)
-    name = (parameters and write_type(cls)) or f"{cls.__module__}:{cls.__qualname__}"
+    name = (parameters and write_type(cls)) or name_of(cls)
     resolved_class = _find(name)
     # Pydantic may have two classes of the same arguments, whose values are equal.
     if resolved_class is cls or (parameters is not None and parameters_of(resolved_class) == parameters):
@@ -86,7 +86,13 @@ def resolve_type(name: str) -> type[Any]:
     """
     cls = _find_or_import(name)
     if not is_data_class(cls):
-        raise _unknown(name, _what_is_wrong(name, cls))
+        raise UnknownTypeNameError(
+            f"state holds a value of class {shorten(name)}, which this program does not have",
+            expected="a data class under the name that it had when the value was written",
+            found=_what_is_wrong(name, cls),
+            fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; "
+            "otherwise import its module in the agent's module, or name it in the option state.modules",
+        )
     return cls
 
 
@@ -96,8 +102,8 @@ def type_that_is_there(name: str) -> type[Any] | None:
     return cls if is_data_class(cls) else None
 
 
-def error_name(cls: type[BaseException]) -> str:
-    """Return the name with which an exception's class is written; it may not resolve again."""
+def name_of(cls: type) -> str:
+    """Return the name of a class, such as an exception; it may not resolve again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -157,16 +163,6 @@ def shorten(value: object) -> str:
     except BaseException as error:
         return f"{type(value).__qualname__} (its repr raised {type(error).__name__})"
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _unknown(name: str, found: str) -> UnknownTypeNameError:
-    return UnknownTypeNameError(
-        f"state holds a value of class {shorten(name)}, which this program does not have",
-        expected="a data class under the name that it had when the value was written",
-        found=found,
-        fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; otherwise "
-        "import its module in the agent's module, or name it in the option state.modules",
-    )
 
 
 def _what_is_wrong(name: str, cls: Any) -> str:
@@ -466,7 +462,7 @@ def local_class(name: str) -> type | None:
 
 
 def _name(cls: type) -> str:
-    return _ADDRESS.sub("", f"{cls.__module__}:{cls.__qualname__}")
+    return _ADDRESS.sub("", name_of(cls))
 
 
 def _subclasses(cls: Any) -> list[type]:

@@ -35,6 +35,7 @@ from flink_agents.runtime.serde.changed import (
     NAMED_TUPLE,
     Stored,
     allows_extra_fields,
+    hints_of,
     marks_of,
     read_changed,
     remake_dataclass,
@@ -283,11 +284,7 @@ def own_form_adapter(kind: Any) -> TypeAdapter[Any] | None:
 def _types_of_fields(kind: type) -> dict[str, Any]:
     if issubclass(kind, BaseModel):
         return {name: _annotation_of(field) for name, field in kind.__pydantic_fields__.items()}
-    try:
-        hints = typing.get_type_hints(kind, include_extras=True)
-    except Exception:
-        # A name that only the author's type checker knows.
-        return {}
+    hints = hints_of(kind)
     names = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", ())
     return {name: hints[name] for name in names if name in hints}
 

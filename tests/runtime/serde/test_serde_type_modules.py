@@ -127,7 +127,7 @@ def reads_failure(name: str) -> Any:
 
 
 def reads_nested(name: str) -> Any:
-    inner = {msgpack.ExtType(13, b""): [name, {}]}
+    inner = {msgpack.ExtType(13, b""): [name, {}, b""]}
     return CODEC.decode(b"\x01" + msgpack.packb({"a": [1, {"b": inner}]}, strict_types=True))  # type: ignore[operator]
 
 
@@ -138,8 +138,8 @@ def reads_key(name: str) -> Any:
 READERS: dict[str, Callable[[str], Any]] = {
     "enum": reads(11, "RED"),
     "model": reads(12, 0, {"number": 1}, []),
-    "dataclass": reads(13, {"number": 1}),
-    "named tuple": reads(14, [1]),
+    "dataclass": reads(13, {"number": 1}, b""),
+    "named tuple": reads(14, [1], "number", b""),
     "nested": reads_nested,
     "failure": reads_failure,
     "key": reads_key,
@@ -372,7 +372,7 @@ def restored_harness(name: str, config: dict[str, Any]) -> OperatorHarness:
 
     harness = OperatorHarness(Agent(name="a").add_action("read", InputEvent, read), config=config)
     head = Head("harness", next_seq=1).pack()
-    state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}]), None)})
+    state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}, b""]), None)})
     snapshot = harness.snapshot()
     harness.restore(type(snapshot)({"i0": state}, 0, {}, snapshot.max_parallelism))
     return harness
