@@ -140,20 +140,8 @@ _NEVER = {
 _LIVE = Iterator, Awaitable, AsyncIterable, BaseException
 
 _OF_FIELDS = frozenset({"model-fields", "dataclass-args", "typed-dict"})
-_WITHIN = (
-    "schema",
-    "items_schema",
-    "keys_schema",
-    "values_schema",
-    "extras_schema",
-    "json_schema",
-    "python_schema",
-    "lax_schema",
-    "strict_schema",
-    "arguments_schema",
-    "var_args_schema",
-    "var_kwargs_schema",
-)
+_NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "expected"})
+"""Parts of a schema that are not about the parts of its values."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), object})
 
@@ -189,26 +177,33 @@ def unstorable_part(schema: Any) -> Unstorable | None:
 def classes_in(schema: Any) -> list[type]:
     """Return the classes of the values of a type, in the order in which the type names them."""
     classes: dict[type, None] = {}
-    for node in _nodes(schema):
+    nodes = [schema]
+    while nodes:
+        node = nodes.pop(0)
         cls = node.get("cls") if node["type"] != "call" else node.get("function")
         if isinstance(cls, type) and is_data_class(cls):
             classes[cls] = None
+        nodes[:0] = _parts(node)
     return list(classes)
 
 
-def _nodes(schema: Any) -> Iterator[Any]:
-    """Yield all schemas in a schema."""
-    stack = [schema]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            if isinstance(node.get("type"), str):
-                yield node
-            stack += reversed(
-                [part for key, part in node.items() if key not in ("metadata", "serialization")]
-            )
-        elif isinstance(node, list | tuple):
-            stack += reversed(list(node))
+def _parts(node: Any) -> Iterator[Any]:
+    """Yield the schemas that a schema combines."""
+    for name, part in node.items():
+        if name not in _NO_SCHEMAS:
+            yield from _schemas_in(part)
+
+
+def _schemas_in(part: Any) -> Iterator[Any]:
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part
+        else:
+            for inner in part.values():
+                yield from _schemas_in(inner)
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _schemas_in(inner)
 
 
 class _Search:
@@ -238,6 +233,8 @@ class _Search:
             if reference not in self._seen and reference in self._definitions:
                 self._seen.add(reference)
                 yield from self.unstorable(self._definitions[reference], path, where, has_own_form)
+        elif kind == "definitions":
+            yield from self.unstorable(node["schema"], path, where, has_own_form)
         elif kind in _NEVER:
             yield Unstorable(path, _NEVER[kind], where)
         elif kind == "is-instance":
@@ -287,25 +284,6 @@ def _live_instance(cls: Any, has_own_form: bool) -> str | None:
     if has_own_form or has_form(cls) or is_writable(cls):
         return None
     return f"values of the type {_name(cls)}, which has no stored form"
-
-
-def _parts(node: Any) -> Iterator[Any]:
-    """Yield the schemas that a schema combines."""
-    if node["type"] == "arguments":
-        yield from (argument["schema"] for argument in node["arguments_schema"])
-    for name in _WITHIN:
-        part = node.get(name)
-        if isinstance(part, dict):
-            yield part
-        elif isinstance(part, list) and node["type"] != "arguments":
-            yield from part
-    choices: Any = node.get("choices", ())
-    for choice in choices.values() if isinstance(choices, dict) else choices:
-        # A choice of a union may have a label, and one of a tagged union may name another tag.
-        choice = choice[0] if isinstance(choice, tuple) else choice
-        if isinstance(choice, dict):
-            yield choice
-    yield from node.get("steps", ())
 
 
 def _name(cls: Any) -> str:

@@ -7,18 +7,30 @@ They are decoded at each read, so that no two readers share an object.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from flink_agents.api.errors import MemoryPathError
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import authors_place
+from flink_agents.api.errors import MemoryPathError, StateError, UnsavedChangeError
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
+
+FIRST_CHECKED = 20
+"""The number of executions of each action that are checked in production before sampling starts."""
+
+CHECKED_ONE_IN = 1000
+"""Of the others, one in this number is checked."""
+
+_log = bounded_logger("flink_agents.memory")
 
 Guard = Callable[[], None]
 Noted = Callable[["MemoryTree", str, Any], None]
@@ -269,50 +281,6 @@ class MemoryTree:
         self.cached.update(changes)
 
 
-class ScopedTree(MemoryTree):
-    """The nodes below one object of another tree, as a separate tree.
-
-    Writes stay in it until the hand-over.
-
-    Args:
-        outer: The other tree.
-        path: Path of the object in it. The object need not exist.
-        undo: Log of the writes to this tree.
-    """
-
-    __slots__ = ("_outer", "_root")
-
-    def __init__(self, outer: MemoryTree, path: str, undo: Undo) -> None:
-        super().__init__(outer.scope, outer.codec, None, undo, outer.expires)
-        self._outer = outer
-        self._root = path
-
-    @override
-    def raw(self, path: str) -> bytes | None:
-        written = self._written
-        return written[path] if path in written else self._outer.raw(f"{self._root}.{path}")
-
-    @override
-    def below(self, path: str) -> list[str]:
-        start = len(self._root) + 1
-        nodes = {node[start:] for node in self._outer.below(self._root)} | self._written.keys()
-        prefix = path + "." if path else ""
-        return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
-
-    def hand_over(self) -> None:
-        """Write the changes of this tree to the other tree.
-
-        Raises:
-            MemoryPathError: By now, a plain value is where an object was.
-        """
-        for path, data in self._written.items():
-            full = f"{self._root}.{path}"
-            if data is not None:
-                self._outer.make_parents(full)
-            if data is not None or self._outer.raw(full) is not None:
-                self._outer.put(full, data)
-
-
 def take_back(undo: Undo, mark: int) -> None:
     """Undo the writes that were made since the log had the length ``mark``."""
     while len(undo) > mark:
@@ -417,3 +385,106 @@ class TreeObject(MemoryObject):
     @override
     def fields(self) -> dict[str, Any]:
         return {name: self.get(name) for name in self.field_names()}
+
+
+# -- changes that were not written ---------------------------------------------------
+#
+# An action that reads a value, changes it and does not write it loses the change. In the harness, each execution
+# is checked, and such an action fails. In production, the first executions of an action are checked, then one in
+# many, and a warning is logged once per action.
+
+
+class MutableRead(NamedTuple):
+    """A mutable value that an action read from memory.
+
+    Attributes:
+        tree: The memory.
+        path: Its path.
+        node: The bytes at the path; None if there were none, so that the action got its default.
+        encoded: The bytes of the value.
+        value: The value.
+        place: The user's line.
+    """
+
+    tree: MemoryTree
+    path: str
+    node: bytes | None
+    encoded: bytes
+    value: Any
+    place: str | None
+
+    def is_lost(self) -> bool:
+        """Return True if the value was changed, and memory still has the old bytes."""
+        if self.tree.raw(self.path) is not self.node:
+            return False  # Each write creates new bytes, even equal ones.
+        try:
+            return self.tree.codec.encode(self.value) != self.encoded
+        except StateError:
+            return True
+
+
+class ReadWatch:
+    """Selects the executions whose reads are checked.
+
+    Attributes:
+        strict: True if all are checked, and fail.
+        skips: The number of executions of each action that are not checked before the next one that is.
+    """
+
+    def __init__(self) -> None:
+        self.strict = False
+        self.skips: dict[str, int] = {}
+        self._checked: dict[str, int] = {}
+
+    def begin(self, action: str) -> list[MutableRead]:
+        """Return the list for the reads of an execution, and select the next execution to check."""
+        if not self.strict:
+            checked = self._checked[action] = self._checked.get(action, 0) + 1
+            if checked >= FIRST_CHECKED:
+                self.skips[action] = CHECKED_ONE_IN - 1 - (FIRST_CHECKED if checked == FIRST_CHECKED else 0)
+        return []
+
+    def check(self, step: Any, reads: list[MutableRead]) -> None:
+        """Check the reads of an execution that succeeded.
+
+        Raises:
+            UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
+        """
+        lost = next((read for read in reads if read.is_lost()), None)
+        if lost is None:
+            return
+        error = _unwritten(step, lost)
+        if self.strict:
+            raise error
+        self.skips[step.action.name] = sys.maxsize
+        _log.warning("%s", error)
+
+
+def note_read(reads: list[MutableRead], tree: MemoryTree, path: str, value: Any) -> None:
+    """Add a value that an execution read to ``reads``, unless state could not hold it."""
+    with suppress(StateError):
+        reads.append(
+            MutableRead(tree, path, tree.raw(path), tree.codec.encode(value), value, authors_place())
+        )
+
+
+def check_reads(step: Any) -> None:
+    """Check the reads of an execution that succeeded.
+
+    Raises:
+        UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
+    """
+    if step.reads:
+        step.shared.reads.check(step, step.reads)
+
+
+def _unwritten(step: Any, lost: MutableRead) -> UnsavedChangeError:
+    memory = lost.tree.scope.value.replace("-", "_")
+    return UnsavedChangeError(
+        f"action {step.action.name!r} changed a value that it read from memory, and did not write it",
+        expected=f"ctx.{memory}_memory.set({lost.path!r}, value) after the change",
+        found=f"{shorten(lost.value)} in the action, which memory does not have",
+        fix=f"set it, or call append({lost.path!r}, item) for a list; if the change is for this action "
+        "alone, change a copy: copy.deepcopy(value)",
+        where=lost.place,
+    )

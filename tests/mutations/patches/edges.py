@@ -69,7 +69,7 @@ patch(
 )
 patch(
     "change-unseen",
-    "state.reads:Read.is_lost",
+    "state.memory:MutableRead.is_lost",
     "return self.tree.codec.encode(self.value) != self.encoded",
     "return False",
     "A value of memory that was changed and not written is lost without a word.",
@@ -150,4 +150,11 @@ patch(
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",
+)
+patch(
+    "scoped-without-parents",
+    "execution.sub_agents.sub_agent_run:ScopedTree.hand_over",
+    "self._outer.make_parents(full)",
+    "pass",
+    "What an asked agent wrote has no parents in memory.",
 )

@@ -250,13 +250,6 @@ patch(
     "The fields of a deleted object stay.",
 )
 patch(
-    "scoped-without-parents",
-    "memory:ScopedTree.hand_over",
-    "self._outer.make_parents(full)",
-    "pass",
-    "What an asked agent wrote has no parents in memory.",
-)
-patch(
     "removed-node-stays",
     "memory:write_nodes",
     "slot.remove(_state_key(path))",

@@ -26,7 +26,7 @@ from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.reads import ReadWatch
+from flink_agents.runtime.state.memory import ReadWatch
 
 
 def _wall_clock() -> int:
