@@ -390,8 +390,8 @@ class TreeObject(MemoryObject):
 # -- changes that were not written ---------------------------------------------------
 #
 # An action that changes a value which it read, and does not write it, loses the change. In the harness, each
-# execution is checked, and such an action fails. In production, the first executions of an action are checked,
-# then one in many, and a warning is logged once per action.
+# execution is checked, and such an action fails. In production, the first executions of an action are checked
+# and then one in many, and a warning is logged once per action.
 
 
 class MutableRead(NamedTuple):
