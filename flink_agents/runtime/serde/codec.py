@@ -33,7 +33,6 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.serde import library, values as class_values
 from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
-from flink_agents.runtime.serde.library import time_reader, write_time
 from flink_agents.runtime.serde.raised_texts import AWAIT_IT, awaitable_text, is_awaitable
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.serde.values import OWN_FORM, OwnForm
@@ -399,11 +398,6 @@ def _read_row(content: list[Any]) -> Any:
     return row
 
 
-def _read_timedelta(data: bytes) -> timedelta:
-    days, seconds, microseconds = data.split()
-    return timedelta(int(days), int(seconds), int(microseconds))
-
-
 _TAGS = {
     code: msgpack.ExtType(code, b"")
     for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *KINDS)
@@ -411,20 +405,20 @@ _TAGS = {
 
 _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     int: (_BIG_INT, lambda value: f"{value:x}".encode()),
-    datetime: (_DATETIME, write_time),
+    datetime: (_DATETIME, library.write_time),
     date: (_DATE, lambda value: value.isoformat().encode()),
-    time: (_TIME, write_time),
-    timedelta: (_TIMEDELTA, lambda value: f"{value.days} {value.seconds} {value.microseconds}".encode()),
+    time: (_TIME, library.write_time),
+    timedelta: (_TIMEDELTA, lambda value: library.write_timedelta(value).encode()),
     Decimal: (_DECIMAL, lambda value: str(value).encode()),
     uuid.UUID: (_UUID, lambda value: value.bytes),
 }
 
 _LEAF_READERS: dict[int, Callable[[bytes], Any]] = {
     _BIG_INT: lambda data: int(data, 16),
-    _DATETIME: time_reader(datetime.fromisoformat),
+    _DATETIME: library.time_reader(datetime.fromisoformat),
     _DATE: lambda data: date.fromisoformat(data.decode()),
-    _TIME: time_reader(time.fromisoformat),
-    _TIMEDELTA: _read_timedelta,
+    _TIME: library.time_reader(time.fromisoformat),
+    _TIMEDELTA: lambda data: library.read_timedelta(data.decode()),
     _DECIMAL: lambda data: Decimal(data.decode()),
     _UUID: lambda data: uuid.UUID(bytes=data),
 }

@@ -233,7 +233,7 @@ def _name_of_offset(zone: timezone) -> str | None:
 def _written_zone(value: datetime | time, zone: tzinfo) -> str:
     if type(zone) is timezone:
         offset = zone.utcoffset(None)
-        return f"{_FIXED}{_text_of(offset)}:{_name_of_offset(zone)}"
+        return f"{_FIXED}{write_timedelta(offset)}:{_name_of_offset(zone)}"
     if value.utcoffset() is None:
         raise UnserializableValueError(
             f"state cannot hold a {type(value).__name__} whose time zone has no offset",
@@ -257,18 +257,20 @@ def _is_same(value: datetime | time, restored: datetime | time) -> bool:
     )
 
 
-def _text_of(offset: timedelta) -> str:
+def write_timedelta(offset: timedelta) -> str:
+    """Return a timedelta as text."""
     return f"{offset.days} {offset.seconds} {offset.microseconds}"
 
 
-def _offset_of(text: str) -> timedelta:
+def read_timedelta(text: str) -> timedelta:
+    """Return the timedelta that :func:`write_timedelta` wrote."""
     return timedelta(*map(int, text.split()))
 
 
 def _name_of(zone: tzinfo) -> str | None:
     """Return the text with which the library of a zone returns it again; None for other zones."""
     if type(zone) is TzInfo:
-        return f"{_PYDANTIC}{_text_of(zone.utcoffset(None) or timedelta(0))}"
+        return f"{_PYDANTIC}{write_timedelta(zone.utcoffset(None) or timedelta(0))}"
     package = type(zone).__module__.partition(".")[0]
     if package == "pytz":
         # Its zones have an object for each of their offsets.
@@ -286,7 +288,7 @@ def _of_dateutil(zone: Any) -> str | None:
         # Its parser returns this for "Z" where the machine's zone is UTC.
         return f"{_DATEUTIL}{_LOCAL}" if _is_utc(zone) else None
     if kind == "tzoffset":
-        return f"{_DATEUTIL}{_text_of(zone.utcoffset(None))}:{zone.tzname(None) or ''}"
+        return f"{_DATEUTIL}{write_timedelta(zone.utcoffset(None))}:{zone.tzname(None) or ''}"
     # The library keeps the file of a zone, whose name follows that of its folder.
     _, separator, name = str(getattr(zone, "_filename", "")).rpartition("zoneinfo/")
     return f"{_DATEUTIL}{name}" if kind == "tzfile" and separator else None
@@ -301,9 +303,9 @@ def _is_utc(zone: Any) -> bool:
 def _in_zone(value: Any, zone: str) -> Any:
     if zone.startswith(_FIXED):
         offset, _, name = zone.removeprefix(_FIXED).partition(":")
-        return value.replace(tzinfo=timezone(_offset_of(offset), name))
+        return value.replace(tzinfo=timezone(read_timedelta(offset), name))
     if zone.startswith(_PYDANTIC):
-        return value.replace(tzinfo=TzInfo(_offset_of(zone.removeprefix(_PYDANTIC)).total_seconds()))
+        return value.replace(tzinfo=TzInfo(read_timedelta(zone.removeprefix(_PYDANTIC)).total_seconds()))
     if zone.startswith(_PYTZ):
         import pytz
 
@@ -320,7 +322,7 @@ def _in_zone(value: Any, zone: str) -> Any:
         if text in (_UTC, _LOCAL):
             return value.replace(tzinfo=tz.tzutc())
         offset, colon, name = text.partition(":")
-        time_zone = tz.tzoffset(name or None, _offset_of(offset)) if colon else tz.gettz(text)
+        time_zone = tz.tzoffset(name or None, read_timedelta(offset)) if colon else tz.gettz(text)
         if time_zone is None:
             raise LookupError(f"dateutil has no time zone {text!r}")
         return value.replace(tzinfo=time_zone)
