@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,9 +33,6 @@ from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.runtime.serde.typenames import find_error, member_of, name_of, shorten
 
 _ARGUMENTS: Any = vars(BaseException)["args"].__set__
-
-FRAME = 16
-"""An upper bound for the bytes of a value's encoding besides those of its parts."""
 
 _UNSET = object()
 """Represents a slot without a value."""
@@ -82,26 +80,26 @@ def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
     Raises:
         StateError: A part of it cannot be encoded.
     """
-    longest = limit - FRAME
-    while len(codec.encode(value)) > limit:
-        value = _cut_parts(value, longest)
-        # By little: as much as possible is to stay.
-        longest = longest * 7 // 8
-    return value
+    if len(codec.encode(value)) <= limit:
+        return value
+    sizes = range(max(1, limit))
+    fitting = bisect_right(sizes, limit, key=lambda longest: len(codec.encode(_cut_parts(value, longest))))
+    return _cut_parts(value, max(0, fitting - 1))
 
 
 def _cut_parts(value: Any, longest: int) -> Any:
-    """Return ``value`` with at most that many bytes in its strings, and entries in its lists."""
+    """Return ``value`` with that many bytes in each string, and an eighth as many entries in each list."""
     kind: Any = type(value)
+    most_entries = longest // 8
     if kind is str:
         return cut(value, longest)
     if kind in (bytes, bytearray):
-        return bytes(value[: max(0, longest)])
+        return bytes(value[:longest])
     if kind in (list, tuple):
-        return kind(_cut_parts(item, longest) for item in value[: max(0, longest)])
+        return kind(_cut_parts(item, longest) for item in value[:most_entries])
     if kind is dict:
         # A cut key would be a different one.
-        entries = islice(value.items(), max(0, longest))
+        entries = islice(value.items(), most_entries)
         return {key: _cut_parts(item, longest) for key, item in entries if len(repr(key)) <= longest}
     if kind is RecordedObject and value.kind != ERROR:
         return replace(value, content=_cut_parts(value.content, longest))

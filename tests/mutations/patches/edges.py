@@ -77,7 +77,7 @@ patch(
 patch(
     "retyped-field-unchecked",
     "serde.changed:_converted",
-    "to_check = fields.keys() - stored.same(cls)",
+    "to_check = fields.keys() - stored.unchanged_fields(cls)",
     "to_check = set()",
     "A field of a stored dataclass keeps a value of its former type.",
 )

@@ -153,7 +153,7 @@ patch(
 )
 patch(
     "left-swapped",
-    "suspended:Suspension.unpack",
+    "suspended:Suspension._of",
     "(counts[0], counts[1])",
     "(counts[1], counts[0])",
     "A resumed run counts its outputs as side outputs.",
