@@ -38,27 +38,6 @@ _UNSET = object()
 """Represents a slot without a value."""
 
 
-def encoded_size(codec: ValueCodec, value: Any) -> int | None:
-    """Return the size of the encoding of ``value``; None if it cannot be encoded."""
-    try:
-        return len(codec.encode(value))
-    except (StateError, RecursionError):
-        return None
-
-
-def shares(wanted: list[int], limit: int) -> list[int]:
-    """Divide ``limit`` bytes among parts: each gets its size, if all of them fit.
-
-    Small parts get their size; large ones share the rest.
-    """
-    portions = [0] * len(wanted)
-    remaining_bytes = max(0, limit)
-    for number, position in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        portions[position] = min(wanted[position], remaining_bytes // (len(wanted) - number))
-        remaining_bytes -= portions[position]
-    return portions
-
-
 def cut(text: str, limit: int) -> str:
     """Return the beginning of ``text``, in at most ``limit`` bytes of UTF-8."""
     text = text[: max(0, limit)]
@@ -69,41 +48,6 @@ def cut(text: str, limit: int) -> str:
     while end and data[end] & 0xC0 == 0x80:
         end -= 1
     return data[:end].decode("utf-8", "surrogatepass")
-
-
-def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
-    """Return ``value`` with its larger parts cut, so that its encoding has ``limit`` bytes at most.
-
-    Strings and bytes keep their start, lists and dictionaries their first entries. A value
-    of another class becomes the start of its representation.
-
-    Raises:
-        StateError: A part of it cannot be encoded.
-    """
-    if len(codec.encode(value)) <= limit:
-        return value
-    sizes = range(max(1, limit))
-    fitting = bisect_right(sizes, limit, key=lambda longest: len(codec.encode(_cut_parts(value, longest))))
-    return _cut_parts(value, max(0, fitting - 1))
-
-
-def _cut_parts(value: Any, longest: int) -> Any:
-    """Return ``value`` with that many bytes in each string, and an eighth as many entries in each list."""
-    kind: Any = type(value)
-    most_entries = longest // 8
-    if kind is str:
-        return cut(value, longest)
-    if kind in (bytes, bytearray):
-        return bytes(value[:longest])
-    if kind in (list, tuple):
-        return kind(_cut_parts(item, longest) for item in value[:most_entries])
-    if kind is dict:
-        # A cut key would be a different one.
-        entries = islice(value.items(), most_entries)
-        return {key: _cut_parts(item, longest) for key, item in entries if len(repr(key)) <= longest}
-    if kind is RecordedObject and value.kind != ERROR:
-        return replace(value, content=_cut_parts(value.content, longest))
-    return value if kind in (int, float, bool, type(None)) else cut(shorten(value), longest)
 
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, BaseExceptionGroup)
@@ -138,9 +82,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _KINDS_OF_MISTAKES = frozenset(get_args(ErrorType))
 """Kinds of mistakes that Pydantic describes itself; others have a text."""
 
-_FRAMES = 96
-"""An upper bound for the bytes of the names of the parts."""
-
 
 def room(limit: int, used_bytes: int) -> int:
     """Return the number of bytes that a failure may have in a record.
@@ -161,39 +102,37 @@ def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) ->
         limit: The largest size of the encoded result, at least ``LEAST_BYTES``.
     """
     try:
-        return _fitted(codec, _weighed(codec, error, ()), limit)
+        return _fitted(codec, _contents_of(codec, error, ()), limit)
     except Exception:
         # Foreign classes run their own code here. Without a record, the call would have no end.
-        kind = _recorded_class(type(error))
-        message = text_of(error)
-        return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
+        return _without_parts(_recorded_class(type(error)), text_of(error), limit)
+
+
+def _without_parts(kind: str, message: str, limit: int) -> dict[str, Any]:
+    return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
 
 
 @dataclass(slots=True)
-class _Weighed:
-    """An exception with its size.
+class _Contents:
+    """What is recorded of an exception.
 
     Attributes:
         kind: Name of its class, or of the base that a replay finds.
         message: Its message, up to the maximum.
         parts: Its arguments and attributes, by name.
-        sizes: Bytes of each part; None if it cannot be encoded.
         members: The members of a group; None for any other exception.
-        total: Bytes of everything.
         left_out: Names of what is not recorded.
     """
 
     kind: str
     message: str
     parts: dict[str, Any]
-    sizes: dict[str, int | None]
-    members: list[_Weighed] | None
-    total: int
+    members: list[_Contents] | None
     left_out: list[str]
 
 
-def _weighed(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Weighed:
-    """Return an exception with its size.
+def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Contents:
+    """Return what is recorded of an exception.
 
     Args:
         codec: Encodes its parts.
@@ -201,36 +140,104 @@ def _weighed(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -
         inside: Ids of the objects around it.
     """
     read_response(error)
-    kind = _recorded_class(type(error))
-    message = text_of(error)
     inside = (*inside, id(error))
 
     def describe_part(part: BaseException, around: tuple[int, ...]) -> dict[str, Any]:
-        return _fitted(codec, _weighed(codec, part, around), MAX_BYTES // 4)
+        return _fitted(codec, _contents_of(codec, part, around), MAX_BYTES // 4)
 
     copies = Copies(codec, describe_part, inside)
-    arguments = _arguments(error)
     parts: dict[str, Any] = {
-        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(arguments)],
+        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(_arguments(error))],
         "state": copies.of_attributes(_raw(error, "__dict__", {}), delegates=_delegates(type(error))),
     }
     fields = copies.of_attributes(_fields(error))
     if fields:
         parts["fields"] = fields
-    sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
     members = None
-    left_out = copies.left_out[:MOST_NAMES]
-    total = (
-        _FRAMES
-        + sum(map(_utf8, left_out))
-        + _utf8(kind)
-        + _utf8(message)
-        + sum(size or 0 for size in sizes.values())
-    )
     if isinstance(error, BaseExceptionGroup) and len(inside) <= MAX_DEPTH:
-        members = [_weighed(codec, member, inside) for member in _members(error)]
-        total += sum(member.total for member in members)
-    return _Weighed(kind, message, parts, sizes, members, total, left_out)
+        members = [_contents_of(codec, member, inside) for member in _members(error)]
+    left_out = copies.left_out[:MOST_NAMES]
+    return _Contents(_recorded_class(type(error)), text_of(error), parts, members, left_out)
+
+
+def _fitted(codec: ValueCodec, contents: _Contents, limit: int) -> dict[str, Any]:
+    """Return the recorded form of an exception, in a number of bytes: large parts are cut to one length."""
+    described = _packed(codec, contents)
+    if len(codec.encode(described)) <= limit:
+        return described
+    lengths = range(max(1, limit))
+    fitting = bisect_right(
+        lengths, limit, key=lambda longest: len(codec.encode(_packed(codec, contents, longest, limit)))
+    )
+    if fitting == 0:
+        return _without_parts(contents.kind, contents.message, limit)
+    return _packed(codec, contents, fitting - 1, limit)
+
+
+def _packed(
+    codec: ValueCodec, contents: _Contents, longest: int | None = None, limit: int = MAX_BYTES
+) -> dict[str, Any]:
+    """Return the recorded form of an exception.
+
+    Args:
+        codec: Encodes its parts.
+        contents: What is recorded of it.
+        longest: The largest size of a string among its parts; None if nothing is cut.
+        limit: About the bytes that the members of a group may have, if something is cut.
+    """
+    described: dict[str, Any] = {"type": contents.kind, "message": contents.message}
+    left_out = contents.left_out
+    members = contents.members
+    inner_limit = limit
+    if longest is not None:
+        described = {
+            "type": cut(contents.kind, max(longest, LEAST_BYTES // 4)),
+            "message": cut(contents.message, max(longest, LEAST_BYTES // 8)),
+            "trimmed": True,
+        }
+        left_out = _cut_parts(left_out, longest)
+        members = members and members[: limit // LEAST_BYTES]
+        inner_limit = limit - LEAST_BYTES * len(members or ())
+    if left_out:
+        described["left_out"] = left_out
+    for name, value in contents.parts.items():
+        described[name] = _encoded(codec, value if longest is None else _cut_parts(value, longest))
+    if members:
+        described["members"] = codec.encode(
+            [_packed(codec, member, longest, inner_limit) for member in members]
+        )
+    return described
+
+
+def _cut_parts(value: Any, longest: int) -> Any:
+    """Return ``value`` with that many bytes in each string, and an eighth as many entries in each list.
+
+    Strings and bytes keep their start, lists and dictionaries their first entries. A value of another class
+    becomes the start of its representation.
+    """
+    kind: Any = type(value)
+    most_entries = longest // 8
+    if kind is str:
+        return cut(value, longest)
+    if kind in (bytes, bytearray):
+        return bytes(value[:longest])
+    if kind in (list, tuple):
+        return kind(_cut_parts(item, longest) for item in value[:most_entries])
+    if kind is dict:
+        # A cut key would be a different one.
+        entries = islice(value.items(), most_entries)
+        return {key: _cut_parts(item, longest) for key, item in entries if len(repr(key)) <= longest}
+    if kind is RecordedObject and value.kind != ERROR:
+        return replace(value, content=_cut_parts(value.content, longest))
+    return value if kind in (int, float, bool, type(None)) else cut(shorten(value), longest)
+
+
+def _encoded(codec: ValueCodec, value: Any) -> bytes | None:
+    """Return the encoding of a part; None if it cannot be encoded."""
+    try:
+        return codec.encode(value)
+    except (StateError, RecursionError):
+        return None
 
 
 @lru_cache(maxsize=1024)
@@ -249,46 +256,6 @@ def _recorded_class(cls: type[BaseException]) -> str:
             if value is base:
                 return f"{base.__module__}:{attribute}"
     return name_of(cls)
-
-
-def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
-    """Return the recorded form of an exception, within a number of bytes."""
-    kind = cut(error.kind, limit // 2)
-    message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
-    described: dict[str, Any] = {"type": kind, "message": message}
-    if error.left_out:
-        described["left_out"] = error.left_out
-    wanted = {name: size for name, size in error.sizes.items() if size is not None}
-    if error.members is not None:
-        wanted["members"] = sum(member.total for member in error.members)
-    remaining_bytes = limit - _FRAMES - _utf8(kind) - _utf8(message)
-    portions = dict(zip(wanted, shares(list(wanted.values()), remaining_bytes), strict=True))
-    cuts = [name for name, size in wanted.items() if portions[name] < size]
-    for name, value in error.parts.items():
-        described[name] = _encoded(codec, value, portions[name]) if name in portions else None
-    if error.members is not None:
-        described["members"] = _members_fitted(codec, error.members, portions["members"])
-    if cuts:
-        described["trimmed"] = True
-    return described
-
-
-def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
-    """Return the bytes of as many members of a group as fit; None if none fits."""
-    if sum(member.total for member in members) > limit:
-        members = members[: limit // LEAST_BYTES]
-    portions = shares([member.total for member in members], limit)
-    described = [_fitted(codec, member, share) for member, share in zip(members, portions, strict=True)]
-    return codec.encode(described) if described else None
-
-
-def _encoded(codec: ValueCodec, value: Any, limit: int) -> bytes | None:
-    data = codec.encode(trimmed(codec, value, limit))
-    return data if len(data) <= limit else None
-
-
-def _utf8(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
