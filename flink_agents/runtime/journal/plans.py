@@ -1,4 +1,4 @@
-"""What a store has besides the records of runs: the plans that recorded them, and results that they share.
+"""The plans in a store, and the results that its runs share.
 
 Each run's header has the fingerprint of its plan. The parts that the fingerprint covers are in the store,
 once per plan, so a later plan can be compared with them part by part.

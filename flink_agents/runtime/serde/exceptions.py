@@ -114,7 +114,7 @@ def _without_parts(kind: str, message: str, limit: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Contents:
-    """What is recorded of an exception.
+    """The parts of an exception for its record.
 
     Attributes:
         kind: Name of its class, or of the base that a replay finds.
@@ -132,7 +132,7 @@ class _Contents:
 
 
 def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Contents:
-    """Return what is recorded of an exception.
+    """Return the parts of an exception for its record.
 
     Args:
         codec: Encodes its parts.
@@ -181,7 +181,7 @@ def _packed(
 
     Args:
         codec: Encodes its parts.
-        contents: What is recorded of it.
+        contents: Its parts.
         longest: The largest size of a string among its parts; None if nothing is cut.
         limit: About the bytes that the members of a group may have, if something is cut.
     """

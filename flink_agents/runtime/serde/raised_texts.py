@@ -1,4 +1,4 @@
-"""What errors say: their text, their place in the user's code, and an explanation with a fix.
+"""Texts of errors: their message, their place in the user's code, and an explanation with a fix.
 
 All of this happens after code has failed: nothing is checked when events are made or memory is used.
 """
