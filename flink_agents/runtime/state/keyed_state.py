@@ -286,17 +286,12 @@ class Head:
 
     def _take_rare(self, extra: dict[str, Any]) -> None:
         """Set the rare fields from the form of :attr:`extra`."""
-        take = extra.pop
-        self.ahead = take("ahead", 0)
-        self.skipped = dict(take("overtaken", ()))
-        self.store, self.marker = take("store", None), take("marker", None)
-        self.origins = tuple(map(tuple, take("fork", ())))
-        self.begin, self.fresh = take("begin", 0), take("fresh", False)
-        self.idle_since, self.unrecorded = take("idle", None), take("unrecorded", False)
-        self.suspended = tuple(map(ListedRun._make, take("suspended", ())))
-        self.signals_expire, self.delayed_due = take("mail", None), take("delayed", None)
-        self.ends = dict(take("ends", ()))
-        self.unknown = extra or None
+        unknown = dict(extra)
+        for name, attribute in _RARE.items():
+            if name in unknown:
+                value = unknown.pop(name)
+                setattr(self, attribute, _FROM_BYTES[name](value) if name in _FROM_BYTES else value)
+        self.unknown = unknown or None
 
 
 _RARE = {
@@ -315,6 +310,14 @@ _RARE = {
     "ends": "ends",
 }
 """The rare fields of a head by their names in the bytes, in the order in which they are written."""
+
+_FROM_BYTES: dict[str, Callable[[Any], Any]] = {
+    "overtaken": dict,
+    "fork": lambda origins: tuple(map(tuple, origins)),
+    "suspended": lambda runs: tuple(map(ListedRun._make, runs)),
+    "ends": dict,
+}
+"""Make the values of rare fields for which MessagePack has other types."""
 
 _EMPTY: tuple[object, ...] = ((), [], {})
 """Values that count as equal to a default of another type."""

@@ -70,8 +70,8 @@ patch(
 patch(
     "mail-expiry-stays",
     "keyed_state:Head._take_rare",
-    'take("mail", None), take("delayed", None)',
-    'take("mail", None) and None, take("delayed", None)',
+    "if name in unknown:",
+    'if name in unknown and name != "mail":',
     "The head does not say when the first signal expires.",
 )
 patch(
