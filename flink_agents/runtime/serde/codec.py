@@ -418,7 +418,7 @@ _LEAF_READERS: dict[int, Callable[[bytes], Any]] = {
     _DATETIME: library.time_reader(datetime.fromisoformat),
     _DATE: lambda data: date.fromisoformat(data.decode()),
     _TIME: library.time_reader(time.fromisoformat),
-    _TIMEDELTA: lambda data: library.read_timedelta(data.decode()),
+    _TIMEDELTA: library.read_timedelta,
     _DECIMAL: lambda data: Decimal(data.decode()),
     _UUID: lambda data: uuid.UUID(bytes=data),
 }

@@ -262,7 +262,7 @@ def write_timedelta(offset: timedelta) -> str:
     return f"{offset.days} {offset.seconds} {offset.microseconds}"
 
 
-def read_timedelta(text: str) -> timedelta:
+def read_timedelta(text: str | bytes) -> timedelta:
     """Return the timedelta that :func:`write_timedelta` wrote."""
     return timedelta(*map(int, text.split()))
 

@@ -177,7 +177,9 @@ def _read_dataclass(content: list[Any]) -> Any:
         names, current_marks = marks_of(cls)
         is_complete = len(fields) == len(names) or (len(fields) > len(names) and allows_extra_fields(cls))
         if marks == current_marks and is_complete and all(field_name in fields for field_name in names):
-            return _from(origin, remake_dataclass(cls, _from_stored(cls, fields)))
+            if own_fields(cls):
+                fields = from_own_forms(cls, fields)
+            return _from(origin, remake_dataclass(cls, fields))
     return _from(origin, _read_changed(DATACLASS, content, cls))
 
 
@@ -200,12 +202,10 @@ def _read_named_tuple(content: list[Any]) -> Any:
     if cls is not None and kind_of(cls) is Kind.NAMED_TUPLE:
         current_names, current_marks = marks_of(cls)
         if marks == current_marks and names == ",".join(current_names):
-            return cls(*_from_stored(cls, dict(zip(current_names, values, strict=True))).values())
+            if own_fields(cls):
+                values = from_own_forms(cls, dict(zip(names.split(","), values, strict=True))).values()
+            return cls(*values)
     return _read_changed(NAMED_TUPLE, content, cls)
-
-
-def _from_stored(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
-    return from_own_forms(cls, fields) if own_fields(cls) else fields
 
 
 def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
