@@ -43,22 +43,7 @@ def digest_of_bytes(data: bytes) -> bytes:
     Raises:
         UnserializableValueError: The value is nested too deeply.
     """
-    try:
-        form = canonical(data)
-    except RecursionError:
-        raise _too_deep() from None
-    return digest_of_form(form)
-
-
-def canonical(data: bytes) -> bytes:
-    """Return bytes that are equal for equal values, from the bytes that ``codec`` wrote."""
-    # Most values have no part with a variable order, and sorting takes most of the time.
-    return _ordered(data) if _MAP.search(data, 1) else b"=" + data[1:]
-
-
-def _ordered(data: bytes) -> bytes:
-    tree, has_order = _tree_of(data)
-    return b"=" + data[1:] if has_order else Forms().form(tree)
+    return digest_with_fields(data)[0]
 
 
 def _tree_of(data: bytes) -> tuple[Any, bool]:
@@ -145,6 +130,7 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
     Raises:
         UnserializableValueError: The value is nested too deeply.
     """
+    # Most values have no part with a variable order, and sorting takes most of the time.
     if not _MAP.search(data, 1):
         return digest_of_form(b"=" + data[1:]), None
     try:
@@ -154,7 +140,7 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
         forms = Forms()
         form = forms.form(tree)
     except RecursionError:
-        raise _too_deep() from None
+        raise UnserializableValueError("a value is nested too deeply to be digested") from None
     return digest_of_form(form), forms.fields or None
 
 
@@ -166,7 +152,3 @@ def tree_of(data: bytes) -> Any:
 def digest_of_form(form: bytes) -> bytes:
     """Return the digest of a form of :class:`Forms`."""
     return hashlib.blake2b(form, digest_size=DIGEST_BYTES).digest()
-
-
-def _too_deep() -> UnserializableValueError:
-    return UnserializableValueError("a value is nested too deeply to be digested")

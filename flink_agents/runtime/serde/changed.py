@@ -175,7 +175,7 @@ def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
     except Exception as error:
         raise UpgradeFailedError(
             f"the upgrade of a stored {stored.name} raised {type(error).__name__}: {text_of(error)}",
-            found=_stored_text(stored),
+            found=shorten(stored.member if stored.kind is Kind.ENUM else dict(stored.fields)),
             fix="let the function handle these stored fields",
             where=innermost_place(error) or place_of_upgrade(upgrade),
         ) from error
@@ -325,15 +325,13 @@ def _remake_validated(cls: Any, values: Mapping[str, Any]) -> Any:
         object.__setattr__(remade, name, value)
     if hasattr(cls, "__post_init__"):
         # It may set attributes that are no fields. Variables of the constructor have their defaults.
-        variables = [name for name, field in cls.__dataclass_fields__.items() if _is_init_var(field)]
+        fields: dict[str, Any] = cls.__dataclass_fields__
+        init_var: Any = dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
+        variables = [name for name, field in fields.items() if field._field_type is init_var]
         remade.__post_init__(*(getattr(cls, name, None) for name in variables))
         for name, value in values.items():
             object.__setattr__(remade, name, value)
     return remade
-
-
-def _is_init_var(field: Any) -> bool:
-    return field._field_type is dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -397,7 +395,7 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
                 stored,
                 cls,
                 [name],
-                expected=f"{name}: {_type_text(hints[name])}",
+                expected=f"{name}: {getattr(hints[name], '__qualname__', None) or hints[name]}",
                 found=f"{name}: {problems[0]['msg']}, not {shorten(fields[name])}",
                 fix=_fix_of(stored.name),
             ) from error
@@ -423,14 +421,6 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 # -- texts ---------------------------------------------------------------------------
-
-
-def _type_text(declared: Any) -> str:
-    return getattr(declared, "__qualname__", None) or str(declared)
-
-
-def _stored_text(stored: Stored) -> str:
-    return shorten(stored.member) if stored.kind is Kind.ENUM else shorten(dict(stored.fields))
 
 
 def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ()) -> str:

@@ -12,7 +12,7 @@ import re
 import traceback
 from collections.abc import Coroutine, Iterator
 from itertools import chain, islice
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -338,9 +338,10 @@ def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[
         error: The error of that line.
         title: Name of the model. Default: all models that the line calls.
     """
-    frame, line = _users_frame(error)
-    if frame is None:
+    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
+    if not users:
         return
+    frame, line = users[-1]
     names = (
         [title] if title is not None else _CALLED.findall(linecache.getline(frame.f_code.co_filename, line))
     )
@@ -351,8 +352,3 @@ def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[
             value = vars(value).get(attribute) if isinstance(getattr(value, "__dict__", None), dict) else None
         if isinstance(value, type) and issubclass(value, BaseModel):
             yield value
-
-
-def _users_frame(error: BaseException) -> tuple[FrameType | None, int]:
-    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
-    return users[-1] if users else (None, 0)

@@ -296,19 +296,16 @@ def _candidates(module: str) -> Iterator[str]:
     if any(module == name or module.startswith(f"{name}.") for name in _named):
         yield module
     top = module.partition(".")[0]
-    same = sorted(name for name in {*_homes, *_inner_imports()} if name.partition(".")[0] == top)
+    # Read again if there are more modules than before: bytes may name many that do not exist.
+    inner_imports = _read_imports(len(sys.modules), len(_homes))
+    same = sorted(name for name in {*_homes, *inner_imports} if name.partition(".")[0] == top)
     # A module with another name may import it.
     yield from sorted(same, key=lambda name: (name != module, name))
 
 
-def _inner_imports() -> frozenset[str]:
-    """Return the modules that functions of the agent's own code import when they are called."""
-    # Read again if there are more modules than before: bytes may name many that do not exist.
-    return _read_imports(len(sys.modules), len(_homes))
-
-
 @lru_cache(maxsize=1)
 def _read_imports(modules: int, homes: int) -> frozenset[str]:
+    """Return the modules that functions of the agent's own code import when they are called."""
     imports: set[str] = set()
     for name in own_modules():
         module = sys.modules[name]
