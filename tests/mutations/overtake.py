@@ -22,7 +22,7 @@ def old_part_sees_the_present(before: Any) -> Any:
         if run_parts is not None:
             memory = run.short_term
             for old in memory._parts[:-1]:
-                old._cached = dict(memory._parts[-1].cached)
+                old.cached = dict(memory._parts[-1].cached)
         return run_parts
 
     return parts

@@ -22,18 +22,26 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.runtime.concurrency.bridge import Bridge, Errands, hand_to
-from flink_agents.runtime.concurrency.outcomes import (
+from flink_agents.runtime.concurrency.bridge import (
+    Bridge,
+    Errands,
     Outcome,
     cancelled_from_outside,
     end_own_cancellations,
+    hand_to,
     is_close,
     outcome_of,
     own_cancellations,
     thrown,
 )
-from flink_agents.runtime.concurrency.threads import ThreadWait, seconds_of, thread_wait
-from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
+from flink_agents.runtime.concurrency.timeouts import (
+    Deadline,
+    ThreadWait,
+    seconds_of,
+    thread_wait,
+    timed_out,
+    within,
+)
 from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.call_scope import durable_function, running
@@ -42,8 +50,8 @@ from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.error_parts import read_response
+from flink_agents.runtime.serde.raised_texts import shown_text
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import shown_text
 
 _log = bounded_logger("flink_agents.durable")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
-from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
+from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.durable.typed_results import result_type_of
@@ -22,8 +22,8 @@ from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
+from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 
 

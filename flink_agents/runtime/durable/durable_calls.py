@@ -24,7 +24,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.durable.attempts import CallingThread, Threads
 from flink_agents.runtime.durable.call import DurableCall, PendingCall
 from flink_agents.runtime.durable.recording import Recording, journal_of
@@ -52,7 +52,7 @@ from flink_agents.runtime.journal.calls import (
     is_inside,
 )
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
-from flink_agents.runtime.serde.awaitables import awaitable_text
+from flink_agents.runtime.serde.raised_texts import awaitable_text
 
 _log = bounded_logger("flink_agents.durable")
 

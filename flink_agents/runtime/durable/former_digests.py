@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 from flink_agents.api.durable.upgrades import upgrade_of
 from flink_agents.api.errors import StateError
-from flink_agents.runtime.serde.canonical import Forms, StoredObject, digest_of_form, tree_of
-from flink_agents.runtime.serde.classes.changed import aliases_of
-from flink_agents.runtime.serde.classes.own_forms import own_fields, with_own_form
+from flink_agents.runtime.serde.canonical import Forms, digest_of_form, tree_of
+from flink_agents.runtime.serde.changed import Stored, aliases_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.typenames import find_type, stored_name
+from flink_agents.runtime.serde.values import own_fields, with_own_form
 
 _MOST_CHOICES = 16
 """The most combinations of former names that are tried, if a class has several."""
@@ -74,7 +74,7 @@ class _FormerForms(Forms):
         self._names = names
         self._recorded = recorded
 
-    def object_form(self, stored: StoredObject) -> bytes:
+    def object_form(self, stored: Stored) -> bytes:
         """Return the form that an object had.
 
         Raises:

@@ -12,18 +12,20 @@ found by name, such as those of functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Awaitable, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from flink_agents.api.errors import StateError, UnknownTypeNameError
-from flink_agents.runtime.serde.classes.local_classes import LocalClasses
-from flink_agents.runtime.serde.classes.own_forms import OwnForm, own_form_adapter, with_own_form
-from flink_agents.runtime.serde.classes.storable import Unstorable, classes_in, unstorable_part
-from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.api.common.places import place_of_class
+from flink_agents.api.errors import StateError, UnknownTypeNameError, UnserializableValueError
+from flink_agents.runtime.serde import values as class_values
+from flink_agents.runtime.serde.changed import hints_of
+from flink_agents.runtime.serde.codec import ValueCodec, is_writable
 from flink_agents.runtime.serde.declared_types import adapter_of, order_of
+from flink_agents.runtime.serde.typenames import LocalClasses, is_data_class
+from flink_agents.runtime.serde.values import OwnForm, has_form, own_form_adapter, with_own_form
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -124,3 +126,165 @@ def _text(kind: Any) -> str:
 def _texts(kinds: tuple[Any, ...]) -> Iterator[str]:
     for kind in kinds:
         yield f"[{', '.join(_texts(tuple(kind)))}]" if isinstance(kind, list) else _text(kind)
+
+
+# -- parts of a type that state cannot hold ------------------------------------------
+
+_NEVER = {
+    "callable": "a function",
+    "is-subclass": "a class",
+    "generator": "an iterator, which can be read only once",
+}
+"""Kinds of schemas of pydantic whose values state never holds."""
+
+_LIVE = Iterator, Awaitable, AsyncIterable, BaseException
+
+_OF_FIELDS = frozenset({"model-fields", "dataclass-args", "typed-dict"})
+_NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "expected"})
+"""Parts of a schema that are not about the parts of its values."""
+
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), object})
+
+
+class Unstorable(NamedTuple):
+    """A part of a type that state cannot hold.
+
+    Attributes:
+        path: The part, such as ``Order.callback``; empty for the type itself.
+        what: The values of that part.
+        where: The place of the class with that part, or None.
+    """
+
+    path: str
+    what: str
+    where: str | None
+
+    @property
+    def text(self) -> str:
+        """The part and its values."""
+        return f"{self.path}: {self.what}" if self.path else self.what
+
+
+def unstorable_part(schema: Any) -> Unstorable | None:
+    """Return the first part of a type whose values state can never hold; None if there is none.
+
+    Args:
+        schema: The core schema of the type.
+    """
+    return next(_Search(schema).unstorable(schema, "", None, False), None)
+
+
+def classes_in(schema: Any) -> list[type]:
+    """Return the classes of the values of a type, in the order in which the type names them."""
+    classes: dict[type, None] = {}
+    nodes = [schema]
+    while nodes:
+        node = nodes.pop(0)
+        cls = node.get("cls") if node["type"] != "call" else node.get("function")
+        if isinstance(cls, type) and is_data_class(cls):
+            classes[cls] = None
+        nodes[:0] = _parts(node)
+    return list(classes)
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """Yield the schemas that a schema combines."""
+    for name, part in node.items():
+        if name not in _NO_SCHEMAS:
+            yield from _schemas_in(part)
+
+
+def _schemas_in(part: Any) -> Iterator[Any]:
+    if isinstance(part, dict):
+        if isinstance(part.get("type"), str):
+            yield part
+        else:
+            for inner in part.values():
+                yield from _schemas_in(inner)
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _schemas_in(inner)
+
+
+class _Search:
+    """A search in the schema of one type.
+
+    Args:
+        schema: The schema.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        definitions = schema.get("definitions", ()) if schema["type"] == "definitions" else ()
+        self._definitions: Mapping[str, Any] = {definition["ref"]: definition for definition in definitions}
+        self._seen: set[str] = set()
+
+    def unstorable(self, node: Any, path: str, where: str | None, has_own_form: bool) -> Iterator[Unstorable]:
+        """Yield the parts of a schema whose values state cannot hold.
+
+        Args:
+            node: The schema.
+            path: The path to it.
+            where: The place of the class around it, or None.
+            has_own_form: True if its type serializes its values itself: then that may be their stored form.
+        """
+        kind = node["type"]
+        if kind == "definition-ref":
+            reference = node["schema_ref"]
+            if reference not in self._seen and reference in self._definitions:
+                self._seen.add(reference)
+                yield from self.unstorable(self._definitions[reference], path, where, has_own_form)
+        elif kind == "definitions":
+            yield from self.unstorable(node["schema"], path, where, has_own_form)
+        elif kind in _NEVER:
+            yield Unstorable(path, _NEVER[kind], where)
+        elif kind == "is-instance":
+            what = _live_instance(node["cls"], has_own_form and "serialization" not in node)
+            if what is not None:
+                yield Unstorable(path, what, where)
+        elif kind in ("model", "dataclass"):
+            yield from self._of_class(node)
+        elif kind in _OF_FIELDS:
+            fields = node["fields"]
+            named = (
+                fields.items()
+                if isinstance(fields, dict)
+                else [(field_node["name"], field_node) for field_node in fields]
+            )
+            for name, field in named:
+                yield from self.unstorable(field["schema"], f"{path}.{name}".lstrip("."), where, False)
+        else:
+            serializes_itself = has_own_form or "serialization" in node
+            for part in _parts(node):
+                yield from self.unstorable(part, path, where, serializes_itself)
+
+    def _of_class(self, node: Any) -> Iterator[Unstorable]:
+        cls: Any = node["cls"]
+        place = place_of_class(cls)
+        try:
+            class_values.writer_of(cls)
+        except UnserializableValueError as error:
+            yield Unstorable(cls.__name__, error.message, place)
+        yield from self.unstorable(node["schema"], cls.__name__, place, False)
+        if isinstance(cls, type) and issubclass(cls, BaseModel):
+            hints = hints_of(cls)
+            for name in getattr(cls, "__private_attributes__", None) or ():
+                if not has_form(hints.get(name)):
+                    what = f"values of the type {_name(hints[name])}, which has no stored form"
+                    yield Unstorable(f"{cls.__name__}.{name}", what, place)
+
+
+def _live_instance(cls: Any, has_own_form: bool) -> str | None:
+    """Return the instances of a class as text if state never holds them, or None."""
+    if cls is type:
+        return _NEVER["is-subclass"]
+    if not isinstance(cls, type) or cls in _PLAIN:
+        return None
+    if issubclass(cls, _LIVE):
+        return f"a live object of the type {_name(cls)}"
+    if has_own_form or has_form(cls) or is_writable(cls):
+        return None
+    return f"values of the type {_name(cls)}, which has no stored form"
+
+
+def _name(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)

@@ -23,9 +23,8 @@ from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.swallowed import cancel_again
 from flink_agents.runtime.journal.calls import CallReplay
-from flink_agents.runtime.serde.awaitables import close_unawaited
-from flink_agents.runtime.state.memory import MemoryTree
-from flink_agents.runtime.state.reads import Read, note_read
+from flink_agents.runtime.serde.raised_texts import close_unawaited
+from flink_agents.runtime.state.memory import MemoryTree, MutableRead, note_read
 from flink_agents.runtime.state.suspended import StoredWait
 
 MOST_NOTED = 64
@@ -105,7 +104,7 @@ class ActionRun:
         self.suspended: list[StoredWait] | None = None
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
-        self.reads: list[Read] | Literal[False] | None = None
+        self.reads: list[MutableRead] | Literal[False] | None = None
         self.variables: Context | None = None
         self._thread = get_ident()
         self._active = True

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
-from flink_agents.runtime.concurrency.threads import ThreadWait
+from flink_agents.runtime.concurrency.timeouts import ThreadWait
 from flink_agents.runtime.journal.calls import is_inside, is_of_sub_agent
 
 

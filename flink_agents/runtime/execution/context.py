@@ -30,10 +30,9 @@ from flink_agents.api.models.chat import ChatResult
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
-from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
 from flink_agents.runtime.execution.environment.routing import (
     given_client,
 )

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.concurrency.outcomes import thrown
+from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import not_accepted
@@ -36,9 +36,8 @@ from flink_agents.runtime.execution.waits.changed_code import (
     given_up_event,
     no_action_takes,
 )
-from flink_agents.runtime.serde.raised_texts import explained_error
+from flink_agents.runtime.serde.raised_texts import explained_error, shown_text, users_place, users_traceback
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import shown_text, users_place, users_traceback
 
 FAILURES = (BaseException,)
 """The exceptions that count as a failure of the action: all of them."""

@@ -27,7 +27,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.runtime.execution.limits import Slot
-from flink_agents.runtime.serde.tracebacks import shown_text
+from flink_agents.runtime.serde.raised_texts import shown_text
 from flink_agents.runtime.serde.typenames import find_error
 
 PROGRAMMING_ERRORS = (

@@ -32,8 +32,8 @@ from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.delayed import DelayedInput
+from flink_agents.runtime.state.memory import check_reads
 from flink_agents.runtime.state.pending import UnreadableInput
-from flink_agents.runtime.state.reads import check_reads
 
 
 class StepStrategy(Protocol):

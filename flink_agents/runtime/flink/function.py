@@ -48,7 +48,7 @@ from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.runtime.retention.pruning import pruner_of
-from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.state.keyed_state import KeyedState
 
 _local = threading.local()
@@ -165,7 +165,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         follow_java()
         self._code_check.check()
         if self._key_module is not None:
-            type_modules.know([self._key_module])
+            typenames.allow_modules([self._key_module])
         task = flink_compat.task_info(runtime_context)
         run = self._resumed(runtime_context, task.attempt)
         module_renewal.operator_opens(task.job_id, task.job_name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.metrics.metrics import (
+from flink_agents.runtime.metrics.run_metrics import (
     LocalCounter,
     LocalGauge,
     LocalHistogram,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -15,11 +16,9 @@ from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import JournalIdentity, Origin, inherited, other_store
-from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.plans import Plans, SharedValues
 from flink_agents.runtime.journal.records import portions
 from flink_agents.runtime.retention.pruning import Pruner
-from flink_agents.runtime.retention.remembered import Recent
-from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
@@ -39,6 +38,34 @@ class KeyJournal(NamedTuple):
 
     store: ActionStateStore
     key: JournalKey
+
+
+class RecentKeys:
+    """The keys that were added last. For any thread.
+
+    Args:
+        most: The most keys.
+
+    Attributes:
+        journals: The keys.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.journals: dict[JournalKey, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, journal: JournalKey) -> None:
+        """Add a key. If there are too many, the oldest is removed."""
+        with self._lock:
+            self.journals[journal] = None
+            if len(self.journals) > self._most:
+                del self.journals[next(iter(self.journals))]
+
+    def discard(self, journal: JournalKey) -> None:
+        """Remove a key, if it is there."""
+        with self._lock:
+            self.journals.pop(journal, None)
 
 
 class Journals:
@@ -94,7 +121,7 @@ class Journals:
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
         self.values = SharedValues(store, codec)
-        self._replayed: Recent[JournalKey] = Recent(MAX_REPLAYED)
+        self._replayed = RecentKeys(MAX_REPLAYED)
         self._name = "", f"/{plan.name}"
         # Skipped runs of keys whose other runs were replayed.
         self._skipped: dict[JournalKey, RecordedRuns] = {}
@@ -159,7 +186,7 @@ class Journals:
             pending: True if inputs of it wait in state.
         """
         store, journal = self.of_key(journal_id, key_text)
-        return journal not in self._replayed.things and store.may_have(journal, marker, pending)
+        return journal not in self._replayed.journals and store.may_have(journal, marker, pending)
 
     async def recorded(
         self,

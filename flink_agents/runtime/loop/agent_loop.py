@@ -22,8 +22,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
-from flink_agents.runtime.concurrency.threads import LoopThreads
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.threads import LoopThreads, WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots

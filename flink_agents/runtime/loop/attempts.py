@@ -14,10 +14,9 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.current import current_action_run, in_context, is_closing, isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnMismatch
-from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
-from flink_agents.runtime.concurrency.outcomes import is_close
-from flink_agents.runtime.concurrency.threads import thread_wait
-from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, is_close
+from flink_agents.runtime.concurrency.threads import WorkerPool
+from flink_agents.runtime.concurrency.timeouts import Deadline, thread_wait, within
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.durable.values import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun

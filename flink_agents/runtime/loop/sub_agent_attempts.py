@@ -19,10 +19,9 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.current import isolated
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
-from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside
-from flink_agents.runtime.concurrency.threads import thread_wait
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Outcome, cancelled_from_outside
+from flink_agents.runtime.concurrency.threads import WorkerPool
+from flink_agents.runtime.concurrency.timeouts import thread_wait
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.action_tasks import ActionTask

@@ -41,9 +41,8 @@ from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.low_watermark import LowWatermark

@@ -23,7 +23,7 @@ from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.common.current import current_action_run
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
-from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside
+from flink_agents.runtime.concurrency.bridge import cancelled_from_outside
 from flink_agents.runtime.durable.values import identity
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun

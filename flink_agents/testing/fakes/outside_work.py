@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from flink_agents.runtime.concurrency.outcomes import awaited_outcome
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.bridge import awaited_outcome
+from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution import limits
 from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.stacks import Stack

@@ -21,7 +21,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
-from flink_agents.runtime.serde.awaitables import AWAIT_IT
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT
 from flink_agents.testing.fakes.clock import START as START, Clock
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import DownstreamView, FakeBackend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup
 from flink_agents.testing.fakes.state import gauges_of, sum_of
 from flink_agents.testing.subtasks.driver import HarnessSubtask
 

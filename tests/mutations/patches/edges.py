@@ -62,28 +62,28 @@ patch(
 )
 patch(
     "own-cancellation-as-the-end",
-    "concurrency.outcomes:cancelled_from_outside",
+    "concurrency.bridge:cancelled_from_outside",
     "return task is None or task.cancelling() > own_cancellations.get()",
     "return True",
     "A durable function that raises CancelledError itself comes to no outcome.",
 )
 patch(
     "change-unseen",
-    "state.reads:Read.is_lost",
+    "state.memory:MutableRead.is_lost",
     "return self.tree.codec.encode(self.value) != self.encoded",
     "return False",
     "A value of memory that was changed and not written is lost without a word.",
 )
 patch(
     "retyped-field-unchecked",
-    "serde.classes.changed:_converted",
-    "to_check = fields.keys() - stored.same(cls)",
+    "serde.changed:_converted",
+    "to_check = fields.keys() - stored.unchanged_fields(cls)",
     "to_check = set()",
     "A field of a stored dataclass keeps a value of its former type.",
 )
 patch(
     "renamed-field-dropped",
-    "serde.classes.changed:_check_renamed",
+    "serde.changed:_check_renamed",
     "if dropped and new:",
     "if False:",
     "A stored field is dropped, and the one that replaced it gets its default.",
@@ -139,7 +139,7 @@ patch(
 )
 patch(
     "rest-counts",
-    "concurrency.threads:ThreadWait.rest",
+    "concurrency.timeouts:ThreadWait.rest",
     "if at_rest is not self.at_rest:",
     "if False:",
     "The timeout of an action counts the time for which it waits durably.",
@@ -150,4 +150,11 @@ patch(
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",
+)
+patch(
+    "scoped-without-parents",
+    "execution.sub_agents.sub_agent_run:ScopedTree.hand_over",
+    "self._outer.make_parents(full)",
+    "pass",
+    "What an asked agent wrote has no parents in memory.",
 )

@@ -114,7 +114,7 @@ class World:
             key
             for journals_of_subtask in journals
             if journals_of_subtask is not None
-            for key in journals_of_subtask._replayed.things
+            for key in journals_of_subtask._replayed.journals
         }
 
     def pass_time(self) -> None:

@@ -22,12 +22,11 @@ from flink_agents.runtime.execution.environment.received import ReceivedValues
 from flink_agents.runtime.execution.environment.routing import OutputChecks, Routes
 from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
+from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.reads import ReadWatch
+from flink_agents.runtime.state.memory import ReadWatch
 
 
 def _wall_clock() -> int:
@@ -117,7 +116,7 @@ class RunEnvironment:
         make_loop: Callable[[Any], asyncio.AbstractEventLoop] | None = None,
         traces_outputs: bool = False,
     ) -> None:
-        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
+        typenames.allow_modules(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
         self.agent = agent
         self.config = config

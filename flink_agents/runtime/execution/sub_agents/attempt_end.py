@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.concurrency.outcomes import Outcome as CodeOutcome, carried, thrown
+from flink_agents.runtime.concurrency.bridge import Outcome as CodeOutcome, carried, thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.delivery import Delivery, outside

@@ -28,7 +28,7 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
-from flink_agents.runtime.serde.awaitables import awaitable_text
+from flink_agents.runtime.serde.raised_texts import awaitable_text
 from flink_agents.runtime.state.suspended import StoredWait, wait_id
 
 LOOK_SECONDS = 0.05, 1.0

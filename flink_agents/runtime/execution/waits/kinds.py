@@ -19,7 +19,7 @@ from flink_agents.runtime.execution.waits.durable_wait import DurableWait, deliv
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.declared_types import adapter_of
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, StoredWait
 

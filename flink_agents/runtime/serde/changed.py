@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
@@ -22,11 +25,23 @@ from flink_agents.api.common.places import place_of_class
 from flink_agents.api.durable.upgrades import Upgrade, place_of_upgrade, upgrade_of
 from flink_agents.api.errors import StateError, UpgradeFailedError, ValueChangedError
 from flink_agents.runtime.serde.declared_types import strict_adapter
-from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
+from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import Kind, kind_of, resolve_type, shorten
 
+ENUM = 11
+MODEL = 12
+DATACLASS = 13
+NAMED_TUPLE = 14
 
-@dataclasses.dataclass(frozen=True)
+KINDS = {ENUM: Kind.ENUM, MODEL: Kind.MODEL, DATACLASS: Kind.DATACLASS, NAMED_TUPLE: Kind.NAMED_TUPLE}
+"""The kinds of classes that are written by name, by their codes in the format."""
+
+_MARK_BYTES = 2
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MODULE = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|['\"]")
+
+
+@dataclasses.dataclass(slots=True)
 class Stored:
     """The stored form of a value of a class.
 
@@ -35,18 +50,80 @@ class Stored:
         kind: The kind of the class when the value was stored.
         fields: The fields by name; none of an enum.
         member: The name of an enum's member, or the value of a combination of flags.
-        private: Private attributes of a model.
+        extra: Further attributes that a model does not declare, or None.
+        private: Private attributes of a model, or None.
         unset: Fields of a model that had their default.
-        same: Returns the fields whose type in a class is unchanged. Default: all fields are checked.
+        marks: The :func:`marks_of` a dataclass or named tuple; empty if all fields are to be checked.
     """
 
     name: str
     kind: Kind
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     member: Any = None
+    extra: Any = None
     private: Any = None
     unset: Iterable[str] = ()
-    same: Callable[[type], frozenset[str]] = lambda cls: frozenset()
+    marks: bytes = b""
+
+    @classmethod
+    def of(cls, code: int, content: Any) -> Stored:
+        """Return the stored form from what the format has for a value of a class."""
+        name, *parts = content
+        kind = KINDS[code]
+        if kind is Kind.ENUM:
+            return cls(name, kind, member=parts[0])
+        if kind is Kind.MODEL:
+            _, fields, unset, *optional_parts = parts
+            extra, private = optional_parts[:2] or (None, None)
+            return cls(name, kind, dict(fields), extra=extra, private=private, unset=unset)
+        if kind is Kind.DATACLASS:
+            return cls(name, kind, dict(parts[0]), marks=parts[1])
+        names = parts[1].split(",") if parts[1] else []
+        return cls(name, kind, dict(zip(names, parts[0], strict=True)), marks=parts[2])
+
+    def unchanged_fields(self, cls: type) -> frozenset[str]:
+        """Return the fields whose declared type in a class is the same."""
+        if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
+            return frozenset()
+        then = zip(self.fields, _pieces(self.marks), strict=False)
+        current_names, current_marks = marks_of(cls)
+        return frozenset(
+            name for name, _ in {*then} & {*zip(current_names, _pieces(current_marks), strict=True)}
+        )
+
+
+@lru_cache(maxsize=4096)
+def shape_of(kind: type[BaseModel]) -> int:
+    """Return a number that changes when the fields of a model do."""
+    fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
+    private = sorted(getattr(kind, "__private_attributes__", None) or ())
+    text = repr((fields, private, kind.model_config.get("extra")))
+    # Functions in annotations, such as validators, show their addresses.
+    return crc32(_ADDRESS.sub("", text).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=4096)
+def marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
+    """Return the fields of a dataclass or named tuple, and two bytes for the type of each."""
+    if dataclasses.is_dataclass(kind):
+        types = {field.name: field.type for field in dataclasses.fields(kind)}
+    else:
+        declared: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            declared.update(inspect.get_annotations(base))
+        types = {name: declared.get(name) for name in getattr(kind, "_fields", ())}
+    return tuple(types), b"".join(map(_mark, types.values()))
+
+
+def _mark(annotation: Any) -> bytes:
+    text = annotation.__qualname__ if isinstance(annotation, type) else annotation
+    # A class may be imported from another module, and written as a string or not.
+    plain = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
+    return (crc32(plain.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
+
+
+def _pieces(marks: bytes) -> list[bytes]:
+    return [marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES)]
 
 
 def read_changed(stored: Stored, known_class: type | None = None) -> Any:
@@ -98,7 +175,7 @@ def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
     except Exception as error:
         raise UpgradeFailedError(
             f"the upgrade of a stored {stored.name} raised {type(error).__name__}: {text_of(error)}",
-            found=_stored_text(stored),
+            found=shorten(stored.member if stored.kind is Kind.ENUM else dict(stored.fields)),
             fix="let the function handle these stored fields",
             where=innermost_place(error) or place_of_upgrade(upgrade),
         ) from error
@@ -248,15 +325,13 @@ def _remake_validated(cls: Any, values: Mapping[str, Any]) -> Any:
         object.__setattr__(remade, name, value)
     if hasattr(cls, "__post_init__"):
         # It may set attributes that are no fields. Variables of the constructor have their defaults.
-        variables = [name for name, field in cls.__dataclass_fields__.items() if _is_init_var(field)]
+        fields: dict[str, Any] = cls.__dataclass_fields__
+        init_var: Any = dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
+        variables = [name for name, field in fields.items() if field._field_type is init_var]
         remade.__post_init__(*(getattr(cls, name, None) for name in variables))
         for name, value in values.items():
             object.__setattr__(remade, name, value)
     return remade
-
-
-def _is_init_var(field: Any) -> bool:
-    return field._field_type is dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -307,7 +382,7 @@ def _check_names(cls: type, stored: Stored, field_names: Iterable[str], needed: 
 def _converted(cls: type, stored: Stored) -> dict[str, Any]:
     """Return the stored fields; those whose type has changed are converted."""
     fields = dict(stored.fields)
-    to_check = fields.keys() - stored.same(cls)
+    to_check = fields.keys() - stored.unchanged_fields(cls)
     if not to_check:
         return fields
     hints = hints_of(cls)
@@ -320,7 +395,7 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
                 stored,
                 cls,
                 [name],
-                expected=f"{name}: {_type_text(hints[name])}",
+                expected=f"{name}: {getattr(hints[name], '__qualname__', None) or hints[name]}",
                 found=f"{name}: {problems[0]['msg']}, not {shorten(fields[name])}",
                 fix=_fix_of(stored.name),
             ) from error
@@ -346,14 +421,6 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 # -- texts ---------------------------------------------------------------------------
-
-
-def _type_text(declared: Any) -> str:
-    return getattr(declared, "__qualname__", None) or str(declared)
-
-
-def _stored_text(stored: Stored) -> str:
-    return shorten(stored.member) if stored.kind is Kind.ENUM else shorten(dict(stored.fields))
 
 
 def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ()) -> str:
