@@ -11,7 +11,7 @@ from typing import Any
 
 from flink_agents.api.events.key_requests import REPLY_MARK
 from flink_agents.api.events.signals import Signal
-from flink_agents.connectors.kafka.client import reaching
+from flink_agents.connectors.kafka.client import translate_client_errors
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.latest import reader_of
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -71,7 +71,7 @@ class KeyRequests:
     @contextmanager
     def _reader(self) -> Iterator[Read | None]:
         if self.answers is not None:
-            with reaching(), _topic_reader(self.answers, self.client) as read:
+            with translate_client_errors(), _topic_reader(self.answers, self.client) as read:
                 yield read
         elif self.rest is not None:
             yield log_reader(self.rest)

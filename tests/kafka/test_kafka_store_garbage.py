@@ -189,11 +189,11 @@ def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
     mine = batch("a", 0)
     theirs = batch("b", 0)
     for garbage in (first, second):
-        garbage.add(old, 0, [entry("x", through=5)])
-    first.add(mine, 1, [entry("x", through=5)])
-    second.add(theirs, 2, [entry("x", through=5)])
-    first.add(theirs, 2, [entry("x", through=5)])
-    second.add(mine, 1, [entry("x", through=5)])
+        garbage.add_batch(old, 0, [entry("x", through=5)])
+    first.add_batch(mine, 1, [entry("x", through=5)])
+    second.add_batch(theirs, 2, [entry("x", through=5)])
+    first.add_batch(theirs, 2, [entry("x", through=5)])
+    second.add_batch(mine, 1, [entry("x", through=5)])
     dead = {*first.take_dead(), *second.take_dead()}
     assert old in dead
     assert theirs not in dead
@@ -202,19 +202,19 @@ def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
 def test_what_is_counted_again_counts_once() -> None:
     garbage = Garbage()
     for _ in range(2):
-        garbage.add(batch("a", 0), 0, [entry("x", 1), entry("y", 1)])
-    garbage.add(batch("a", 1), 1, [entry("x", through=1)])
+        garbage.add_batch(batch("a", 0), 0, [entry("x", 1), entry("y", 1)])
+    garbage.add_batch(batch("a", 1), 1, [entry("x", through=1)])
     assert garbage.take_dead() == []
-    garbage.add(batch("a", 2), 2, [entry("y", through=1)])
+    garbage.add_batch(batch("a", 2), 2, [entry("y", through=1)])
     assert garbage.take_dead() == [batch("a", 0)]
 
 
 def test_older_batches_may_be_counted_later() -> None:
     garbage = Garbage()
-    garbage.add(batch("a", 3), 3, [entry("x", through=5), entry("y", 0)])
-    garbage.add(batch("a", 1), 1, [entry("x", 3, 4), entry("x", through=2)])
+    garbage.add_batch(batch("a", 3), 3, [entry("x", through=5), entry("y", 0)])
+    garbage.add_batch(batch("a", 1), 1, [entry("x", 3, 4), entry("x", through=2)])
     assert garbage.take_dead() == [batch("a", 1)]
-    garbage.add(batch("a", 2), 2, [entry("x", 5, 6)])
+    garbage.add_batch(batch("a", 2), 2, [entry("x", 5, 6)])
     assert garbage.take_dead() == []
     assert garbage.pruned_through(JournalKey("job", "x")) == 5
 

@@ -55,7 +55,7 @@ async def settle(store: KafkaStore, first: int, last: int) -> None:
 
 def claims_of(settings: KafkaSettings) -> list[tuple[str, str]]:
     """The last record of each key that the topic of claims has, unless it was removed."""
-    consumer: Any = settings.consumer()
+    consumer: Any = settings.create_consumer()
     try:
         partition = TopicPartition(settings.claims_topic, 0)
         consumer.assign([partition])

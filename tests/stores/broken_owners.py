@@ -275,7 +275,7 @@ class HasANewIdEachTime(Broken):
 
 
 class IsAlwaysOpen(Broken):
-    def _here(self) -> MemoryPlace:
+    def _opened_place(self) -> MemoryPlace:
         return self._place
 
 
@@ -309,7 +309,7 @@ class HasLargeMarkers(Broken):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        self._here()
+        self._opened_place()
 
 
 class SkipsWhatAMarkerNeeds(Broken):

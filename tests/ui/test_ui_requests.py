@@ -64,13 +64,13 @@ def topics(kafka_broker: KafkaBroker) -> Topics:
 @pytest.fixture
 def read_records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The records that were read so far."""
-    records, take = list[Any](), LatestValues[Any]._take  # pyright: ignore[reportPrivateUsage]
+    records, take = list[Any](), LatestValues[Any]._apply_record  # pyright: ignore[reportPrivateUsage]
 
     def noted(self: LatestValues[Any], record: Any) -> None:
         records.append(record)
         take(self, record)
 
-    monkeypatch.setattr(LatestValues, "_take", noted)
+    monkeypatch.setattr(LatestValues, "_apply_record", noted)
     return records
 
 

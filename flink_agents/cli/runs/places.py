@@ -103,11 +103,11 @@ class TracePlace:
 
     def _topic(self, topic: str) -> Iterator[TraceRecord]:
         from flink_agents.cli.kafka.topics import client_options
-        from flink_agents.connectors.kafka.client import reaching
+        from flink_agents.connectors.kafka.client import translate_client_errors
         from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 
         with (
-            reaching(),
+            translate_client_errors(),
             reader_of(topic, client_options(self.client), TRACE_TOPIC) as (consumer, partitions),
         ):
             consumer.seek_to_beginning(*partitions)

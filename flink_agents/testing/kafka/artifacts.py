@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
-from flink_agents.connectors.maven import CHECK_NETWORK, download, exclusive
+from flink_agents.connectors.maven import CHECK_NETWORK, download_artifact, lock_path
 from flink_agents.runtime.flink.launch.jvm import find_java_home, java_fix, search_java
 
 KAFKA_VERSION = "4.3.1"
@@ -85,7 +85,7 @@ def class_path() -> list[Path]:
     if jars := _listed(listing):
         return jars
     try:
-        with exclusive(listing.with_suffix(".lock")):
+        with lock_path(listing.with_suffix(".lock")):
             jars = _listed(listing) or _fetch(settings.repositories)
             replace_text(listing, json.dumps([str(jar) for jar in jars]))
     except Exception as error:
@@ -120,7 +120,7 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
         artifact for artifact in logging if (artifact.groupId, artifact.artifactId) not in coordinates
     ]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        return list(pool.map(download, artifacts))
+        return list(pool.map(download_artifact, artifacts))
 
 
 def replace_text(path: Path, text: str) -> None:

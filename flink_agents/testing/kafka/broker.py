@@ -16,8 +16,8 @@ from flink_agents.testing.kafka import process as processes, settings, tools
 from flink_agents.testing.kafka.artifacts import (
     KAFKA_VERSION,
     class_path,
-    exclusive,
     find_java,
+    lock_path,
     replace_text,
     require_extra,
 )
@@ -159,7 +159,7 @@ class KafkaBroker:
         """
         try:
             self.data.mkdir(parents=True, exist_ok=True)
-            with exclusive(self.data / "lock"):
+            with lock_path(self.data / "lock"):
                 if self.running:
                     self._require_same()
                     self._wait(log_start=0)
@@ -181,7 +181,7 @@ class KafkaBroker:
         """
         if not self.data.is_dir():
             return False
-        with exclusive(self.data / "lock"):
+        with lock_path(self.data / "lock"):
             process = self._process()
             if process is not None:
                 processes.end_process(process, timeout)

@@ -55,11 +55,11 @@ class Remembered:
         """Return True if a partition has enough removals to make a look worthwhile."""
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
-    def looked(self, partition: int, count: int) -> None:
+    def record_tombstones(self, partition: int, count: int) -> None:
         """Record how many tombstones of a partition a clean-up left: those still needed, and the sample."""
         self._left[partition] = max(count, self._own)
 
-    def surplus(self, removals: Iterable[Dated]) -> list[JournalKey]:
+    def surplus_journals(self, removals: Iterable[Dated]) -> list[JournalKey]:
         """Return the journals of a partition whose removals need not be kept, the oldest first."""
         newest_first = sorted(removals, key=lambda dated_removal: dated_removal.since, reverse=True)
         surplus: list[JournalKey] = []
@@ -72,12 +72,12 @@ class Remembered:
                 count += 1
                 own_count += removal.own
                 span = age
-            elif _fraction(removal.journal) * (age + 1) > SAMPLE * (span + 1):
+            elif _journal_fraction(removal.journal) * (age + 1) > SAMPLE * (span + 1):
                 surplus.append(removal.journal)
         return surplus[::-1]
 
 
-def _fraction(journal: JournalKey) -> float:
+def _journal_fraction(journal: JournalKey) -> float:
     """Return a number from 0 to 1 that is the same for a journal everywhere."""
     text = encode_text(f"{journal.key}:{journal.journal_id}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64

@@ -46,7 +46,7 @@ _SCHEMA = (
 )
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect_reader(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
         timeout=READ_BUSY_SECONDS,
@@ -62,7 +62,7 @@ KIND: FileKind[StoreError] = FileKind(
     application_id=APPLICATION_ID,
     version=VERSION,
     schema=_SCHEMA,
-    connect=_connected,
+    connect=_connect_reader,
     # Allows freed pages to be returned to the file system; must be set before there are tables.
     at_first=("PRAGMA auto_vacuum=INCREMENTAL",),
     at_each=(f"PRAGMA wal_autocheckpoint={WAL_PAGES}", f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}"),

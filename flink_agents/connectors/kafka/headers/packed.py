@@ -110,7 +110,7 @@ _LENGTH = struct.Struct(">i")
 _NO_VALUE = -1
 
 
-def pack(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
+def pack_headers(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
     """Return headers as the connector writes them."""
     parts: list[bytes] = []
     for name, content in pairs:
@@ -123,7 +123,7 @@ def pack(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
     return {NAME: b"".join(parts)} if parts else {}
 
 
-def unpack(headers: Mapping[str, bytes] | None) -> Pairs:
+def unpack_headers(headers: Mapping[str, bytes] | None) -> Pairs:
     """Return headers that the connector has read."""
     packed = (headers or {}).get(NAME)
     if packed is None:

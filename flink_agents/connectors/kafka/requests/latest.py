@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
-from flink_agents.connectors.kafka.client import check_topic, made_consumer
+from flink_agents.connectors.kafka.client import check_topic, create_consumer
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def reader_of(
         "allow_auto_create_topics": False,
         **client,
     }
-    consumer = made_consumer(group_id=None, enable_auto_commit=False, **options)
+    consumer = create_consumer(group_id=None, enable_auto_commit=False, **options)
     try:
         check_topic(topic, client, purpose, create)
         numbers = consumer.partitions_for_topic(topic) or ()
@@ -104,11 +104,11 @@ def batches_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[dict
         elif time.monotonic() - silent_since < STALLED_SECONDS:
             continue
         else:
-            raise _stalled(remaining_positions, ends)
+            raise _stalled_error(remaining_positions, ends)
         silent_since = time.monotonic()
 
 
-def _stalled(remaining_positions: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
+def _stalled_error(remaining_positions: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
     places = ", ".join(
         f"{partition.topic}/{partition.partition} at offset {at} of {ends[partition]}"
         for partition, at in remaining_positions.items()
@@ -182,9 +182,9 @@ class LatestValues(Generic[T]):
         """
         try:
             if self._consumer is None or self._is_old():
-                self._start()
+                self._start_consumer()
             for record in records_until_now(self._consumer, self._partitions):
-                self._take(record)
+                self._apply_record(record)
         except BaseException:
             self.close()
             raise
@@ -203,7 +203,7 @@ class LatestValues(Generic[T]):
         places = {partition: self._consumer.position(partition) for partition in self._partitions}
         return any(not first[partition] <= at <= ends[partition] for partition, at in places.items())
 
-    def _start(self) -> None:
+    def _start_consumer(self) -> None:
         self.close()
         self._found = {}
         self.foreign = []
@@ -211,7 +211,7 @@ class LatestValues(Generic[T]):
         consumer.seek_to_beginning(*self._partitions)
         self._consumer, self._since = consumer, time.monotonic()
 
-    def _take(self, record: Any) -> None:
+    def _apply_record(self, record: Any) -> None:
         place = record.partition, record.key
         if record.value is None:
             self._found.pop(place, None)
