@@ -52,7 +52,7 @@ def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., htt
         http.note_left(_message(request))
 
     async def note(response: httpx2.Response) -> None:
-        http.note(response.request.content, response.status_code, response.headers.get("retry-after"))
+        http.note_answer(response.request.content, response.status_code, response.headers.get("retry-after"))
 
     def client(
         headers: dict[str, str] | None = None,
@@ -88,7 +88,7 @@ class _SharedClient(httpx2.AsyncClient):
                 response = await super().send(request, **options)
                 if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                     # The library would read it outside of this function.
-                    await _read(response)
+                    await _read_body(response)
                 return response
         except Exception as error:
             if type(error).__name__ in NOT_CONNECTED:
@@ -101,7 +101,7 @@ class _SharedClient(httpx2.AsyncClient):
             return httpx2.Response(200, json=answer, request=request)
 
 
-async def _read(response: httpx2.Response) -> None:
+async def _read_body(response: httpx2.Response) -> None:
     try:
         await response.aread()
     except BaseException:

@@ -11,7 +11,7 @@ import numpy as np
 from flink_agents.api.common.providers import Providers
 from flink_agents.api.errors import UnknownStoreError
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
-from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.classes import create_instance
 
 VECTOR_STORES = Providers(
     "flink_agents.vector_stores",
@@ -57,7 +57,7 @@ class StoreCalls:
     def store(self) -> VectorStore:
         """Return the store; the first use opens it."""
         if self._clazz:
-            return made_by(self._clazz, VectorStore, "the vector store", dict(self._options))
+            return create_instance(self._clazz, VectorStore, "the vector store", dict(self._options))
         return open_vector_store(self._name, self._options)
 
     def close(self) -> None:

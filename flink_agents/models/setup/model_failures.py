@@ -82,7 +82,7 @@ def refusal_in(response: ModelResponse) -> str | None:
     """Return the provider's reason for a refusal to answer; None if the model did not refuse."""
     if response.finish_reason != _REFUSED:
         return None
-    return _reason(response.provider_details or {})
+    return _failure_reason(response.provider_details or {})
 
 
 def refusal_of(error: Exception) -> str | None:
@@ -90,7 +90,7 @@ def refusal_of(error: Exception) -> str | None:
     return text_of(error) if isinstance(error, ContentFilterError) else None
 
 
-def _reason(details: Mapping[str, Any]) -> str:
+def _failure_reason(details: Mapping[str, Any]) -> str:
     causes = [
         f"{name}: {details[name]}"
         for name in ("refusal", "block_reason", "finish_reason", "safety_ratings")
