@@ -13,7 +13,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.trace import TraceFormatError
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.merging import COLUMNS, RunRow, storable
@@ -119,7 +119,7 @@ class TraceIndex:
         """Return the records of runs."""
         marks = ",".join("?" * len(run_ids))
         rows = self.ask(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids)
-        return unfolded(TraceRecord.from_json(row["body"]) for row in rows)
+        return unfold_records(TraceRecord.from_json(row["body"]) for row in rows)
 
     # -- following --------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class TraceIndex:
                 continue
             stored_names.add(name)
             new.append((name, run_id, place, line))
-            for unfolded_record in unfolded([record]):
+            for unfolded_record in unfold_records([record]):
                 row.add(unfolded_record)
                 counts.add(row, unfolded_record)
         write = self._writer.executemany
@@ -237,7 +237,7 @@ class TraceIndex:
             ):
                 record = TraceRecord.from_json(body)
                 row = runs.setdefault(run_id, _first_row(run_id, record))
-                for unfolded_record in unfolded([record]):
+                for unfolded_record in unfold_records([record]):
                     counts.add(row, unfolded_record)
             places = place, place + REPEATS
             for (run_id,) in self._writer.execute("SELECT run_id FROM records WHERE place = ?", places[1:]):
@@ -253,7 +253,7 @@ class TraceIndex:
         """Make the rows of runs from all of their records."""
         self._several("DELETE FROM runs WHERE run_id IN", run_ids)
         rows = self._several("SELECT body FROM records WHERE run_id IN", run_ids)
-        runs = by_run(unfolded(TraceRecord.from_json(body) for (body,) in rows))
+        runs = by_run(unfold_records(TraceRecord.from_json(body) for (body,) in rows))
         self._write([RunRow.of(run) for run in runs.values()], Counts())
 
     def _known(self, names: list[int]) -> set[int]:

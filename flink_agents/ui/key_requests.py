@@ -15,7 +15,7 @@ from flink_agents.connectors.kafka.client import translate_client_errors
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.latest import reader_of
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.trace.log_lines import marked
+from flink_agents.trace.log_lines import read_marked
 
 PAUSE_SECONDS = 0.5
 
@@ -117,7 +117,7 @@ def log_reader(rest_client: ClusterRest) -> Read:
         if looked:
             time.sleep(PAUSE_SECONDS)
         looked = True
-        return [answer for log in rest_client.task_logs() for answer in marked(log, REPLY_MARK)]
+        return [answer for log in rest_client.task_logs() for answer in read_marked(log, REPLY_MARK)]
 
     return read
 

@@ -22,7 +22,7 @@ from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, last_failure
 from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState, jobs_of
-from flink_agents.trace.answers import inputs_behind, inspected
+from flink_agents.trace.answers import describe_answer, inputs_behind
 from flink_agents.ui.background import Background, Reading
 from flink_agents.ui.key_requests import KeyRequests
 from flink_agents.ui.settings import ConsoleSettings
@@ -253,7 +253,7 @@ class Outside:
         answers = requests.ask(for_key_text(inspect_request(None), key), seconds)
         answer_time = time.time()
         known_answers = [answer for answer in answers if answer.get("known", True)]
-        lines = [line for answer in known_answers or answers for line in inspected(answer)]
+        lines = [line for answer in known_answers or answers for line in describe_answer(answer)]
         behind = {str(answer.get("agent")): inputs_behind(answer) for answer in known_answers}
         shown_lines = lines or [f"The job has not answered within {seconds:g} s."]
         if len(self._answers) >= MOST_ANSWERS:

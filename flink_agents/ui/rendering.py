@@ -11,8 +11,15 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flink_agents.trace.durations import spent
-from flink_agents.trace.rendering import decision_text, short, times_row, took, wait_text, when
+from flink_agents.trace.durations import time_spent
+from flink_agents.trace.rendering import (
+    decision_text,
+    format_duration,
+    format_time,
+    shorten_name,
+    times_row,
+    wait_text,
+)
 from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable
 from flink_agents.ui.settings import CHOSEN_JOB
 
@@ -88,7 +95,7 @@ def as_json(value: Any) -> str:
 def time_of(seconds: float) -> str:
     """Format a time in UTC, or as a number if it is outside the calendar."""
     try:
-        return when(seconds)
+        return format_time(seconds)
     except (ValueError, OverflowError, OSError):
         return str(seconds)
 
@@ -103,7 +110,7 @@ def wait_said(wait: dict[str, Any]) -> str:
 
 def times_of(row: Any, now: float) -> dict[str, str]:
     """Return the durations of a run, in words, from its row in the index."""
-    return times_row(spent(RunRow(*(row[name] for name in COLUMNS)), now))
+    return times_row(time_spent(RunRow(*(row[name] for name in COLUMNS)), now))
 
 
 def environment() -> Environment:
@@ -119,13 +126,13 @@ def environment() -> Environment:
     )
     jinja_environment.filters.update(
         ago=ago,
-        took=took,
+        took=format_duration,
         when=time_of,
         number=compact,
         pretty=pretty,
         key=shown_key,
         times=times_of,
-        short=short,
+        short=shorten_name,
         shell=lambda text: shlex.quote(str(text)),
         wait=wait_said,
         decision=decision_text,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.trace.durations import number
+from flink_agents.trace.durations import as_number
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
 from flink_agents.trace.rendering import waits_for
@@ -146,7 +146,7 @@ def _open(run: RunTrace) -> tuple[str, float] | None:
     last = run.last
     if run.status == "suspended":
         return "suspended", last.time
-    since = number(last.attributes.get("since"))
+    since = as_number(last.attributes.get("since"))
     if run.status not in (RUNNING, WAITING) or not since:
         return None
     return waits_for(last.attributes) or "your code", since

@@ -142,13 +142,13 @@ class CountingWriter(TraceWriter):
 
     given = 0
 
-    def put(self, pending: Any) -> None:
+    def queue_record(self, pending: Any) -> None:
         self.given += 1
-        super().put(pending)
+        super().queue_record(pending)
 
-    def put_lines(self, lines: Sequence[TraceLine]) -> None:
+    def queue_lines(self, lines: Sequence[TraceLine]) -> None:
         self.given += len(lines)
-        super().put_lines(lines)
+        super().queue_lines(lines)
 
 
 @dataclass
@@ -260,7 +260,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     result.lost = writer.given - sink.written - writer.dropped
     result.most_bytes = max(result.most_bytes, bytes_in(directory))
     result.files = len(list(directory.iterdir()))
-    result.kept = recorder.known
+    result.kept = recorder.unfinished_count
     result.seconds = round(time.monotonic() - start_seconds, 1)
     return result
 

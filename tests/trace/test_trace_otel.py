@@ -93,7 +93,7 @@ def test_spans_have_the_names_of_the_conventions(
 def counted(records: list[TraceRecord]) -> Collector:
     with collector() as got:
         histograms = GenAiHistograms(got.address, "paying", 0, 10)
-        histograms.note(records)
+        histograms.count_requests(records)
         histograms.close()
     return got
 
@@ -180,7 +180,7 @@ def test_histograms_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_of_which_no_other_follows_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), collector() as got:
         histograms = GenAiHistograms(got.address.removesuffix("/v1/traces") + "/spans", "paying", 0, 10)
-        histograms.note([call("chat:clerk", input_tokens=5)])
+        histograms.count_requests([call("chat:clerk", input_tokens=5)])
         histograms.close()
     assert got.bodies == [] and "does not end with /v1/traces" in caplog.text
 

@@ -123,7 +123,7 @@ def recorded(
             recorder.look()
     turn(recorder, run, Phase.COMMITTED, Phase.RUNNING)
     recorder.closed()
-    assert not recorder.known
+    assert not recorder.unfinished_count
     return sink.records
 
 

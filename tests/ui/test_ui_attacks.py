@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from flink_agents.api.events.approvals import ApprovalRequest
 from flink_agents.cli.main import app as command
-from flink_agents.trace.answers import inspected, watched
+from flink_agents.trace.answers import describe_answer, describe_watched
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.rendering import page, run_row, tree, why
+from flink_agents.trace.rendering import explain_key, render_page, run_row, tree_lines
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.ui.app import PAGES, make_app, make_index
 from flink_agents.ui.background import Reading
@@ -81,8 +81,8 @@ def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.T
     # What the command line shows.
     runs = by_run(read_files(place))
     for run in runs.values():
-        assert run_row(run) and list(tree(run)) and why([run], "k")
-    assert page(list(runs.values()))
+        assert run_row(run) and list(tree_lines(run)) and explain_key([run], "k")
+    assert render_page(list(runs.values()))
     assert len(list(spans_of(read_files(place)))) > 50
     # What the console shows.
     with console(ConsoleSettings(trace=place)) as (browser, index, _):
@@ -154,14 +154,14 @@ ANSWERS: list[Any] = [
 
 @each_case("answer", ANSWERS)
 def test_an_answer_of_any_form_is_explained(answer: dict[str, Any]) -> None:
-    assert all(isinstance(line, str) for line in inspected(answer))
+    assert all(isinstance(line, str) for line in describe_answer(answer))
 
 
 @each_case(
     "line", [{"time": "x"}, {"time": 1e300}, {"seconds": "x"}, {"seconds": None, "ended": True}, {"where": 7}]
 )
 def test_a_line_of_the_watchdog_of_any_form_is_explained(line: dict[str, Any]) -> None:
-    assert watched(line)
+    assert describe_watched(line)
 
 
 class Many(Outside):

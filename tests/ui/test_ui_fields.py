@@ -15,7 +15,7 @@ import pytest
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, action
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.reading import by_run, read_files
-from flink_agents.trace.rendering import tree
+from flink_agents.trace.rendering import tree_lines
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
@@ -258,7 +258,7 @@ def test_who_decided_is_in_the_trace_and_on_the_page_of_the_run(
         [gift] = [request for request in harness.approvals if request.what == "gift"]
         harness.approve(gift, by="Cy")
     runs = {run.last.key: run for run in by_run(read_files(place)).values()}
-    trees = {key: " ".join(tree(run)) for key, run in runs.items()}
+    trees = {key: " ".join(tree_lines(run)) for key, run in runs.items()}
     assert "refund  approved  by Ada with other values of amount" in trees["stwice"]
     assert (
         trees["stwice"].count("approval refund") == 1 and "approval gift  approved  by Cy" in trees["stwice"]

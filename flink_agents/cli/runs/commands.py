@@ -152,7 +152,9 @@ def trace(
     if html is not None:
         try:
             # A key may be no Unicode.
-            html.write_text(rendering.page(traces, shown_key), encoding="utf-8", errors="backslashreplace")
+            html.write_text(
+                rendering.render_page(traces, shown_key), encoding="utf-8", errors="backslashreplace"
+            )
         except OSError as error:
             raise typer.BadParameter(f"{html} cannot be written: {error}", param_hint="--html") from None
         typer.echo(f"wrote {html}")
@@ -166,7 +168,7 @@ def trace(
         typer.echo(f"sent {len(traces)} run(s) to {otlp}")
     if html is None and otlp is None:
         for run_trace in traces:
-            typer.echo("\n".join(rendering.tree(run_trace, shown_key)))
+            typer.echo("\n".join(rendering.tree_lines(run_trace, shown_key)))
 
 
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
@@ -217,7 +219,7 @@ def _print(
     if header and rows:
         typer.echo(_line(dict(zip(rows[0], rows[0], strict=True))))
     for row in rows:
-        typer.echo(rendering.safe(_line(row)))
+        typer.echo(rendering.escape_controls(_line(row)))
 
 
 _WIDTHS = {

@@ -116,16 +116,16 @@ class TracePlace:
 
     def _logs(self, address: str) -> Iterator[TraceRecord]:
         from flink_agents.runtime.flink.following.rest import ClusterRest
-        from flink_agents.trace.log_lines import marked
+        from flink_agents.trace.log_lines import read_marked
         from flink_agents.trace.sinks.log import MARK
 
         for log in ClusterRest(address).task_logs():
-            yield from self._records(marked(log, MARK))
+            yield from self._records(read_marked(log, MARK))
 
     def _records(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
-        from flink_agents.trace.folding import unfolded
+        from flink_agents.trace.folding import unfold_records
 
-        return unfolded(self._parsed(lines))
+        return unfold_records(self._parsed(lines))
 
     def _parsed(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
         from flink_agents.api.errors.trace import TraceFormatError

@@ -91,7 +91,7 @@ def check_run_id(run: str) -> None:
 
 def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
     """Print the answers of a job, and exit with an error if the outcome is not the wanted one."""
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     if not answers:
         typer.echo(f"the job has not answered within {seconds:g} s", err=True)
@@ -102,7 +102,8 @@ def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -
     outcome = str(last.get("outcome"))
     reason = f": {last['reason']}" if last.get("reason") else ""
     typer.echo(
-        safe(f"{last.get('agent')}, key {last.get('key')}: {outcome}{reason}"), err=outcome not in good
+        escape_controls(f"{last.get('agent')}, key {last.get('key')}: {outcome}{reason}"),
+        err=outcome not in good,
     )
     if outcome == ACCEPTED:
         raise typer.Exit(NO_ANSWER)

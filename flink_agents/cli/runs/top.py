@@ -240,7 +240,7 @@ def screen(
     from rich.table import Table
     from rich.text import Text
 
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     earlier = {
         previous_metrics.identity: previous_metrics
@@ -251,8 +251,8 @@ def screen(
     for metrics in now:
         agents.add_row(*map(Text, _row(metrics, earlier.get(metrics.identity), flows)))
     parts: list[Any] = [agents]
-    parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
-    parts = [*(Text(safe(line), style="red") for line in stopped), *parts]
+    parts += [Text(escape_controls(line), style="yellow") for line in _slowed(flows)]
+    parts = [*(Text(escape_controls(line), style="red") for line in stopped), *parts]
     if problem:
         parts.insert(0, Text(f"these figures are old: {problem}", style="red"))
     if runs:
@@ -353,17 +353,17 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def _row(metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows) -> Iterator[str]:
-    from flink_agents.trace.rendering import safe, took
+    from flink_agents.trace.rendering import escape_controls, format_duration
 
     of = figures(metrics, previous_metrics, flows)
-    yield safe(metrics.agent)
-    yield safe(metrics.job) + ("" if metrics.state == "RUNNING" else f" ({metrics.state})")
+    yield escape_controls(metrics.agent)
+    yield escape_controls(metrics.job) + ("" if metrics.state == "RUNNING" else f" ({metrics.state})")
     for name in ("events_per_second", "in_flight", "queued", "suspended"):
         yield _number(of[name])
     yield _took(of["oldest_wait_seconds"])
     p50 = of["action_p50_seconds"]
     p99 = of["action_p99_seconds"]
-    yield "" if p50 is None or p99 is None else f"{took(p50)} / {took(p99)}"
+    yield "" if p50 is None or p99 is None else f"{format_duration(p50)} / {format_duration(p99)}"
     yield _took(of["commit_p99_seconds"])
     yield _took(of["journal_seconds"])
     for name in ("blocked_share", "downstream_share"):
@@ -388,10 +388,17 @@ def _run_values(run: RunTrace) -> tuple[Any, ...]:
 
 
 def _run_row(run: RunTrace) -> tuple[str, ...]:
-    from flink_agents.trace.rendering import safe, took
+    from flink_agents.trace.rendering import escape_controls, format_duration
 
     name, agent, key, status, age, reason = _run_values(run)
-    return name, safe(agent), safe(key)[:40], status, took(age), safe(reason)[:60]
+    return (
+        name,
+        escape_controls(agent),
+        escape_controls(key)[:40],
+        status,
+        format_duration(age),
+        escape_controls(reason)[:60],
+    )
 
 
 def _number(value: float | None) -> str:
@@ -401,6 +408,6 @@ def _number(value: float | None) -> str:
 
 
 def _took(value: float | None) -> str:
-    from flink_agents.trace.rendering import took
+    from flink_agents.trace.rendering import format_duration
 
-    return "" if not value else took(value)
+    return "" if not value else format_duration(value)

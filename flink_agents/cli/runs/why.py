@@ -99,7 +99,7 @@ def why(
 
 def _tell(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
     """Print what each source says. One that is away keeps no other from an answer."""
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     is_explained = False
     for source in sources:
@@ -112,7 +112,7 @@ def _tell(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
             continue
         is_explained = is_explained or explains_key
         for line in lines:
-            typer.echo(safe(line))
+            typer.echo(escape_controls(line))
     if failures:
         raise typer.Exit(ERROR_EXIT)
     if not is_explained:
@@ -147,7 +147,7 @@ def _traced(runs: list[RunTrace], key: str, has_other_sources: bool, is_stopped:
 
     if not runs and has_other_sources:
         return False, ["The trace has no run of the key, or there is no trace."]
-    lines = rendering.why(runs, key)
+    lines = rendering.explain_key(runs, key)
     return bool(runs), [line for line in lines if not (is_stopped and line == rendering.RESTARTS)]
 
 
@@ -176,7 +176,7 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
-    from flink_agents.trace.rendering import when
+    from flink_agents.trace.rendering import format_time
 
     wanted, letters = {shown_key(form) for form in key_texts(key)}, list[Letter]()
 
@@ -193,7 +193,7 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
     error = last.error.partition("\n")[0]
     return True, [
         f"{len(letters)} dead letter(s) of the key are in {topic}, the last from "
-        f"{when(last.timestamp / 1000)}: {error}",
+        f"{format_time(last.timestamp / 1000)}: {error}",
         "To send all letters of the topic back, once the cause is corrected:",
         f"  {next_steps.redrive(topic, last.origin, options)}",
     ]
@@ -208,7 +208,7 @@ def _approvals(
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
-    from flink_agents.trace.rendering import when
+    from flink_agents.trace.rendering import format_time
 
     wanted = key_texts(key)
     lines = list[str]()
@@ -220,10 +220,9 @@ def _approvals(
         # Of its id, since a key can be of a class that is not here.
         if wait_of_request(request.id).rsplit("|", 4)[0] not in wanted:
             continue
-        expires = f", expires {when(request.expires_at / 1000)}" if request.expires_at else ""
-        lines.append(
-            f"It waits for an approval of {request.what} since {when(request.began_at / 1000)}{expires}."
-        )
+        expires = f", expires {format_time(request.expires_at / 1000)}" if request.expires_at else ""
+        began = format_time(request.began_at / 1000)
+        lines.append(f"It waits for an approval of {request.what} since {began}{expires}.")
         command = f"  {next_steps.approve(request.id, topic, answers, options)}"
         lines.append("The job takes an answer when it runs again." if is_stopped else command)
     is_explained = bool(lines)
@@ -263,20 +262,20 @@ def _journal(key_journal: dict[str, Any]) -> Iterator[str]:
 def _logged(rest_client: ClusterRest, key: str) -> Said:
     """Return the latest lines that watchdogs logged about runs of the key."""
     from flink_agents.api.events.key_requests import WATCH_MARK
-    from flink_agents.trace.answers import watched
-    from flink_agents.trace.log_lines import marked
+    from flink_agents.trace.answers import describe_watched
+    from flink_agents.trace.log_lines import read_marked
 
     wanted = key_texts(key)
     watch_lines = [
         line
         for log in rest_client.task_logs()
-        for line in marked(log, WATCH_MARK)
+        for line in read_marked(log, WATCH_MARK)
         if line.get("key") in wanted
     ]
     watch_lines.sort(key=lambda line: line.get("time") or 0)
     if not watch_lines:
         return False, [NOT_LOGGED]
-    return True, [watched(line) for line in watch_lines[-MOST_LINES:]]
+    return True, [describe_watched(line) for line in watch_lines[-MOST_LINES:]]
 
 
 def _trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Said:
@@ -366,7 +365,7 @@ def _answered(
         return False, []
     from flink_agents.api.events.key_requests import inspect_request
     from flink_agents.cli.runs.requests import requests_to
-    from flink_agents.trace.answers import inspected
+    from flink_agents.trace.answers import describe_answer
 
     job_answers = requests_to(topic, client, rest_client, answers).ask(
         inspect_request(key_value(key)), seconds
@@ -377,5 +376,5 @@ def _answered(
             f"read {topic}."
         ]
     key_answers = [answer for answer in job_answers if answer.get("known", True)]
-    lines = [line for answer in key_answers or job_answers for line in inspected(answer)]
+    lines = [line for answer in key_answers or job_answers for line in describe_answer(answer)]
     return bool(key_answers), ["The job says:", *lines]

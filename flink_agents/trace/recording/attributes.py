@@ -43,7 +43,7 @@ def wait_of(wait: Any) -> dict[str, Any]:
     }
 
 
-def decided(outcome: ApprovalOutcome) -> dict[str, Any]:
+def decision_attributes(outcome: ApprovalOutcome) -> dict[str, Any]:
     """Return the person who decided on an approval, the reason, and the names of changed arguments."""
     attributes = {"action": outcome.request.action}
     texts = {"by": outcome.by, "reason": outcome.reason}
@@ -53,13 +53,13 @@ def decided(outcome: ApprovalOutcome) -> dict[str, Any]:
     return attributes | ({"changed": ", ".join(changed)[:MOST_ERROR]} if outcome.changed and changed else {})
 
 
-def told_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
+def call_facts_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded error of a durable call as attributes."""
     name = str(error.get("type")).rpartition(":")[2].rpartition(".")[2]
     return {"error": name, "message": bounded(redaction.hide(str(error.get("message"))), MOST_ERROR)}
 
 
-def told_of(error: BaseException) -> dict[str, Any]:
+def call_facts(error: BaseException) -> dict[str, Any]:
     """Return an error as attributes: its class, its message, and the line of your code."""
     attributes = {
         "error": type(error).__name__,

@@ -106,7 +106,7 @@ class OpenCall:
         self.agent = agent
         self.more: dict[str, Any] | None = None
 
-    def tell(self, facts: Mapping[str, Any]) -> None:
+    def add_attributes(self, facts: Mapping[str, Any]) -> None:
         """Add attributes."""
         self.more = {**(self.more or {}), **facts}
 
@@ -203,11 +203,11 @@ class Segment:
         return {phase.name.lower(): seconds for phase, seconds in (self.waits or {}).items()}
 
     @property
-    def repeats(self) -> bool:
+    def is_replay(self) -> bool:
         """True if all that ended so far is in the journal."""
         return self.replayed > 0 and not (self.executed or self.partial)
 
-    def ended(self, action: str) -> int:
+    def ended_executions(self, action: str) -> int:
         """Return the number of ended executions of an action that have no record yet."""
         return sum([step[0] is None and step[1] == action for step in self.steps]) if self.steps else 0
 
@@ -237,7 +237,7 @@ class Segment:
             self.open = {}
         self.open[action, number.task, number.nth] = call
 
-    def opened(self, action: str, number: CallNumber) -> OpenCall | None:
+    def open_call(self, action: str, number: CallNumber) -> OpenCall | None:
         """Return a call that has not ended."""
         return self.open.get((action, number.task, number.nth)) if self.open else None
 

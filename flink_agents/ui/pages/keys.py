@@ -75,7 +75,7 @@ def journal(view: View, request: Request) -> Response:
 
 def _why(traces: Sequence[RunTrace], canonical: str) -> list[str]:
     try:
-        return rendering.why(traces, shown_key(canonical))
+        return rendering.explain_key(traces, shown_key(canonical))
     except (ValueError, OverflowError, OSError, LookupError, TypeError, AttributeError) as error:
         # The trace may come from anywhere, and hold a wait of another form or a time that no calendar has.
         return [f"The records of this key cannot be told in words: {error}"]

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flink_agents.trace.rendering import activity
+from flink_agents.trace.rendering import activity_lines
 from flink_agents.ui import graph, queries
 from flink_agents.ui.pages.view import View, number
 from flink_agents.ui.queries import RunFilter
@@ -123,7 +123,7 @@ def run(view: View, request: Request) -> Response:
         row=row,
         unfinished=queries.UNFINISHED,
         waits=queries.waits_of(row),
-        said=list(activity(trace)) if row["status"] in ("running", "waiting") else [],
+        said=list(activity_lines(trace)) if row["status"] in ("running", "waiting") else [],
         signals=view.settings.signals,
         servers=view.settings.client.get("bootstrap_servers", ""),
         view_can_end=view.settings.signals is not None,
