@@ -95,8 +95,8 @@ def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> lis
     from flink_agents.api.events.key_requests import ERASED, erase_request, for_key_text
 
     request = for_key_text(erase_request(None), key) if raw else erase_request(key_value(key))
-    answers = requests.ask(request, seconds)
-    if not requests.answered:
+    answers = requests.ask_agents(request, seconds)
+    if not requests.can_read_answers:
         typer.echo("state: the request is sent; with --answers or --cluster, the job's answer is shown")
         return []
     if not answers:

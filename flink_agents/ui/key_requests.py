@@ -46,11 +46,13 @@ class KeyRequests:
     answers: str | None = None
 
     @property
-    def answered(self) -> bool:
+    def can_read_answers(self) -> bool:
         """True if answers can be read."""
         return self.rest is not None or self.answers is not None
 
-    def ask(self, request: Signal, seconds: float, ends: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def ask_agents(
+        self, request: Signal, seconds: float, ends: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
         """Send a request, and return the last answer of each agent that answers in time.
 
         Args:
@@ -64,12 +66,12 @@ class KeyRequests:
             ClusterUnavailableError: The cluster does not answer.
         """
         # A topic is read from its end, so it is opened before the request is sent.
-        with self._reader() as read:
+        with self._open_reader() as read:
             KafkaApprovals(self.topic, **self.client).send([request])
-            return [] if read is None else _wait(read, request.id, seconds, ends)
+            return [] if read is None else _wait_for_answers(read, request.id, seconds, ends)
 
     @contextmanager
-    def _reader(self) -> Iterator[Read | None]:
+    def _open_reader(self) -> Iterator[Read | None]:
         if self.answers is not None:
             with translate_client_errors(), _topic_reader(self.answers, self.client) as read:
                 yield read
@@ -79,7 +81,7 @@ class KeyRequests:
             yield None
 
 
-def _wait(
+def _wait_for_answers(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
     until = time.monotonic() + seconds
@@ -99,11 +101,11 @@ def _wait(
 def last_answers(answers: list[dict[str, Any]], request: str | None) -> list[dict[str, Any]]:
     """Return the last answer of each agent to a request."""
     request_answers = [answer for answer in answers if answer.get("request") == request]
-    request_answers.sort(key=lambda answer: _number(answer.get("time")))
+    request_answers.sort(key=lambda answer: _answer_time(answer.get("time")))
     return list({str(answer.get("agent")): answer for answer in request_answers}.values())
 
 
-def _number(value: Any) -> float:
+def _answer_time(value: Any) -> float:
     """Return the time of an answer, which may have none."""
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -133,13 +135,15 @@ def _topic_reader(topic: str, client: Mapping[str, Any]) -> Iterator[Read]:
 
         def read() -> list[dict[str, Any]]:
             for records in consumer.poll(timeout_ms=int(PAUSE_SECONDS * 1000)).values():
-                answers.extend(answer for record in records if (answer := _parsed(record.value)) is not None)
+                answers.extend(
+                    answer for record in records if (answer := _parse_answer(record.value)) is not None
+                )
             return list(answers)
 
         yield read
 
 
-def _parsed(value: bytes | None) -> dict[str, Any] | None:
+def _parse_answer(value: bytes | None) -> dict[str, Any] | None:
     """Return a record of the topic as an answer; None if another producer wrote something else."""
     try:
         parsed = json.loads(value or b"")

@@ -75,12 +75,12 @@ class TraceFiles:
             yield Removed(str(removed_file))
         for file in files:
             try:
-                yield from self._file(file)
+                yield from self._read_file(file)
             except OSError:
                 # The sink removed it meanwhile, or it is not there yet.
                 continue
 
-    def _file(self, file: Path) -> Iterator[Lines | Removed]:
+    def _read_file(self, file: Path) -> Iterator[Lines | Removed]:
         """Yield the complete lines of a file after the position up to which it was read."""
         with file.open("rb") as opened:
             status = file.stat()
@@ -136,7 +136,7 @@ class TraceTopic:
         """Yield the records that were appended."""
         from flink_agents.connectors.kafka.client import translate_client_errors
 
-        consumer = self._consumer or self._open()
+        consumer = self._consumer or self._open_consumer()
         while True:
             with translate_client_errors():
                 polled = consumer.poll(timeout_ms=100)
@@ -152,7 +152,7 @@ class TraceTopic:
             self._consumer.close()
             self._consumer = None
 
-    def _open(self) -> Any:
+    def _open_consumer(self) -> Any:
         from kafka.structs import TopicPartition
 
         from flink_agents.connectors.kafka.client import check_topic, create_consumer, translate_client_errors

@@ -19,7 +19,7 @@ from flink_agents.connectors.kafka.requests.latest import reader_of, records_unt
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.kafka.test_kafka_redrive import letter_of, write_letters
 from tests.trace.test_trace_records import PLAIN
@@ -67,13 +67,15 @@ class Desk:
         return page
 
     def answer(self, request: ApprovalRequest, **fields: str) -> str:
-        page = self.browser.page(link("/approval", id=request.id))
+        page = self.browser.page(link_to("/approval", id=request.id))
         form_inputs = re.findall(
             r'name="((?:argument|before):[^"]*)"[^>]*?(?:value="([^"]*)"|>([^<]*)<)', page
         )
         shown = {html.unescape(name): html.unescape(value or text) for name, value, text in form_inputs}
         form = {"id": request.id, **shown, **fields}
-        return html.unescape(self.browser.submit("/approvals/answer", form, link("/approval", id=request.id)))
+        return html.unescape(
+            self.browser.submit("/approvals/answer", form, link_to("/approval", id=request.id))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,7 @@ def test_a_request_is_denied_with_a_reason(desk: Desk) -> None:
 
 def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
     _, request = desk.ask("cy", HOSTILE)
-    page = desk.browser.page(link("/approval", id=request.id))
+    page = desk.browser.page(link_to("/approval", id=request.id))
     assert "<script>alert" not in page and "\u202e" not in page
     for fields, message in [
         ({"decision": "approve", "argument:input": "{"}, "takes JSON"),

@@ -347,7 +347,7 @@ def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
         settings = ConsoleSettings(trace=place, cluster=address)
         with console(settings) as (browser, _, outside):
             jobs = outside.jobs()
-            while jobs is None or jobs.loading:
+            while jobs is None or jobs.is_loading:
                 jobs = outside.jobs()
             page = browser.page("/")
     printed = Console(width=250, record=True, file=StringIO())

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from flink_agents.plan import compile_agent
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.chromium import browser_page, find_browser
 from tests.ui.scene import Refunds, write_scene
@@ -24,7 +24,7 @@ async def take(address: str, run: str, place: Path) -> None:
     assert browser is not None, "there is no browser: scripts/browser"
     pages = {
         "console-overview": ("/", 860, False),
-        "console-run": (link("/run", id=run), 640, False),
+        "console-run": (link_to("/run", id=run), 640, False),
         "console-agents": ("/agents", 620, True),
         "console-waiting": ("/waiting", 560, False),
     }

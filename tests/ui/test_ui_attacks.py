@@ -23,7 +23,7 @@ from flink_agents.ui.app import PAGES, make_app, make_index
 from flink_agents.ui.background import Reading
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.pages.acting import MOST_SHOWN
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import Access, ConsoleSettings
 from tests.suite.tables import each_case
 from tests.ui.consoles import BASE, Browser, console
@@ -87,11 +87,11 @@ def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.T
     # What the console shows.
     with console(ConsoleSettings(trace=place)) as (browser, index, _):
         assert index.invalid == 0
-        ids = [row["run_id"] for row in index.ask("SELECT run_id FROM runs")]
+        ids = [row["run_id"] for row in index.query("SELECT run_id FROM runs")]
         assert len(ids) == 5 * len(NAMES)
         for path in [
             *PAGES,
-            *(link("/run", id=run_id) for run_id in ids),
+            *(link_to("/run", id=run_id) for run_id in ids),
             *(f"/keys?raw=s{name}" for name in NAMES),
         ]:
             answer = browser.get(path)
@@ -131,7 +131,7 @@ def test_a_value_of_10_mb_is_cut(tmp_path: Path) -> None:
     records = records_of_run(1, "sbig", "completed")
     write(tmp_path, [replace(record, attributes={"result": "<b>" * 3_500_000}) for record in records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
-        for path in ("/runs", "/keys?raw=sbig", link("/run", id=records[0].run_id)):
+        for path in ("/runs", "/keys?raw=sbig", link_to("/run", id=records[0].run_id)):
             assert len(browser.page(path)) < 500_000, path
 
 
@@ -227,7 +227,7 @@ def test_a_form_of_any_form_is_rejected(body: bytes, status: int) -> None:
 def test_half_a_form_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A visitor who leaves while the form is sent: its first half has the token, and not the reason."""
     sent: list[Any] = []
-    monkeypatch.setattr(Outside, "signal", lambda self, signal: sent.append(signal))
+    monkeypatch.setattr(Outside, "send_signal", lambda self, signal: sent.append(signal))
     settings = ConsoleSettings(signals="s")
     with console(settings) as (browser, _, _):
         token = browser.page("/signals").split('name="csrf" value="')[1].split('"')[0]
@@ -271,7 +271,7 @@ def test_a_page_that_fails_says_so_with_the_headers_of_all_pages(
 
     app = make_app(settings, Access(), index, Outside(settings))
     with Browser(app, base_url=BASE, raise_server_exceptions=False) as browser:
-        monkeypatch.setattr(index, "ask", fail)
+        monkeypatch.setattr(index, "query", fail)
         answer = browser.get("/runs")
     assert answer.status_code == 500 and "This page failed" in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.plan import compile_agent
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.chromium import Page, browser_page, find_browser
 from tests.ui.samples import records_of_run, write
@@ -51,7 +51,7 @@ async def visit(page: Page, address: str, run: str, place: Path) -> None:
         "document.querySelector('textarea').value = '{'; document.querySelector('form.decide button').click()"
     )
     await page.until("document.body.innerText.includes('takes JSON')")
-    for path in ("/agents", "/approvals", "/dead-letters", "/keys", link("/run", id=run)):
+    for path in ("/agents", "/approvals", "/dead-letters", "/keys", link_to("/run", id=run)):
         await page.open(address + path)
         await page.until("document.querySelector('h1') !== null")
     assert await page.ask("document.title") != "broken"

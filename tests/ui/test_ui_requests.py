@@ -19,7 +19,7 @@ from flink_agents.connectors.kafka.requests.desk import request_json
 from flink_agents.connectors.kafka.requests.latest import LatestValues
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.testing.kafka import KafkaBroker
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.consoles import Browser, console
 
@@ -140,11 +140,11 @@ def test_the_console_follows_requests_and_shows_its_answers_at_once(
         topics.ask(2)
         shown(browser, "k2")
         form = {"id": request(1).id, "decision": "approve", "by": "Ada"}
-        page = browser.submit("/approvals/answer", form, link("/approval", id=request(1).id))
+        page = browser.submit("/approvals/answer", form, link_to("/approval", id=request(1).id))
         assert "approved; the job has not taken it yet" in page
         # One of two is left to decide.
         assert "<b>1</b><span>approvals pending" in browser.page("/")
-        again = browser.submit("/approvals/answer", form, link("/approval", id=request(2).id))
+        again = browser.submit("/approvals/answer", form, link_to("/approval", id=request(2).id))
         assert "was approved by Ada already" in again
         topics.end(1)
         for _ in range(600):

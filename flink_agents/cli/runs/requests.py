@@ -73,8 +73,8 @@ def runs_end(
     rest_client = None if cluster is None else ClusterRest(cluster)
     requests = requests_to(signals, client, rest_client, answers)
     request = for_key_text(end_request(None, run, reason, by), text)
-    job_answers = requests.ask(request, timeout, (ENDED, "rejected"))
-    if not requests.answered:
+    job_answers = requests.ask_agents(request, timeout, (ENDED, "rejected"))
+    if not requests.can_read_answers:
         return typer.echo(f"sent to {signals}; with --answers or --cluster, the job's answer is shown")
     report(job_answers, timeout, (ENDED,))
 

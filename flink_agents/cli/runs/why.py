@@ -367,7 +367,7 @@ def _answered(
     from flink_agents.cli.runs.requests import requests_to
     from flink_agents.trace.answers import describe_answer
 
-    job_answers = requests_to(topic, client, rest_client, answers).ask(
+    job_answers = requests_to(topic, client, rest_client, answers).ask_agents(
         inspect_request(key_value(key)), seconds
     )
     if not job_answers:

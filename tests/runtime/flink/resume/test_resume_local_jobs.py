@@ -260,7 +260,7 @@ def test_the_console_says_if_a_job_runs(
     place = new_place()
     prepare(place)
     with console(ConsoleSettings(trace=place.traces)) as (browser, index, _):
-        run = index.ask("SELECT run_id FROM runs WHERE status = 'suspended'")[0][0]
+        run = index.query("SELECT run_id FROM runs WHERE status = 'suspended'")[0][0]
         for path in ("/", "/runs", "/waiting", f"/run?id={run}", "/keys?raw=sk", "/runs?job=orders"):
             page = browser.page(path).replace("&#39;", "'")
             assert [word for word in words if word not in page] == [], path
