@@ -39,7 +39,7 @@ class Journals:
                 info for info in await store.journals(limit=PAGE) if info.journal.journal_id[:1] != "\x00"
             ]
 
-        infos = Place(self._store.name, self._store.options).ask(read)
+        infos = Place(self._store.name, self._store.options).run_query(read)
         assert len(infos) <= WORKLOAD.keys < PAGE
         self.most_kept = max(self.most_kept, sum(info.runs for info in infos))
         return sum(info.pruned_through + 1 for info in infos)

@@ -298,7 +298,7 @@ def test_an_id_is_printed_as_one_word_of_a_shell(key: str, monkeypatch: pytest.M
         def pending(self) -> list[ApprovalRequest]:
             return [request]
 
-    monkeypatch.setattr(approvals, "_desk", lambda *_, **__: Desk())
+    monkeypatch.setattr(approvals, "_open_desk", lambda *_, **__: Desk())
     listed = CliRunner().invoke(app, ["approvals", "list", "--topic", "approvals"]).stdout
     word = listed.splitlines()[0]
     assert word.isprintable()

@@ -271,7 +271,7 @@ def test_top_prints_valid_json_whatever_flink_measures() -> None:
         assert all(map(math.isfinite, now.sums.values()))
         machine = top.as_object([now], [previous_metrics], (), ())
         json.dumps(machine, allow_nan=False)
-        Console(width=250, file=StringIO()).print(top.screen([now], [previous_metrics], (), ()))
+        Console(width=250, file=StringIO()).print(top.render_screen([now], [previous_metrics], (), ()))
     # A job with the same name is another one.
     slow = JobFlow({"v": Vertex(AGENT, "high", 0.9)}, {}, job="k")
     now = [reading("j", 5, 2.0), reading("k", 50, 2.0)]
@@ -351,7 +351,7 @@ def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
                 jobs = outside.jobs()
             page = browser.page("/")
     printed = Console(width=250, record=True, file=StringIO())
-    printed.print(top.screen(now, (), (), flows))
+    printed.print(top.render_screen(now, (), (), flows))
     machine = top.as_object(now, (), (), flows)
     table = printed.export_text()
     cause = f"caused downstream by {SINK}"

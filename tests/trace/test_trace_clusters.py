@@ -17,7 +17,7 @@ from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
 from flink_agents.cli.runs import metrics as metrics_module, top as top_module
 from flink_agents.cli.runs.metrics import AgentMetrics, read_metrics
-from flink_agents.cli.runs.requests import NO_ANSWER, report
+from flink_agents.cli.runs.requests import NO_ANSWER, report_answers
 from flink_agents.cli.runs.top import COLUMNS
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
@@ -335,7 +335,7 @@ def test_the_answer_that_counts_is_that_of_the_agent_with_the_run(
     answers: list[dict[str, Any]], code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        report(answers, 3.0, ("ended",))
+        report_answers(answers, 3.0, ("ended",))
         exit_code = 0
     except typer.Exit as ended:
         exit_code = ended.exit_code

@@ -230,7 +230,7 @@ def test_commands_say_if_a_job_runs(
     place = new_place()
     prepare(place)
     monkeypatch.setattr("flink_agents.connectors.kafka.requests.pending.PendingRequests", Requests)
-    monkeypatch.setattr(approvals, "_desk", Requests)
+    monkeypatch.setattr(approvals, "_open_desk", Requests)
     why = run_cli(place, monkeypatch, "why", "k", "--requests", "r", "--client", "h:1")
     runs = run_cli(place, monkeypatch, "runs")
     pending = run_cli(place, monkeypatch, "approvals", "list", "--topic", "r")
