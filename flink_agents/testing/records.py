@@ -139,7 +139,7 @@ class Records(Builder):
         Raises:
             AgentConfigurationError: It was aborted, or the harness was made without ``checkpoints=True``.
         """
-        self._checkpoints().complete(snapshot.number)
+        self._checkpoints().complete_checkpoint(snapshot.number)
 
     def abort(self, snapshot: Snapshot) -> None:
         """Abort a checkpoint: nothing is pruned for it, and it cannot be restored.
@@ -147,7 +147,7 @@ class Records(Builder):
         Raises:
             AgentConfigurationError: The harness was made without ``checkpoints=True``.
         """
-        self._checkpoints().abort(snapshot.number)
+        self._checkpoints().abort_checkpoint(snapshot.number)
 
     def _checkpoints(self) -> FakeFlink:
         if self._flink is None:

@@ -224,7 +224,7 @@ def test_a_run_that_waits_for_its_turn_can_be_ended() -> None:
 
         harness.signal("k", INSPECT, id="i")
         first = ANSWERS[-1]["run"]
-        head = harness._head("k")  # pyright: ignore[reportPrivateUsage]
+        head = harness._read_head("k")  # pyright: ignore[reportPrivateUsage]
         assert head is not None
         second = run_id_of(head.journal_id, encode_key("k"), first["sequence"] + 1)
         harness.signal("k", END_RUN, {"run": second}, id="e")
