@@ -12,11 +12,16 @@ import yaml
 
 from flink_agents.api.errors import SetupError
 from flink_agents.runtime.flink.launch import flink_home
-from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, FlinkHome, flat, pyflink_directory
+from flink_agents.runtime.flink.launch.flink_home import (
+    PARENT_FIRST,
+    FlinkHome,
+    flatten_options,
+    pyflink_directory,
+)
 
 
 def options_in(path: Path) -> dict[str, Any]:
-    return dict(flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    return dict(flatten_options(yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
 def files_below(directory: Path) -> dict[Path, tuple[int, int]]:

@@ -77,7 +77,7 @@ class Operator(threading.Thread):
         try:
             check, self.function = pickle.loads(self._payload)
             if check is not None:
-                check.check()
+                check.check_modules()
         finally:
             module_renewal.operator_loaded(names)
 

@@ -180,7 +180,7 @@ def test_an_unusual_answer_is_no_error(told: Any) -> None:
     odd = {"ratio": float("inf"), "busyRatio": True, "idleRatio": "NaN"}
     pressure = {"backpressureLevel": "high", "end-timestamp": "x", "subtasks": [odd]}
     flow = read_flow({"/jobs/j": told, "/jobs/j/vertices/v2/backpressure": pressure}.__getitem__, "j")
-    assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked is None
+    assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked_at is None
     assert [bottleneck.agents for bottleneck in flow.bottlenecks()] == [["paying"]] * len(flow.vertices)
 
 

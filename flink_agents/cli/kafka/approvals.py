@@ -128,7 +128,7 @@ def approvals_list(
         for pending_request in requests
         if (job := _stopped_job(pending_request, jobs)) is not None
     }
-    for line in [line for job in stopped.values() for line in job.lines()]:
+    for line in [line for job in stopped.values() for line in job.describe_stop()]:
         typer.echo(plain_text(line))
 
 

@@ -153,7 +153,7 @@ class Sources:
 
     def stopped_jobs(self) -> list[str]:
         """Return the state and the last failure of each job that does not run."""
-        local = [" ".join(job.lines()) for job in self._local_jobs() if _should_run(job)]
+        local = [" ".join(job.describe_stop()) for job in self._local_jobs() if _should_run(job)]
         return [
             *local,
             *(line for rest_client in self._rest_clients() for line in _stopped_jobs(rest_client)),

@@ -124,7 +124,7 @@ Said = tuple[bool, list[str]]
 
 
 def _explain_stopped(jobs: Sequence[LocalJobState]) -> Said:
-    return bool(jobs), [line for job in jobs for line in job.lines()]
+    return bool(jobs), [line for job in jobs for line in job.describe_stop()]
 
 
 def _read_runs(place: TracePlace, key: str, has_other_sources: bool) -> list[RunTrace]:

@@ -185,7 +185,7 @@ def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: 
             fix="call enable_checkpointing(...) of PyFlink's environment before, or write at-least-once",
         )
     shortest = min(timeout_ms, int(flink.get(SHORTEST_TIMEOUT, timeout_ms)))
-    flink_compat.configure(env, {SHORTEST_TIMEOUT: str(shortest)})
+    flink_compat.set_options(env, {SHORTEST_TIMEOUT: str(shortest)})
 
 
 def _check_arguments(topic: str, delivery: str, transactional_id: str | None) -> None:
@@ -322,7 +322,7 @@ class WriteRecords(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Check that this worker has the code with which the job was built."""
-        self._code_check.check()
+        self._code_check.check_modules()
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Write one value."""

@@ -298,7 +298,7 @@ class ReadRecords(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Check that this worker has the code of the types with which the job was built."""
-        self._code_check.check()
+        self._code_check.check_modules()
         self._tag = OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY())
 
     def process_element(self, value: Any, ctx: Any) -> Any:

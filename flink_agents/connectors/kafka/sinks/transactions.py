@@ -327,7 +327,7 @@ def guard_transactions(
     seconds = timeout_ms / 1000
     errors = (_expired_error(topic, seconds, place), _refused_error(topic, seconds, place))
     wrap_sink(env, GUARD, JAVA, [str(timeout_ms), *map(str, errors)]).add_to(env)
-    if not executions.knows(env):
+    if not executions.is_enlisted(env):
         # No job of this package starts it, which would do this at the start.
         bound_transactions(env)
 

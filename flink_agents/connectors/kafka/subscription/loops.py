@@ -201,7 +201,9 @@ def _reachable_readers(reader: TopicReader, following: Mapping[int, Sequence[Top
 
 
 def _job_of(env: StreamExecutionEnvironment) -> _Declared:
-    return _jobs.setdefault(flink_compat.identity(flink_compat.java_environment(env)), _Declared())
+    return _jobs.setdefault(
+        flink_compat.identity_of_environment(flink_compat.java_environment(env)), _Declared()
+    )
 
 
 def _broker_set(options: Mapping[str, str]) -> frozenset[str]:

@@ -30,13 +30,13 @@ class Outputs(list[Any]):
         self.submitted = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check()
+        self._check_submitted()
         return (list, (list(self),))
 
     def __repr__(self) -> str:
         return super().__repr__() if self.submitted else "<outputs of a job that has not been executed>"
 
-    def _check(self) -> None:
+    def _check_submitted(self) -> None:
         if not self.submitted:
             raise OutputsNotReadyError(
                 "the outputs of a job are read before it is executed",
@@ -47,12 +47,12 @@ class Outputs(list[Any]):
             )
 
 
-def _checked(name: str) -> Callable[..., Any]:
+def _checked_method(name: str) -> Callable[..., Any]:
     plain = getattr(list, name)
 
     def read(self: Outputs, *args: Any) -> Any:
         if not self.submitted:
-            self._check()
+            self._check_submitted()
         return plain(self, *args)
 
     read.__name__ = read.__qualname__ = name
@@ -64,7 +64,7 @@ _READS = (
     "__le__", "__gt__", "__ge__", "__add__", "__mul__", "__rmul__", "copy", "count", "index", "sort", "pop",
 )  # fmt: skip
 for _name in _READS:
-    setattr(Outputs, _name, _checked(_name))
+    setattr(Outputs, _name, _checked_method(_name))
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Collecting:
     found: Outputs
     source: flink_compat.Collector | ListFile | None = None
 
-    def reader(self) -> ListReader:
+    def start_reader(self) -> ListReader:
         """Start filling the list."""
         assert self.source is not None
         if isinstance(self.source, flink_compat.Collector):
@@ -116,7 +116,7 @@ class _StreamReader(threading.Thread):
         self._error: Exception | None = None
         self.start()
 
-    def run(self) -> None:
+    def read_stream(self) -> None:
         """Read to the end of the stream."""
         try:
             for batch in self._collector.batches():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import InputChangedError, SourceNotResumableError
-from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, unlink
+from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, remove_link
 from flink_agents.runtime.flink.resume.records.inputs import (
     GivenInputs,
     GivenList,
@@ -108,9 +108,9 @@ def test_outputs_are_read_in_their_order_through_a_link(tmp_path: Path) -> None:
     link_to(outputs, link)
     assert ListFile(Path(link), "0", {1: None}).read() == ["first", "second", "third", "fourth"]
     assert ListFile(outputs, "1", {1: None}).read() == []
-    unlink(link)
-    unlink(link)
-    unlink(None)
+    remove_link(link)
+    remove_link(link)
+    remove_link(None)
     assert outputs.is_dir() and not Path(link).exists()
     assert new_link() != new_link()
 

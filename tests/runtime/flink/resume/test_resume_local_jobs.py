@@ -66,8 +66,8 @@ class Place:
         self.script.touch()
         self.traces = directory / "flink-agents-trace"
         self.state_dir = directory / ".flink-agents"
-        self.folder = JobFolder.of(self.state_dir, name)
-        self.folder.make()
+        self.folder = JobFolder.for_job(self.state_dir, name)
+        self.folder.create()
         self.folder.lock.touch()
         self.record = RunRecord(self.folder)
         self.processes: list[subprocess.Popen[str]] = []
