@@ -197,7 +197,7 @@ def test_where_nothing_can_begin_it_is_tried_once_for_all(
         with writer_of(store)._lock:
             appending = [asyncio.ensure_future(store.append(JOURNAL, [record(0, n)])) for n in range(20)]
             await asyncio.sleep(0)
-            monkeypatch.setattr(sqlite_writer, "begin", locked)
+            monkeypatch.setattr(sqlite_writer, "begin_transaction", locked)
         errors = await asyncio.gather(*appending, return_exceptions=True)
         monkeypatch.undo()
         other_connection.execute("ROLLBACK")

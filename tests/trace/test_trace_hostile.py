@@ -155,7 +155,7 @@ def test_a_secret_that_becomes_known_in_a_run_is_hidden_in_its_further_records(n
     traced.recorder.action_failed(run, "read", ValueError("no"))
     traced.recorder.action_retried(run, "read", 2)
     assert traced.recorder.writer.flush(60)
-    redaction.know(secret)
+    redaction.add_secrets(secret)
     traced.recorder.action_failed(run, "read", ValueError("no"))
     turn(traced.recorder, run, Phase.FAILED, Phase.RUNNING)
     assert [part.key for part in traced.close()] == [secret, "***", "***"]

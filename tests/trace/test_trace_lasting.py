@@ -395,7 +395,7 @@ def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
     records: list[TraceRecord] = []
     for is_known in (False, True):
         if is_known:
-            redaction.know(secret)
+            redaction.add_secrets(secret)
         run = Run(int(is_known))
         run.key_text = secret
         for hook in hooks(traced.recorder, run, False):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.own_conditions
 
 @pytest.fixture(autouse=True)
 def registered_secret() -> Iterator[None]:
-    redaction.know(SECRET)
+    redaction.add_secrets(SECRET)
     yield
     redaction.forget_all()
 

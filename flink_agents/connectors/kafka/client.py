@@ -122,7 +122,7 @@ def _describe_error(error: Exception) -> str:
 def know_passwords(options: Mapping[str, Any]) -> None:
     """Keep the passwords of a client out of errors and logs."""
     for name in ("sasl_plain_password", "ssl_password"):
-        redaction.know(options.get(name))
+        redaction.add_secrets(options.get(name))
 
 
 def create_client(kind: Callable[..., Any], **options: Any) -> Any:

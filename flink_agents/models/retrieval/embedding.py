@@ -334,7 +334,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
             fix="correct its name, or set base_url and api_key in the description",
         ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)
-    redaction.know(getattr(client, "api_key", None))
+    redaction.add_secrets(getattr(client, "api_key", None))
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after.
         client.max_retries = 0

@@ -20,7 +20,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DocumentError, OptionError
 from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory, MemoryItem, Summarise
-from flink_agents.api.models.vector_filters import both
+from flink_agents.api.models.vector_filters import both_filters
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
 
@@ -165,7 +165,7 @@ class StoredMemory(LongTermMemory):
         return None if ids is None else [self._prefix + id for id in _check_texts(ids)]
 
     def _subject_filter(self, filter: Filter | None) -> Filter | None:
-        return both({_SUBJECT: self._subject}, filter)
+        return both_filters({_SUBJECT: self._subject}, filter)
 
     def _item(self, document: Document, score: float | None = None) -> MemoryItem:
         created = datetime.fromtimestamp(float(document.metadata[_CREATED]) / 1000, UTC)

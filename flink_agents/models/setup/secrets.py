@@ -26,7 +26,7 @@ class Secrets:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        redaction.arm()
+        redaction.install_log_filter()
 
     def read_secret(self, secret: Secret, of: str = "") -> str:
         """Return the value that ``secret`` refers to.
@@ -51,7 +51,7 @@ class Secrets:
                 fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "
                 "a test, in the process that runs it",
             )
-        redaction.know(value)
+        redaction.add_secrets(value)
         return value
 
     def text(self, value: str | Secret | Public, of: str = "") -> str:
@@ -133,10 +133,10 @@ def know_models(models: Iterable[Any]) -> None:
         )
         client = getattr(getattr(model, "_provider", None), "client", None)
         for name in _CREDENTIALS:
-            redaction.know(getattr(client, name, None))
+            redaction.add_secrets(getattr(client, name, None))
         for name in ("default_headers", "_custom_headers", "headers"):
             redaction.know_headers(getattr(client, name, None))
-    redaction.arm()
+    redaction.install_log_filter()
 
 
 def _read_file(file: Any) -> str:

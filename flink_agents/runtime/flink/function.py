@@ -23,7 +23,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
 from flink_agents import redaction
 from flink_agents.api.agents.observers import ObserverSource
-from flink_agents.api.common.logs import MAX_TRACEBACK, bounded
+from flink_agents.api.common.logs import MAX_TRACEBACK, bound_text
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
@@ -342,4 +342,4 @@ def _metrics_of(telemetry: Telemetry, context: RuntimeContext, agent: str) -> Fl
 
 
 def _announce_error(error: AgentsError) -> None:
-    print(f"\n{bounded(redaction.hide(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)
+    print(f"\n{bound_text(redaction.hide(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)

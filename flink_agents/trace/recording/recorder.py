@@ -13,7 +13,7 @@ from flink_agents.api.agents.observers import (
     ReplayedCall,
     RunObserver,
 )
-from flink_agents.api.common.logs import bounded
+from flink_agents.api.common.logs import bound_text
 from flink_agents.api.common.policies import DeadLetter
 from flink_agents.trace.folding import attributes_of_call, count_types
 from flink_agents.trace.recording.attributes import MOST_ERROR, call_facts, call_facts_of_record
@@ -111,7 +111,7 @@ class TraceRecorder(RunRecorder):
         segment.error = {
             "action": action,
             "error": letter.error_type,
-            "message": bounded(redaction.hide(letter.error_message), MOST_ERROR),
+            "message": bound_text(redaction.hide(letter.error_message), MOST_ERROR),
         }
         self._end_action(run, segment, action, "failed", segment.error, now, again=True)
         self._record_event(run, segment, letter.event_type, "dead-lettered", again=True)
@@ -196,7 +196,7 @@ class TraceRecorder(RunRecorder):
             self._let_run_last(run, segment)
             # Long strings are cut first: a search of megabytes would stop the event loop.
             shown = redaction.hidden(value, longest=self._most)
-            opened.add_attributes({what: bounded(redaction.hide(shown), self._most)})
+            opened.add_attributes({what: bound_text(redaction.hide(shown), self._most)})
 
     def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
         """Record a durable call that returned."""

@@ -70,7 +70,7 @@ class KafkaTopic:
             from kafka import KafkaProducer
 
             most = int(self._seconds * 1000)
-            redaction.know(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
+            redaction.add_secrets(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
             defaults: Mapping[str, Any] = KafkaProducer.DEFAULT_CONFIG
             client_options = {
                 name: _parse_value(value, defaults.get(name)) for name, value in self._client.items()

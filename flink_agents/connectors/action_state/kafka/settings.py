@@ -153,7 +153,7 @@ class KafkaSettings:
             ) from error
         client_class = consumer_class() if name == "KafkaConsumer" else getattr(kafka, name)
         default_config = client_class.DEFAULT_CONFIG
-        redaction.know(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
+        redaction.add_secrets(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
         client_options = {
             key: _parse_value(key, value, default_config[key])
             for key, value in self.client.items()

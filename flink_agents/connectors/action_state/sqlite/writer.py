@@ -48,7 +48,7 @@ from flink_agents.connectors.action_state.sqlite.file import (
 )
 from flink_agents.connectors.action_state.sqlite.removals import create_table, expire_journals
 from flink_agents.connectors.action_state.sqlite.rows import Rows
-from flink_agents.sqlite_files import begin, is_busy
+from flink_agents.sqlite_files import begin_transaction, is_busy
 
 _log = bounded_logger("flink_agents.store")
 
@@ -258,7 +258,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                begin(self._connection, self._busy_seconds, 0.0)
+                begin_transaction(self._connection, self._busy_seconds, 0.0)
             log = _file_identity(self._log)
             if log != (self._log_identity or log):
                 self._roll_back()
@@ -313,7 +313,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         try:
             if self._owner is not None and not self._abandoned:
                 with self._lock:
-                    begin(self._connection, self._busy_seconds, 0.0)
+                    begin_transaction(self._connection, self._busy_seconds, 0.0)
                     release_lease(self._connection, self._owner)
                     self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -353,7 +353,7 @@ def claim_file(
     Returns:
         The leases to wait for. If there are none, ``owner`` may append now.
     """
-    begin(connection, busy_seconds, READ_BUSY_SECONDS)
+    begin_transaction(connection, busy_seconds, READ_BUSY_SECONDS)
     try:
         now = time.time()
         rows = connection.execute(

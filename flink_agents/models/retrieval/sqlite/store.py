@@ -41,7 +41,7 @@ from flink_agents.models.retrieval.sqlite.hosts import (
     this_host,
     unnamed_host,
 )
-from flink_agents.sqlite_files import begin
+from flink_agents.sqlite_files import begin_transaction
 
 MANY = 500
 """Maximum number of ids or rows in a statement."""
@@ -113,7 +113,7 @@ class SQLiteVectorStore(VectorStore):
             check_name(self._host, self._options.host, self.path)
             if self._free:
                 return self._free.pop()
-            connection = self._kind.open(self.path, self._options.busy_timeout)
+            connection = self._kind.connect_file(self.path, self._options.busy_timeout)
             try:
                 if not self._claimed:
                     claim_file(connection, self._host, self.path, self._options.lease)
@@ -146,11 +146,11 @@ class SQLiteVectorStore(VectorStore):
             with self._lock:
                 self._free.append(connection)
         except (sqlite3.Error, OSError) as error:
-            raise self._kind.translated(error, self.path) from error
+            raise self._kind.translate_error(error, self.path) from error
 
     def _begin_transaction(self, connection: sqlite3.Connection, write: bool) -> None:
         if write:
-            begin(connection, self._options.busy_timeout, self._options.busy_timeout)
+            begin_transaction(connection, self._options.busy_timeout, self._options.busy_timeout)
         else:
             connection.execute("BEGIN")
 
@@ -354,7 +354,9 @@ class SQLiteVectorStore(VectorStore):
                 portion,
             ):
                 if blob is not None and len(blob) != 4 * dimension:
-                    raise self._kind.corrupt(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
+                    raise self._kind.corrupt_file_error(
+                        self.path, f"a vector of {len(blob)} bytes at document {id!r}"
+                    )
                 numbers = None if blob is None else tuple(np.frombuffer(blob, "<f4").tolist())
                 documents.append(Document(text, id, json.loads(metadata), numbers))
         return documents
@@ -406,7 +408,7 @@ class SQLiteVectorStore(VectorStore):
                     return self._matrix(connection, stored_collection).nearest(query, k, among)
             return self._nearest_read(connection, stored_collection, query, k, among)
         except ValueError as error:
-            raise self._kind.corrupt(self.path, str(error)) from error
+            raise self._kind.corrupt_file_error(self.path, str(error)) from error
 
     def _fits_cache(self, connection: sqlite3.Connection, stored_collection: _Collection) -> bool:
         count = connection.execute(
