@@ -184,7 +184,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, raised: OSE
         raise raised
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standalone.FlinkHome, "make", fail)
+        patch.setattr(standalone.FlinkHome, "create", fail)
         with pytest.raises(ClusterStartError, match=re.escape(str(tmp_path))) as caught:
             StandaloneCluster(tmp_path).start(port=standalone._free_port())
     assert "\n" not in (caught.value.found or "") and "[(" not in (caught.value.found or "")

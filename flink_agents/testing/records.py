@@ -99,12 +99,12 @@ def answer_of(question: Callable[[], Awaitable[T]]) -> T:
     answers: list[T] = []
     failed: list[BaseException] = []
 
-    async def ask() -> None:
+    async def await_question() -> None:
         answers.append(await question())
 
     def run() -> None:
         try:
-            asyncio.run(ask())
+            asyncio.run(await_question())
         except BaseException as error:
             failed.append(error)
 

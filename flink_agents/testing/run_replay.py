@@ -76,7 +76,7 @@ def replay_run(
     header = _read_header(codec, records)
     replay = RunReplay()
 
-    def look(step: ActionRun, call: Call) -> None:
+    def note_call(step: ActionRun, call: Call) -> None:
         name = call.identity.function
         replay.calls.append((step.action.name, call.index, name, call.identity.request or ""))
         if until_call is not None and len(replay.calls) > until_call:
@@ -89,7 +89,7 @@ def replay_run(
     job_id, name = split_journal_name(journal.journal_id)
     config = {AgentOptions.ON_JOB_CHANGE.key: OnJobChange.ADOPT}
     store: Any = {"store": lambda: MemoryStore(place), "auto_run": False}
-    harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
+    harness = _ReplayHarness(note_call, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
         packed = header.input or b""

@@ -57,7 +57,7 @@ class Background(Generic[T]):
         self._thread: threading.Thread | None = None
         self._value: T | None = None
         self._problem = ""
-        self._made = 0.0
+        self._read_at = 0.0
         self._tried = 0.0
 
     def read(self, patience: float = PATIENCE_SECONDS) -> Reading[T]:
@@ -71,10 +71,12 @@ class Background(Generic[T]):
                 self._thread.start()
             if self._value is None and not self._problem:
                 self._changed.wait_for(lambda: self._value is not None or bool(self._problem), patience)
-            elif old and self._made:
+            elif old and self._read_at:
                 # A page that shows a value as it was misleads, so most reads end before it is shown.
                 self._changed.wait_for(lambda: self._thread is None, patience)
-            return Reading(self._value, self._problem, time.monotonic() - self._made if self._made else 0.0)
+            return Reading(
+                self._value, self._problem, time.monotonic() - self._read_at if self._read_at else 0.0
+            )
 
     def read_now(self, patience: float = 10.0) -> Reading[T]:
         """Read the value now, and return it. After a timeout, return the last known state."""
@@ -100,6 +102,6 @@ class Background(Generic[T]):
             self._problem = problem
             if not problem:
                 self._value = value
-                self._made = self._tried
+                self._read_at = self._tried
             self._thread = None
             self._changed.notify_all()

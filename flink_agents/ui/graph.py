@@ -27,7 +27,7 @@ class Box:
         title: Its name.
         x: Left edge.
         y: Upper edge.
-        said: Number of its occurrences as text; empty if the trace has no count.
+        count_text: Number of its occurrences as text; empty if the trace has no count.
         failed: Number of its failures as text.
         notes: Further settings of the plan.
     """
@@ -36,7 +36,7 @@ class Box:
     title: str
     x: float
     y: float
-    said: str
+    count_text: str
     failed: int
     notes: str
 
@@ -49,13 +49,13 @@ class Arrow:
         path: Its path in SVG.
         x: Horizontal position of its count.
         y: Vertical position of its count.
-        said: The count; empty if the trace has none.
+        count_text: The count; empty if the trace has none.
     """
 
     path: str
     x: float
     y: float
-    said: str
+    count_text: str
 
 
 @dataclass(frozen=True)

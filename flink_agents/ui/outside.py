@@ -95,12 +95,12 @@ class KeyAnswer:
 
     Attributes:
         lines: Its answers in words.
-        behind: The number of inputs that wait behind the first unfinished run, by agent.
+        inputs_behind: The number of inputs that wait behind the first unfinished run, by agent.
         time: When it was asked, in seconds since the epoch.
     """
 
     lines: list[str]
-    behind: dict[str, int]
+    inputs_behind: dict[str, int]
     time: float
 
 

@@ -128,7 +128,7 @@ class FlinkCluster:
             "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
         }
         self._options = {**DEFAULTS, **cluster_options, **(options or {})}
-        self._home = FlinkHome.make(directory, self._options)
+        self._home = FlinkHome.create(directory, self._options)
         # What is left of a killed process stays in here; the quick compiler starts sooner.
         quick = {"JVM_ARGS": f"-Djava.io.tmpdir={directory / 'tmp'} -XX:TieredStopAtLevel=1"}
         self._environment = self._home.environment() | quick

@@ -304,7 +304,7 @@ def test_a_restart_reads_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) ->
             again = Attempt(monkeypatch, log, Remembered(100, 100))
             again.scanner.read_from({0: 0})
             counts.append(looked)
-            assert len(again.scanner.known) <= 300
+            assert len(again.scanner.known_journals) <= 300
     assert max(counts) < 400, counts
 
 
@@ -323,7 +323,7 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
     def counted(batch: Batch, offset: int, entries: list[Entry]) -> None:
         nonlocal most
         add(batch, offset, entries)
-        most = max(most, attempt.garbage.counts()["tombstones_kept"], len(attempt.scanner.known))
+        most = max(most, attempt.garbage.counts()["tombstones_kept"], len(attempt.scanner.known_journals))
 
     monkeypatch.setattr(attempt.garbage, "add_batch", counted)
     attempt.scanner.read_from({0: 0})
@@ -439,12 +439,14 @@ def test_owners_share_what_is_remembered() -> None:
     own_journals = [
         dated_journal
         for dated_journal in dated_journals
-        if dated_journal.own and dated_journal.journal.key not in surplus
+        if dated_journal.is_own and dated_journal.journal.key not in surplus
     ]
     assert {dated_journal.since for dated_journal in own_journals} >= set(range(190, 200))
     assert len(own_journals) < 40
     assert all(
-        dated_journal.journal.key not in surplus for dated_journal in dated_journals if not dated_journal.own
+        dated_journal.journal.key not in surplus
+        for dated_journal in dated_journals
+        if not dated_journal.is_own
     )
 
 

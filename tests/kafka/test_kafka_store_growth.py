@@ -94,7 +94,7 @@ def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed
         await again.rebuild()
         # Of 2,000 keys; each of them is refused that was settled a moment ago.
         assert len(await again.journals(limit=5000)) < 4 * REMOVALS
-        assert len(again._scanner.known) < 4 * REMOVALS
+        assert len(again._scanner.known_journals) < 4 * REMOVALS
         latest = JournalKey(GROUP, "s1999")
         assert again.may_have(latest)
         with pytest.raises(RecordsPrunedError):

@@ -294,12 +294,12 @@ class ClosesOnce(Broken):
 
 class KnowsNothingOfBefore(Broken):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return super().may_have(journal) and self._known is None
+        return super().may_have(journal) and self._known_journals is None
 
 
 class ForgetsWhatWasPruned(Broken):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return super().may_have(journal) and (self._known is None or bool(self._runs(journal)))
+        return super().may_have(journal) and (self._known_journals is None or bool(self._runs(journal)))
 
 
 class HasLargeMarkers(Broken):

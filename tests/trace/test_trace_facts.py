@@ -151,7 +151,7 @@ def test_runs_that_do_not_end_are_recorded_once(
     recorder.phase_changed(run, Phase.QUEUED)
     clock[0] += age
     for _ in range(3):
-        recorder.look()
+        recorder.record_lasting_runs()
     recorder.closed()
     (run_trace,) = by_run(written_records).values()
     assert len(run_trace.records) == (1 if age == 1.0 else 2)

@@ -124,7 +124,7 @@ class Looking(TraceRecorder):
     def call_recorded(self, run: Any, action: str, function: str, number: Any) -> None:
         super().call_recorded(run, action, function, number)
         if Chance.rng.random() < 0.3:
-            self.look()
+            self.record_lasting_runs()
 
 
 class Attempts:

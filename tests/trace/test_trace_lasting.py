@@ -274,8 +274,8 @@ def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: 
             hook()
             if number == place:
                 traced.at += 2
-                traced.recorder.look()
-                traced.recorder.look()
+                traced.recorder.record_lasting_runs()
+                traced.recorder.record_lasting_runs()
         records = traced.close()
         assert facts(records) == wanted, place
         starts = [record for record in records if record.outcome == "started"]
@@ -382,7 +382,7 @@ def test_a_run_goes_on_while_the_writer_finds_that_it_lasts(when: str, step: str
     turn(traced.recorder, run, Phase.RUNNING, None)
     action()
     traced.at += 2
-    traced.recorder.look()
+    traced.recorder.record_lasting_runs()
     if step != "end":
         end()
     assert not traced.recorder.unfinished_count
@@ -433,7 +433,7 @@ def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pyt
 
     def look() -> None:
         while not over.is_set():
-            traced.recorder.look()
+            traced.recorder.record_lasting_runs()
 
     looking = threading.Thread(target=look)
     looking.start()

@@ -120,7 +120,7 @@ def recorded(
         tell(recorder, run, step)
         if number in looks:
             at[0] += 2
-            recorder.look()
+            recorder.record_lasting_runs()
     turn(recorder, run, Phase.COMMITTED, Phase.RUNNING)
     recorder.closed()
     assert not recorder.unfinished_count

@@ -223,7 +223,7 @@ def test_an_old_value_is_renewed_or_said_to_be_old() -> None:
     background: Any = Background(make, 5.0)
 
     def let_pass(seconds: float) -> None:
-        background._made -= seconds
+        background._read_at -= seconds
         background._tried -= seconds
 
     assert background.read(30).value == "first"

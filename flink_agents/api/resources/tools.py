@@ -203,7 +203,7 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 async def _call_tool(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
     runtime_arguments = {name: arguments.pop(name) for name in tool.given if name in arguments}
     if tool.needs_approval(arguments):
-        outcome = await ask(
+        outcome = await ask_approval(
             context, tool.name, arguments, tool.settings.approval_timeout, tool.check_arguments
         )
         if outcome.changed:
@@ -222,7 +222,7 @@ async def _call_tool(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any
     return await context.durable_execute_async(_recorded_call(plain, arguments), arguments)
 
 
-async def ask(
+async def ask_approval(
     context: ApprovingContext,
     tool: str,
     arguments: Mapping[str, Any],

@@ -73,7 +73,7 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
         UnknownStoreError: The store is unknown, or cannot be imported.
         OptionError: An option is unknown, or its value is invalid.
     """
-    return STORES.make(name, ActionStateStore, dict(options or {}))
+    return STORES.create_object(name, ActionStateStore, dict(options or {}))
 
 
 def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:

@@ -115,7 +115,7 @@ def kafka_redrive(
     def choose(letter: Letter) -> bool:
         return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)
 
-    def tell(letter: Letter, topic: str | None) -> None:
+    def print_letter(letter: Letter, topic: str | None) -> None:
         key = f"key {letter.failed_key}: " if letter.failed_key else ""
         typer.echo(f"{letter.place} -> {topic or 'left out'}: {key}{letter.error.splitlines()[0]}")
 
@@ -126,7 +126,7 @@ def kafka_redrive(
         choose=choose,
         limit=limit,
         dry_run=dry_run,
-        on_letter=tell if dry_run else _ignore_letter,
+        on_letter=print_letter if dry_run else _ignore_letter,
         max_request_size=max_request_size,
         **options,
     )

@@ -180,13 +180,13 @@ def _count_letters(topic: str | None, client: str | None, key: str) -> Said:
 
     wanted, letters = {shown_key(form) for form in key_texts(key)}, list[Letter]()
 
-    def take(letter: Letter, _: str | None) -> None:
+    def add_letter(letter: Letter, _: str | None) -> None:
         if letter.failed_key in wanted:
             letters.append(letter)
 
     # Nothing is written: any target does for letters whose origin is unknown.
     options = client_options(client)
-    redrive(topic, topic, dry_run=True, on_letter=take, **options)
+    redrive(topic, topic, dry_run=True, on_letter=add_letter, **options)
     if not letters:
         return False, [f"The topic {topic} has no dead letter of the key."]
     last = max(letters, key=lambda letter: letter.timestamp)

@@ -103,7 +103,7 @@ class Conversation:
         self._toolbox = toolbox
         self._terms = terms
         self._counter = counter
-        self._given = len(messages)
+        self._message_count = len(messages)
         self._wrong_outputs = 0
         self._model = ""
         self._transcript = Transcript(terms.allow_urls)
@@ -228,7 +228,12 @@ class Conversation:
 
     def _build_result(self, output: Any, calls: Sequence[ToolCallPart] = ()) -> ChatResult[Any]:
         return ChatResult(
-            output, self._transcript.messages, self._counter.usage, self._model, self._given, list(calls)
+            output,
+            self._transcript.messages,
+            self._counter.usage,
+            self._model,
+            self._message_count,
+            list(calls),
         )
 
 

@@ -79,11 +79,11 @@ def _of_provider(
         return infer_model(model, lambda _: connection)
     arguments = secrets.arguments(connection, spec)
 
-    def make(name: str) -> Provider[Any]:
+    def make_provider(name: str) -> Provider[Any]:
         return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
     try:
-        return infer_model(model, make)
+        return infer_model(model, make_provider)
     except ImportError as error:
         raise missing_extra_error(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:

@@ -58,7 +58,7 @@ class ChatModelResource:
     def __init__(self, declared: DeclaredResource, spec: ChatModelSpec, arguments: Mapping[str, Any]) -> None:
         self.name = declared.name
         self._declared = declared
-        self._said = spec
+        self._declared_spec = spec
         self._arguments = arguments
         self._spec: ChatModelSpec | None = None
         self._requests: ModelRequests | None = None
@@ -66,7 +66,7 @@ class ChatModelResource:
     def spec(self, ctx: RunnerContext) -> ChatModelSpec:
         """Return the description of the model, overridden by the options of the job."""
         if self._spec is None:
-            self._spec = override_spec(self.name, self._said, ctx.config)
+            self._spec = override_spec(self.name, self._declared_spec, ctx.config)
         return self._spec
 
     def requests(self, ctx: RunnerContext) -> ModelRequests:
@@ -93,7 +93,7 @@ class ChatModelResource:
             AgentsError: A package, a module or a secret is missing.
         """
         what = f"the chat model {self.name!r}"
-        spec = override_spec(self.name, self._said, config)
+        spec = override_spec(self.name, self._declared_spec, config)
         values = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
         check_ready(what, self._declared.clazz, {**values, "arguments": self._arguments})
         if not self._declared.clazz and spec.model is not None:

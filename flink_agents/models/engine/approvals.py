@@ -89,7 +89,7 @@ async def ask_people(
     context = current_context()
     assert context is not None
 
-    async def ask(call: ToolCallPart) -> ApprovalOutcome:
+    async def request_approval(call: ToolCallPart) -> ApprovalOutcome:
         return await context.request_approval(
             f"tool {call.tool_name} of {agent}",
             call.args_as_dict(),
@@ -98,7 +98,7 @@ async def ask_people(
         )
 
     calls = requests.approvals
-    outcomes = await context.gather(*map(ask, calls))
+    outcomes = await context.gather(*map(request_approval, calls))
     approvals = {
         call.tool_call_id: _tool_decision(outcome) for call, outcome in zip(calls, outcomes, strict=True)
     }

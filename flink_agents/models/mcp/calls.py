@@ -24,7 +24,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events.approvals import ApprovalOutcome, checked_later
 from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.resources import ChatMessage
-from flink_agents.api.resources.tools import ask
+from flink_agents.api.resources.tools import ask_approval
 from flink_agents.models.mcp.content import messages_of, plain_value, read_tool, tool_name, tools_of
 from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
@@ -110,7 +110,7 @@ class MCPServerCalls(MCPServerClient):
         if not self._spec.is_approved(tool):
             shown = tool_name(self._spec, tool)
             timeout = self._spec.approval_timeout
-            outcome = await ask(self._ctx, shown, arguments, timeout, checked_later)
+            outcome = await ask_approval(self._ctx, shown, arguments, timeout, checked_later)
             arguments = self.json_arguments(what, outcome.arguments)
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
         answer = await self.run_recorded(call_tool, what, arguments, unknown=cut_off)

@@ -48,7 +48,7 @@ def http_transport(spec: MCPServerSpec, headers: dict[str, str], http: HTTPAnswe
 def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., httpx2.AsyncClient]:
     """Return a function that makes clients which report requests and answers to ``http``."""
 
-    async def leave(request: httpx2.Request) -> None:
+    async def note_sent(request: httpx2.Request) -> None:
         http.note_left(_message(request))
 
     async def note(response: httpx2.Response) -> None:
@@ -61,7 +61,7 @@ def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., htt
         **_: Any,
     ) -> httpx2.AsyncClient:
         limits = timeout or httpx2.Timeout(MCP_DEFAULT_TIMEOUT, read=MCP_DEFAULT_SSE_READ_TIMEOUT)
-        hooks = {"request": [leave], "response": [note, BodyLimit(spec.response_limit, events=True)]}
+        hooks = {"request": [note_sent], "response": [note, BodyLimit(spec.response_limit, events=True)]}
         return _SharedClient(http, headers=headers, timeout=limits, auth=auth, event_hooks=hooks)
 
     return client

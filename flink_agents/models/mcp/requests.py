@@ -116,9 +116,9 @@ class MCPRequests:
         self._secrets = Secrets(f"the MCP server {name!r}")
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
         self._current: Connection | None = None
-        self._all: set[Connection] = set()
+        self._connections: set[Connection] = set()
         self._tools: tuple[Connection, float, Any] | None = None
-        self._seen = SeenTools(name)
+        self._seen_tools = SeenTools(name)
 
     async def send(
         self, request: Request[T], timeout: float | None = None, idempotency_key: str | None = None
@@ -170,7 +170,7 @@ class MCPRequests:
             if fresh and connection is self._current and not connection.is_dead:
                 return tools
         tools = await self.send(lambda toolset: toolset.list_tools())
-        self._seen.compare_tools(tools)
+        self._seen_tools.compare_tools(tools)
         if self._current is not None:
             self._current.tools_changed = False
             self._tools = (self._current, now, tools)
@@ -187,13 +187,13 @@ class MCPRequests:
     async def aclose(self) -> None:
         """Close all connections, in bounded time."""
         self._current = None
-        tasks = [connection.task for connection in self._all]
-        for connection in self._all:
+        tasks = [connection.task for connection in self._connections]
+        for connection in self._connections:
             connection.retire()
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=2 * GRACE_SECONDS)
-        for connection in [candidate for candidate in self._all if candidate.task in late]:
+        for connection in [candidate for candidate in self._connections if candidate.task in late]:
             connection.kill()
         if late:
             await asyncio.wait(late, timeout=GRACE_SECONDS / 2)
@@ -204,8 +204,8 @@ class MCPRequests:
             self._current = None
         if self._current is None:
             connection = self._current = Connection(self._name, self._spec, self._secrets)
-            self._all.add(connection)
-            connection.task.add_done_callback(lambda _: self._all.discard(connection))
+            self._connections.add(connection)
+            connection.task.add_done_callback(lambda _: self._connections.discard(connection))
         return self._current
 
     async def _await_opened(self, connection: Connection) -> MCPToolset[Any]:

@@ -315,7 +315,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     endpoint = connection if isinstance(connection, Endpoint) else None
     provider_arguments = secrets.arguments(endpoint, description)
 
-    def make(kind: str) -> Any:
+    def make_provider(kind: str) -> Any:
         if isinstance(connection, Provider):
             return connection
         return (
@@ -323,7 +323,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
         )
 
     try:
-        model = infer_embedding_model(description.model, provider_factory=make)
+        model = infer_embedding_model(description.model, provider_factory=make_provider)
     except ImportError as error:
         raise missing_extra_error(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:

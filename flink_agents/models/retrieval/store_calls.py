@@ -36,7 +36,7 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
         UnknownStoreError: The store does not exist, or cannot be imported.
         ValueError: An option is unknown, or its value is invalid.
     """
-    return VECTOR_STORES.make(name, VectorStore, dict(options))
+    return VECTOR_STORES.create_object(name, VectorStore, dict(options))
 
 
 class StoreCalls:

@@ -77,8 +77,8 @@ def import_object(name: str, what: str) -> Any:
 
 
 def _import_class(name: str) -> Any:
-    if isinstance(name, NamedCode) and name.there is not None:
-        return name.there
+    if isinstance(name, NamedCode) and name.target is not None:
+        return name.target
     module, _, qualname = name.partition(":")
     there: Any = sys.modules.get(module)
     if there is None or not _waits_for_agents(there):

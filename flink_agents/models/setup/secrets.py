@@ -25,7 +25,7 @@ class Secrets:
     """
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self._resource = what
         redaction.install_log_filter()
 
     def read_secret(self, secret: Secret, of: str = "") -> str:
@@ -45,7 +45,7 @@ class Secrets:
         if not value:
             named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
             raise ResourceUnavailableError(
-                f"a secret of {self._what}{of and ', ' + of + ','} is missing",
+                f"a secret of {self._resource}{of and ', ' + of + ','} is missing",
                 expected=f"{named}, with the secret, in the process of the worker",
                 found="no value, or an unreadable one",
                 fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "

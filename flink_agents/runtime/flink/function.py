@@ -293,9 +293,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 processor.waits.wait_for_a_sign()
                 leave(NOTHING)
                 fast_path.flush(timers)
-                yield from fast_path.rest()
+                yield from fast_path.remaining_outputs()
             on_record(key, record)
-            yield from fast_path.rest()
+            yield from fast_path.remaining_outputs()
 
         def on_timer(timestamp: int) -> None:
             if timestamp >= START:
@@ -310,7 +310,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 leave(NOTHING)
             fast_path.flush(timers)
 
-        fast_path.install(on_record, on_timer)
+        fast_path.replace_functions(on_record, on_timer)
 
     def close(self) -> None:
         """End everything that runs left open. Flink calls this only at the regular end of a job."""

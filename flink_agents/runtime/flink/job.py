@@ -250,7 +250,7 @@ class Job:
                 for reader in readers:
                     reader.finish()
                 if start is not None:
-                    start.record_finish([reader.found for reader in readers])
+                    start.record_finish([reader.outputs for reader in readers])
                 return result
         except Py4JJavaError as error:
             raise story.job_error(flink_compat.java_text(error)) from None
@@ -273,9 +273,9 @@ class Job:
         self._checks = []
         self._lists = []
         for collection in collecting:
-            collection.found.submitted = True
+            collection.outputs.submitted = True
         for collection, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
-            collection.found.extend(outputs)
+            collection.outputs.extend(outputs)
         return JobExecutionResult(start.skip_job(self.stream_env))
 
     def execute_async(self, job_name: str | None = None) -> Any:
@@ -427,7 +427,7 @@ class Job:
             if self._start is not None:
                 self._start.remove_options(self.stream_env)
         for submitted_collection in collecting:
-            submitted_collection.found.submitted = True
+            submitted_collection.outputs.submitted = True
         return client, [collection.start_reader() for collection in collecting]
 
     @property

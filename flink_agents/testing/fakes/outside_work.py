@@ -146,13 +146,13 @@ class _Look:
     def __init__(self, loop: LoopOfTimers, has_files: bool) -> None:
         self._loop = loop
         self._has_files = has_files
-        self._seen: set[int] = set()
+        self._seen_ids: set[int] = set()
         self.threads = 0
 
     def is_outside(self, awaitable: Any) -> bool:
-        if id(awaitable) in self._seen or (asyncio.isfuture(awaitable) and awaitable.done()):
+        if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
-        self._seen.add(id(awaitable))
+        self._seen_ids.add(id(awaitable))
         stack = Stack.of(awaitable)
         frame = stack.frames[-1] if stack.frames else None
         if frame is not None:

@@ -86,7 +86,7 @@ class FakeBackend:
 
     Attributes:
         journals: The state of the operator that names the store.
-        behind: The subtask as downstream streams see it, if event time is held.
+        downstream: The subtask as downstream streams see it, if event time is held.
         touched: Keys whose state was used since this set was last cleared.
         timers: The timers by the name of their kind in :class:`KeyState`.
     """
@@ -98,7 +98,7 @@ class FakeBackend:
         self.clock = clock
         self.memory_ttl = memory_ttl
         self.watermark = -(2**63)
-        self.behind: DownstreamView | None = None
+        self.downstream: DownstreamView | None = None
         self.touched: set[str] = set()
         self._numbers: dict[str, int] = {}
         self.timers = {
@@ -145,7 +145,7 @@ class FakeBackend:
 
     def report_watermark(self, low: LowWatermark) -> None:
         """Report the subtask's output watermark downstream."""
-        self.behind = DownstreamView(low)
+        self.downstream = DownstreamView(low)
 
     # -- Keys -------------------------------------------------------------------------
 
@@ -314,22 +314,22 @@ class DownstreamView:
 
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
-        self._told: dict[str, int] = {}
+        self._watermarks: dict[str, int] = {}
 
     @property
     def is_idle(self) -> bool:
         """True as long as no row has come, so that downstream streams do not wait for the subtask."""
-        return "" not in self._told
+        return "" not in self._watermarks
 
     def watermark(self, tag: str = "") -> int:
         """Return the watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
-        return self._told.get(tag, NO_TIMESTAMP)
+        return self._watermarks.get(tag, NO_TIMESTAMP)
 
     def accept_row(self, tag: str = "") -> int:
         """Accept a row, and return the watermark before it."""
         watermark = self.watermark(tag)
         carried = self._low.take(tag)
-        self._told[tag] = watermark if carried is None else max(watermark, carried)
+        self._watermarks[tag] = watermark if carried is None else max(watermark, carried)
         return watermark
 
     def accept_carriers(self) -> None:

@@ -185,7 +185,7 @@ class Crashes:
     def _save_moment(self) -> HarnessMoment:
         return HarnessMoment(
             self._harness.checkpoint(),
-            self._harness.kept(),
+            self._harness.copy_outside_state(),
             self._points.delivery_count,
             list(self._points.outputs),
         )

@@ -75,7 +75,7 @@ class Restarts(WaitsShown, Records):
         journals = tuple(task.backend.journals.copy() for task in self._subtasks)
         return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs, journals=journals)
 
-    def kept(self) -> dict[str, Any]:
+    def copy_outside_state(self) -> dict[str, Any]:
         """Copies of everything outside of state: outputs, clock and watermark."""
         side = {tag: list(values) for tag, values in self._side.items()}
         return {
@@ -89,7 +89,7 @@ class Restarts(WaitsShown, Records):
         }
 
     def return_to(self, snapshot: Snapshot, kept_values: Mapping[str, Any], parallelism: int) -> None:
-        """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
+        """Start a new operator from ``snapshot``, with :meth:`copy_outside_state` as it was."""
         self.close()
         self._meters = MetricSums()
         self._restore_copies(kept_values)
@@ -104,7 +104,7 @@ class Restarts(WaitsShown, Records):
     def take_back(
         self, aside: tuple[list[HarnessSubtask], MetricSums], kept_values: Mapping[str, Any]
     ) -> None:
-        """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
+        """Continue with an operator that was set aside, and with :meth:`copy_outside_state` as it was."""
         self.close()
         self._subtasks, self._meters = aside
         self._restore_copies(kept_values)

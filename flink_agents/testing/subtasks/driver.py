@@ -35,12 +35,12 @@ def output_taker(driver: Driver, backend: FakeBackend) -> Callable[[Emission], N
     """Return the function that takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
     reference = weakref.ref(driver)
 
-    def leave(emission: Emission) -> None:
+    def emit_outputs(emission: Emission) -> None:
         live_driver = reference()
         if live_driver is not None:
             live_driver._emit_outputs(emission, backend)
 
-    return leave
+    return emit_outputs
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Driver:
     @property
     def output_watermark(self) -> int | None:
         """The downstream watermark over all subtasks that are not idle; None before the first one."""
-        behind = [task.backend.behind for task in self._subtasks]
+        behind = [task.backend.downstream for task in self._subtasks]
         watermarks = [view.watermark() for view in behind if view is not None and not view.is_idle]
         low = min(watermarks, default=NO_TIMESTAMP)
         return None if low == NO_TIMESTAMP else low
@@ -233,8 +233,8 @@ class Driver:
         outputs = [self._through_flink(value, "an output") for value in emission.outputs]
         self.outputs += outputs
         timestamps: list[int | None] = []
-        if backend.behind is not None:
-            timestamps = self._pass_downstream(emission, backend.behind)
+        if backend.downstream is not None:
+            timestamps = self._pass_downstream(emission, backend.downstream)
             self.timestamps += timestamps
         if crashes is not None:
             for what, values in (("outputs", outputs), ("timestamps", timestamps)):

@@ -158,7 +158,7 @@ class TraceRecorder(RunRecorder):
             return
         self._let_run_last(run, segment)
         if self._records_rank(action, CALLS):
-            if not segment.told and run.identity:
+            if not segment.is_started and run.identity:
                 # It may pause for long before the next attempt.
                 self._record_start(run, segment)
             now = self.now()

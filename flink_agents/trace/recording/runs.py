@@ -109,7 +109,7 @@ class RunRecorder(RunObserver):
         self._make_record = RecordMaker(subtask)
         self._ended: deque[EndedRun] = deque()
         self._lines = LineMaker(subtask)
-        writer.look = self.look
+        writer.look = self.record_lasting_runs
         writer.collect = self.queue_lines
 
     @property
@@ -306,7 +306,7 @@ class RunRecorder(RunObserver):
 
     # -- runs that last ---------------------------------------------------------------
 
-    def look(self) -> None:
+    def record_lasting_runs(self) -> None:
         """Record runs that last, and those that have been in one phase for a while.
 
         Called by the writer's thread.
@@ -316,13 +316,13 @@ class RunRecorder(RunObserver):
         for run, segment in [*self._short.items(), *self._lasting.items()]:
             phase = run.phase
             since = run.since
-            if not run.identity or segment.told and not since:
+            if not run.identity or segment.is_started and not since:
                 continue
             age = max(now - segment.begun, clock - since if since else 0.0)
-            if not segment.told and age >= LASTS_SECONDS and self._is_recorded(run, segment):
+            if not segment.is_started and age >= LASTS_SECONDS and self._is_recorded(run, segment):
                 self._record_start(run, segment)
-            if since and clock - since >= PHASE_SECONDS and segment.seen != (phase, since):
-                segment.seen = phase, since
+            if since and clock - since >= PHASE_SECONDS and segment.last_phase != (phase, since):
+                segment.last_phase = phase, since
                 self._record_phase(run, segment, phase, since)
 
     def _is_recorded(self, run: ObservedRun, segment: Segment) -> bool:
@@ -363,7 +363,9 @@ class RunRecorder(RunObserver):
     def _queue_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
         for function, action, end, seconds, more in steps:
             inline = end is None
-            end = segment.at = (segment.at or segment.begun) + seconds if end is None else end
+            end = segment.last_step_end = (
+                (segment.last_step_end or segment.begun) + seconds if end is None else end
+            )
             number = segment.actions[action]
             path: SpanPath = "action", action, number
             if function is None:
@@ -382,7 +384,7 @@ class RunRecorder(RunObserver):
 
     def _record_start(self, run: ObservedRun, segment: Segment) -> None:
         """Record the start of a run that lasts."""
-        segment.told = True
+        segment.is_started = True
         make_record = partial(
             self._make_record, run, run.identity, "run", self._subtask.agent, STARTED, (), None
         )
@@ -424,7 +426,7 @@ class RunRecorder(RunObserver):
         """Write all records, also of runs that have not ended."""
         for run, segment in [*self._short.items(), *self._lasting.items()]:
             self._record_failed_actions(run, segment, restarts=True)
-            if run.identity and not segment.told and self._is_recorded(run, segment):
+            if run.identity and not segment.is_started and self._is_recorded(run, segment):
                 self._record_start(run, segment)
         self.queue_lines()
         self._writer.close()

@@ -149,9 +149,9 @@ class Segment:
 
     Attributes:
         lasts: True if its steps get separate records. Set once, by the thread of the run or the writer's.
-        told: True if the run has a record of its start.
+        is_started: True if the run has a record of its start.
         steps: The steps that have no record yet, in the order of their ends.
-        at: End of the last step that got a separate record from here; 0.0 if there is none.
+        last_step_end: End of the last step that got a separate record from here; 0.0 if there is none.
         nth: Number that the next call of the present action has, if one follows the other in its own task.
         unfolded: The same number, of calls whose steps got separate records.
         resumes: True if this attempt of the task has recorded its earlier segments.
@@ -164,14 +164,14 @@ class Segment:
         dead: True if an event became a dead letter.
         error: The last error.
         waits: Durations of its phases in which it waited; None if there were none. The runtime adds to them.
-        seen: The last recorded phase, and its start.
+        last_phase: The last recorded phase, and its start.
         written: The memory that the run wrote.
         open: The calls that have not ended, by action, task and number; None if there were none.
     """
 
     lasts: bool = False
-    told: bool = False
-    at: float = 0.0
+    is_started: bool = False
+    last_step_end: float = 0.0
     nth: int = 0
     unfolded: int = 0
     resumes: bool = False
@@ -183,7 +183,7 @@ class Segment:
     calling: tuple[str, int] | None = None
     dead: bool = False
     error: dict[str, Any] | None = None
-    seen: tuple[Phase, float] | None = None
+    last_phase: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
     open: dict[tuple[str, str, int], OpenCall] | None = None
     waits: dict[Phase, float] | None = None

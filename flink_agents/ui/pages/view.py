@@ -44,14 +44,14 @@ class View:
         index: Index of the records.
         outside: Access to brokers and to Flink.
         templates: The templates.
-        said: Messages for the next page, by session.
+        messages: Messages for the next page, by session.
     """
 
     settings: ConsoleSettings
     index: TraceIndex
     outside: Outside
     templates: Environment = field(default_factory=create_environment)
-    said: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
+    messages: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
 
     def render_page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page."""
@@ -59,7 +59,7 @@ class View:
             navigation=NAVIGATION,
             here="/" + request.url.path.strip("/").partition("/")[0],
             csrf=getattr(request.state, "csrf", ""),
-            messages=list(self.said.pop(getattr(request.state, "session", ""), ())),
+            messages=list(self.messages.pop(getattr(request.state, "session", ""), ())),
             reading=not self.index.ready.is_set(),
             problem=self.index.problem,
             now=time.time(),
@@ -81,9 +81,9 @@ class View:
 
     def show_message(self, request: Request, kind: str, text: str) -> None:
         """Show a message to a visitor on the next page."""
-        if len(self.said) > 1000:
-            self.said.clear()
-        self.said.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
+        if len(self.messages) > 1000:
+            self.messages.clear()
+        self.messages.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
 
     def execute_form(
         self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str

@@ -30,19 +30,19 @@ class Markers:
         self._owner = owner
         self._writer = (owner.token if owner is not None else "")[:TOKEN_BYTES].encode()
         self._floors: dict[int, int] = {}
-        self._made: dict[int, tuple[int, bytes]] = {}
+        self._cached_markers: dict[int, tuple[int, bytes]] = {}
         self.ends: dict[int, int] = {}
 
     def create_marker(self, partition: int, offset: int) -> bytes:
         """Return the bytes of a marker."""
         # Between two batches of a partition, runs of many keys end at the same offset.
-        cached_marker = self._made.get(partition)
+        cached_marker = self._cached_markers.get(partition)
         if cached_marker is not None and cached_marker[0] == offset:
             return cached_marker[1]
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
         marker = Marker(self._topic_bytes, partition, offset, self._writer, subtask, parallelism)
         packed = pack_marker(marker)
-        self._made[partition] = (offset, packed)
+        self._cached_markers[partition] = (offset, packed)
         return packed
 
     def start_offset(self, marker: bytes | None, partition: int, pending: bool) -> int | None:

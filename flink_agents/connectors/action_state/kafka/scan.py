@@ -59,10 +59,10 @@ class Scanner:
 
     Attributes:
         index: The records read so far.
-        starts: The offset from which each partition was read. Other threads see it only once ``known`` has
-            all later records.
+        starts: The offset from which each partition was read. Other threads see it only once
+            ``known_journals`` has all later records.
         begins: The beginning of each partition when it was read from its lowest start on.
-        known: Journals with records of other owners that are still known.
+        known_journals: Journals with records of other owners that are still known.
         records: The number of Kafka records that were read.
         seconds: Time spent reading.
     """
@@ -81,7 +81,7 @@ class Scanner:
         self.index = JournalIndex()
         self.starts: dict[int, int] = {}
         self.begins: dict[int, int] = {}
-        self.known: set[JournalKey] = set()
+        self.known_journals: set[JournalKey] = set()
         self.records = 0
         self.seconds = 0.0
         self._written: dict[Batch, int] = {}
@@ -89,7 +89,7 @@ class Scanner:
         self._held: dict[Batch, Any] = {}
         self._held_bytes = 0
         # Removals of parts that were not read yet.
-        self._gone: set[Batch] = set()
+        self._removed_batches: set[Batch] = set()
         # Owners and partitions that garbage knows only in part.
         self._unsure_tokens: set[str] = set()
         self._unsure: set[int] = set()
@@ -187,8 +187,10 @@ class Scanner:
         for partition, start in wanted.items():
             self._ends[partition] = max(ends[partition], newer_ranges[partition][0])
             self.starts[partition] = min(start, self.starts.get(partition, start))
-            if self._gone and self._is_whole(partition):
-                self._gone = {batch for batch in self._gone if batch.partition != partition}
+            if self._removed_batches and self._is_whole(partition):
+                self._removed_batches = {
+                    batch for batch in self._removed_batches if batch.partition != partition
+                }
         self.seconds += time.monotonic() - began
 
     # -- removal from memory ----------------------------------------------------------
@@ -221,7 +223,7 @@ class Scanner:
         read.update({partition: self._looked[partition] for partition in sure & self._looked.keys()})
         for journal in self._garbage.expire_removals(read) if read else ():
             if not self._garbage.knows(journal):
-                self.known.discard(journal)
+                self.known_journals.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
         """Return True if a partition was read from its beginning."""
@@ -283,11 +285,11 @@ class Scanner:
             raise unreadable_error(error) from error
         except Exception as error:
             progress.note_failure(error)
-            self._skip_what_is_gone(error)
+            self._skip_removed(error)
             time.sleep(RETRY_SECONDS)
             return {}
 
-    def _skip_what_is_gone(self, error: Exception) -> None:
+    def _skip_removed(self, error: Exception) -> None:
         """Continue at the log's start if retention has passed the position meanwhile."""
         from kafka.errors import OffsetOutOfRangeError
 
@@ -310,7 +312,7 @@ class Scanner:
             batch = Batch(partition, key)
             if record.value is None:
                 self._remove_batch(batch, index)
-            elif batch not in self._gone:
+            elif batch not in self._removed_batches:
                 self._held[batch] = record
                 self._held_bytes += len(record.value)
         if self._held_bytes > HELD_BYTES:
@@ -331,7 +333,7 @@ class Scanner:
                 index.drop_run(journal, seq)
                 self.index.drop_run(journal, seq)
         elif not self._is_whole(batch.partition) and batch.key.token != self._token:
-            self._gone.add(batch)
+            self._removed_batches.add(batch)
 
     def _look_into(self, index: JournalIndex, max_pending_bytes: int) -> None:
         """Decode pending batches, in order, until at most ``max_pending_bytes`` bytes of them are pending."""
@@ -368,7 +370,7 @@ class Scanner:
             self._expire_removals(self._garbage.partitions_over_limit())
 
     def _note_entries(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
-        self.known.update(entry.journal for entry in entries)
+        self.known_journals.update(entry.journal for entry in entries)
         # A removal that may not take effect must not make anything garbage.
         if self._claims.is_undecided(batch.key.token):
             self._unsure_tokens.add(batch.key.token)

@@ -276,7 +276,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         self._require_open()
-        if self._owner is None or journal in self._scanner.known:
+        if self._owner is None or journal in self._scanner.known_journals:
             return True
         partition = partition_of(journal, self._topic.partitions)
         start = self._scanner.starts.get(partition)

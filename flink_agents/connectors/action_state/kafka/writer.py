@@ -254,7 +254,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         for batch, writes, report in sent:
             try:
                 while not report.is_done and not self._abandoned and time.monotonic() < deadline:
-                    _wait(report, SLICE_SECONDS)
+                    _wait_for_acknowledgement(report, SLICE_SECONDS)
                 if not report.is_done:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
@@ -370,7 +370,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
 
 
-def _wait(report: Any, seconds: float) -> None:
+def _wait_for_acknowledgement(report: Any, seconds: float) -> None:
     """Wait for an acknowledgement, at most ``seconds``."""
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)

@@ -116,7 +116,7 @@ class MemoryStore(ActionStateStore):
         self._removals = removals
         self._owner: Owner | None = None
         self._opened = False
-        self._known: frozenset[JournalKey] | None = None
+        self._known_journals: frozenset[JournalKey] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
@@ -146,7 +146,7 @@ class MemoryStore(ActionStateStore):
         with self._place.lock:
             if owner is not None:
                 self._place.claim(owner, self)
-                self._known = frozenset(self._place.journals)
+                self._known_journals = frozenset(self._place.journals)
             self._owner = owner
             self._opened = True
 
@@ -225,7 +225,7 @@ class MemoryStore(ActionStateStore):
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         self._opened_place()
-        return self._known is None or journal in self._known
+        return self._known_journals is None or journal in self._known_journals
 
     @override
     async def rebuild(

@@ -62,7 +62,7 @@ class Rows:
     def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
         self._connection = connection
         self._values: list[Any] = []
-        self._gone: dict[int, int] = {}
+        self._pruned_rows: dict[int, int] = {}
         self.pruned = 0
         self._journals: dict[JournalKey, tuple[int, int]] = {}
         distinct = list(set(journals))
@@ -99,7 +99,7 @@ class Rows:
         row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
             # No further record of these runs is appended, so it can wait until the end of the transaction.
-            self._gone[row] = through
+            self._pruned_rows[row] = through
             self._journals[journal] = (row, through)
             self.pruned += 1
 
@@ -132,8 +132,8 @@ class Rows:
         for start in range(0, len(values), _COLUMNS * MANY):
             chunk = values[start : start + _COLUMNS * MANY]
             self._connection.execute(_insert_statement(len(chunk) // _COLUMNS), chunk)
-        pruned_rows = list(self._gone.items())
-        self._gone = {}
+        pruned_rows = list(self._pruned_rows.items())
+        self._pruned_rows = {}
         for start in range(0, len(pruned_rows), MANY):
             self._remove_runs(pruned_rows[start : start + MANY])
 

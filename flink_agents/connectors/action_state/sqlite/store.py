@@ -93,7 +93,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self._removals = removals
         self._store_id = ""
         self._marker = b""
-        self._known: frozenset[int] | None = None
+        self._known_hashes: frozenset[int] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
@@ -134,7 +134,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self._marker = uuid.UUID(self._store_id).bytes
         if owner is not None:
             await self._claim_file(owner)
-            self._known = await self._run_query(reader.known_journals)
+            self._known_hashes = await self._run_query(reader.known_journals)
         make = functools.partial(
             SQLiteWriter,
             of_writer,
@@ -225,7 +225,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         if self._writer is None or self._closed or self._ended.done():
             self._require_open()
-        return self._known is None or hash(journal) in self._known
+        return self._known_hashes is None or hash(journal) in self._known_hashes
 
     @override
     async def rebuild(

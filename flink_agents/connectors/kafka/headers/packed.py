@@ -131,13 +131,13 @@ def unpack_headers(headers: Mapping[str, bytes] | None) -> Pairs:
     pairs: list[tuple[str, bytes | None]] = []
     position = 0
 
-    def take(length: int) -> bytes:
+    def read_bytes(length: int) -> bytes:
         nonlocal position
         position += length
         return packed[position - length : position]
 
     while position < len(packed):
-        name = take(*_LENGTH.unpack(take(_LENGTH.size))).decode()
-        (length,) = _LENGTH.unpack(take(_LENGTH.size))
-        pairs.append((name, None if length == _NO_VALUE else take(length)))
+        name = read_bytes(*_LENGTH.unpack(read_bytes(_LENGTH.size))).decode()
+        (length,) = _LENGTH.unpack(read_bytes(_LENGTH.size))
+        pairs.append((name, None if length == _NO_VALUE else read_bytes(length)))
     return tuple(pairs)

@@ -170,8 +170,8 @@ class LatestValues(Generic[T]):
         self._open = ExitStack()
         self._consumer: Any = None
         self._partitions: list[Any] = []
-        self._found: dict[tuple[int, bytes | None], T] = {}
-        self._since = 0.0
+        self._values: dict[tuple[int, bytes | None], T] = {}
+        self._renewed_at = 0.0
         self.foreign: list[UnexpectedRecord] = []
 
     def read(self) -> list[T]:
@@ -188,7 +188,7 @@ class LatestValues(Generic[T]):
         except BaseException:
             self.close()
             raise
-        return list(self._found.values())
+        return list(self._values.values())
 
     def close(self) -> None:
         """Close the consumer. The next read starts over."""
@@ -196,7 +196,7 @@ class LatestValues(Generic[T]):
         self._open.close()
 
     def _is_old(self) -> bool:
-        if time.monotonic() - self._since >= RENEW_SECONDS:
+        if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
             return True
         first = self._consumer.beginning_offsets(self._partitions)
         ends = self._consumer.end_offsets(self._partitions)
@@ -205,19 +205,19 @@ class LatestValues(Generic[T]):
 
     def _start_consumer(self) -> None:
         self.close()
-        self._found = {}
+        self._values = {}
         self.foreign = []
         consumer, self._partitions = self._open.enter_context(reader_of(self._topic, self._client))
         consumer.seek_to_beginning(*self._partitions)
-        self._consumer, self._since = consumer, time.monotonic()
+        self._consumer, self._renewed_at = consumer, time.monotonic()
 
     def _apply_record(self, record: Any) -> None:
         place = record.partition, record.key
         if record.value is None:
-            self._found.pop(place, None)
+            self._values.pop(place, None)
             return
         try:
-            self._found[place] = self._parse(record.value)
+            self._values[place] = self._parse(record.value)
         except KafkaValueError as error:
             problem = " ".join((error.found or error.message).split())[:200]
             if len(self.foreign) < MOST_FOREIGN:

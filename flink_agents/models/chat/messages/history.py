@@ -62,7 +62,7 @@ class RememberedChat:
         self._ctx = ctx
         self._policy = policy
         self._now = now
-        self._kept = ConversationHandle(ctx.short_term_memory, policy.name)
+        self._handle = ConversationHandle(ctx.short_term_memory, policy.name)
         self._system: list[str] = []
         self._turn: list[ModelMessage] = []
 
@@ -89,7 +89,7 @@ class RememberedChat:
 
     def messages(self) -> list[ModelMessage]:
         """Return the earlier messages."""
-        stored = self._kept.read()
+        stored = self._handle.read()
         return [*self._opening_messages(stored.system, stored.summary), *from_json(stored.messages)]
 
     def begin_chat(self, added: Sequence[ModelMessage]) -> list[ModelMessage]:
@@ -97,7 +97,7 @@ class RememberedChat:
 
         System messages at the start of ``added`` replace those at the start of the history.
         """
-        stored = self._kept.read()
+        stored = self._handle.read()
         system, self._turn = _without_system(added)
         self._system = system or stored.system
         return [
@@ -116,7 +116,7 @@ class RememberedChat:
             HistoryError: The system messages leave no room for others.
             ModelError: The dropped messages could not be summarised.
         """
-        stored = self._kept.read()
+        stored = self._handle.read()
         room = self._free_bytes(stored)
         messages = self._shorten_messages(
             [*stored.messages, *_plain_messages([*self._turn, *answered])], room
@@ -126,7 +126,7 @@ class RememberedChat:
         fallen = messages[:first]
         if fallen and self._policy.summary is not None:
             summary = await self._summarise_dropped(self._policy.summary, summary, fallen)
-        self._kept.write(
+        self._handle.write(
             StoredConversation(
                 system=self._system,
                 summary=summary,

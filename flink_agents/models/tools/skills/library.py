@@ -110,7 +110,7 @@ class SkillLibrary(Mapping[str, Skill]):
         if unknown or not skills:
             raise SkillError(
                 f"there is no skill {unknown[0]!r}" if unknown else "there are no skills",
-                expected=f"folders with a file {FILE} in {tree.where}",
+                expected=f"folders with a file {FILE} in {tree.place}",
                 found=", ".join(skills) or "no such folder",
                 fix="correct the path, or the names after 'only'",
             )
@@ -148,7 +148,7 @@ def _skills_in(tree: Tree) -> Iterator[Skill]:
 
 
 def _skill(tree: Tree, folder: str | None) -> Skill:
-    where = f"{tree.where}/{FILE}"
+    where = f"{tree.place}/{FILE}"
     try:
         match = _FRONT.match(tree.files[FILE].decode("utf-8-sig"))
         # The first line is '---'.

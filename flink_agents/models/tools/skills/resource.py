@@ -43,7 +43,7 @@ class SkillSet:
                     raise DuplicateNameError(
                         f"a model got two skills {name!r}",
                         expected="skills of different names",
-                        found=f"{self._skills[name][0].tree.where} and {skill.tree.where}",
+                        found=f"{self._skills[name][0].tree.place} and {skill.tree.place}",
                         fix="leave one out: Skills(..., only=[...])",
                     )
                 self._skills[name] = (skill, runner)

@@ -25,13 +25,13 @@ class Tree:
     """Files by their paths, with ``/`` between the parts.
 
     Attributes:
-        where: The source, for errors.
+        place: The source, for errors.
         limit: Maximum size of all files together, in bytes.
         files: The content of each file.
         refused: Paths that were not read, and the reasons.
     """
 
-    where: str
+    place: str
     limit: int
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     refused: dict[str, str] = field(default_factory=dict[str, str])
@@ -47,7 +47,7 @@ class Tree:
         if self._size > self.limit:
             raise SkillError(
                 "the files of skills are too large",
-                expected=f"at most {self.limit:,} bytes in {self.where}",
+                expected=f"at most {self.limit:,} bytes in {self.place}",
                 fix="remove files that no skill needs, or raise size_limit",
             )
 
@@ -55,7 +55,7 @@ class Tree:
         """Return the part below a folder; the whole tree if the folder is empty."""
         start = folder and f"{folder}/"
         return Tree(
-            f"{self.where}/{folder}" if folder else self.where,
+            f"{self.place}/{folder}" if folder else self.place,
             self.limit,
             {path[len(start) :]: content for path, content in self.files.items() if path.startswith(start)},
             {path[len(start) :]: reason for path, reason in self.refused.items() if path.startswith(start)},

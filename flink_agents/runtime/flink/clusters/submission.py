@@ -111,7 +111,7 @@ class Submission:
         self.cause: str | None = None
         self._say = say
         self._log = log
-        home = FlinkHome.make(directory)
+        home = FlinkHome.create(directory)
         # As with `python job.py`: the job may import modules next to it. Workers do not have them.
         beside = [str(request.script.absolute().parent)]
         environment = home.environment()

@@ -62,11 +62,11 @@ class FastPath:
         if self._has_unflushed:
             self._has_unflushed = not self._flush.flush_after_call(timers, bool(self._outlet.waiting))
 
-    def rest(self) -> Iterator[Any]:
+    def remaining_outputs(self) -> Iterator[Any]:
         """Return the emitted outputs that Flink has to iterate over."""
         return self._outlet.remaining_outputs()
 
-    def install(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
+    def replace_functions(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
         """Make Flink call these functions from now on."""
         self._operation.replace(process, on_timer, self._outlet)
 

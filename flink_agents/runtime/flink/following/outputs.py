@@ -73,20 +73,20 @@ class Collecting:
 
     Attributes:
         stream: The stream.
-        found: The list.
+        outputs: The list.
         source: The source of its outputs; None until the job is prepared.
     """
 
     stream: DataStream
-    found: Outputs
+    outputs: Outputs
     source: flink_compat.Collector | ListFile | None = None
 
     def start_reader(self) -> ListReader:
         """Start filling the list."""
         assert self.source is not None
         if isinstance(self.source, flink_compat.Collector):
-            return _StreamReader(self.source, self.found)
-        return _FileReader(self.source, self.found)
+            return _StreamReader(self.source, self.outputs)
+        return _FileReader(self.source, self.outputs)
 
 
 class _FileReader:
@@ -99,11 +99,11 @@ class _FileReader:
 
     def __init__(self, file: ListFile, outputs: list[Any]) -> None:
         self._file = file
-        self.found = outputs
+        self.outputs = outputs
 
     def finish(self) -> None:
         """Fill the list."""
-        self.found.extend(self._file.read())
+        self.outputs.extend(self._file.read())
 
 
 class _StreamReader(threading.Thread):
@@ -112,7 +112,7 @@ class _StreamReader(threading.Thread):
     def __init__(self, collector: flink_compat.Collector, outputs: list[Any]) -> None:
         super().__init__(name="agents-collect", daemon=True)
         self._collector = collector
-        self.found = outputs
+        self.outputs = outputs
         self._error: Exception | None = None
         self.start()
 
@@ -120,7 +120,7 @@ class _StreamReader(threading.Thread):
         """Read to the end of the stream."""
         try:
             for batch in self._collector.batches():
-                self.found.extend(pickle.loads(record) for record in batch)
+                self.outputs.extend(pickle.loads(record) for record in batch)
         except Exception as error:
             self._error = error
 

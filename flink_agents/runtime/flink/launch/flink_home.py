@@ -1,6 +1,6 @@
 """A Flink distribution made from the installed PyFlink, which can run several Python jobs in turn.
 
-    home = FlinkHome.make(Path("flink"), {"rest.port": 8081})
+    home = FlinkHome.create(Path("flink"), {"rest.port": 8081})
     subprocess.Popen(home.command("jobmanager"), env=home.environment())
     subprocess.Popen(home.command("taskmanager"), env=home.environment())
     subprocess.run([*home.flink("run"), "-py", "job.py"], env=home.environment())
@@ -65,7 +65,7 @@ class FlinkHome:
     log: Path
 
     @classmethod
-    def make(
+    def create(
         cls,
         root: Path,
         options: Mapping[str, Any] | None = None,
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
         # Valid for one machine only; a container has its own name.
         options = {"taskmanager.host": None, **dict(flatten_options(yaml.safe_load(properties)))}
     conf, log = (os.environ.get(name) for name in ("FLINK_CONF_DIR", "FLINK_LOG_DIR"))
-    home = FlinkHome.make(
+    home = FlinkHome.create(
         Path(root), options, conf=Path(conf) if conf else None, log=Path(log) if log else None
     )
     print(home.root)

@@ -156,7 +156,7 @@ class StandaloneCluster:
             self._arguments_file.write_text(json.dumps(arguments), "utf-8")
             self._launch_daemon(home, "standalonesession")
         else:
-            home = FlinkHome.make(self.directory)
+            home = FlinkHome.create(self.directory)
         for _ in range(missing):
             self._launch_daemon(home, "taskexecutor")
         self._wait_until_ready(taskmanagers)
@@ -247,7 +247,7 @@ class StandaloneCluster:
             "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
             "execution.checkpointing.savepoint-dir": (self.directory / "savepoints").as_uri(),
         }
-        return FlinkHome.make(self.directory, {**_DEFAULTS, **cluster_options, **options})
+        return FlinkHome.create(self.directory, {**_DEFAULTS, **cluster_options, **options})
 
     def _rpc_port(self) -> int:
         """Return the port for RPC: as before, if it is free, so that TaskManagers can find it again."""

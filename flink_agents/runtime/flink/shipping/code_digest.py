@@ -50,14 +50,14 @@ class ModuleCode:
     Attributes:
         name: Its name.
         file: Its file on the driver, for messages.
-        whole: Digest of all its code.
+        digest: Digest of all its code.
         functions: Digests of each piece of code in it, as written and as it is in memory there;
             these differ if pytest or another import hook has rewritten it.
     """
 
     name: str
     file: str
-    whole: bytes
+    digest: bytes
     functions: frozenset[bytes]
 
 
@@ -164,18 +164,18 @@ def _would_change(claimed: ModuleCode) -> bool:
     if module is None:
         return False
     note = user_modules.note_of(claimed.name)
-    noted = None if note is None else note.whole
-    if noted == claimed.whole or (noted is None and not _is_different(claimed, module)):
+    noted = None if note is None else note.code_digest
+    if noted == claimed.digest or (noted is None and not _is_different(claimed, module)):
         return False
     importlib.invalidate_caches()
     source = user_modules.read_source(user_modules.find_spec(claimed.name))
-    return source is not None and source.whole == claimed.whole
+    return source is not None and source.code_digest == claimed.digest
 
 
 def _is_different(claimed: ModuleCode, module: ModuleType) -> bool:
     known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
     if known_spec is not None and known_spec is module.__spec__:
-        return known_digest != claimed.whole
+        return known_digest != claimed.digest
     return bool(_different_functions(claimed, module))
 
 
@@ -197,7 +197,7 @@ def _compare_module(claimed: ModuleCode, remember: bool) -> None:
         if _is_different(claimed, module):
             raise _stale_code_error(claimed, module, _different_functions(claimed, module))
         if remember:
-            _accepted[claimed.name] = (spec, claimed.whole)
+            _accepted[claimed.name] = (spec, claimed.digest)
 
 
 def _stale_code_error(

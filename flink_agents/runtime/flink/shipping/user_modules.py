@@ -90,7 +90,7 @@ class ModuleSource:
             return None
 
     @functools.cached_property
-    def whole(self) -> bytes | None:
+    def code_digest(self) -> bytes | None:
         """Digest of all its code."""
         return None if self.code is None else digest_code(self.code)
 
@@ -151,7 +151,7 @@ def drop_old_bytecode(source: ModuleSource) -> None:
     if get_code is None or not cached or not os.path.exists(cached):
         return
     try:
-        if digest_code(get_code(source.spec.name)) != source.whole:
+        if digest_code(get_code(source.spec.name)) != source.code_digest:
             os.unlink(cached)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         _log.debug("no look at the bytecode of %s: %s", source.spec.name, error)
@@ -167,14 +167,14 @@ class Note:
     Attributes:
         spec: Its spec; a module that is loaded again has a new one.
         text: Digest of the source that it was loaded from; None if that is no longer certain.
-        whole: Digest of all its code; None likewise.
+        code_digest: Digest of all its code; None likewise.
         mentions: Names in its code; None if the file has changed.
         jobs: Ids of the jobs that may use it, if no use says so.
     """
 
     spec: Any
     text: bytes | None = None
-    whole: bytes | None = None
+    code_digest: bytes | None = None
     mentions: frozenset[str] | None = None
     jobs: frozenset[str] = frozenset()
 
@@ -234,7 +234,7 @@ def note_loaded(just_now: bool) -> None:
         ):
             continue
         note = _read_note(module, spec, _jobs_beside(name))
-        _notes[name] = note if just_now else replace(note, text=None, whole=None)
+        _notes[name] = note if just_now else replace(note, text=None, code_digest=None)
 
 
 def _jobs_beside(name: str) -> frozenset[str]:
@@ -278,7 +278,7 @@ def is_outdated(name: str) -> bool:
     source = read_source(find_spec(name))
     if note is None or note.text is None or source is None or has_moved(name):
         return True
-    return note.text != source.text and note.whole != source.whole
+    return note.text != source.text and note.code_digest != source.code_digest
 
 
 def has_moved(name: str) -> bool:

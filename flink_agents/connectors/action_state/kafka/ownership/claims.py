@@ -138,7 +138,7 @@ class Claims:
         from kafka.structs import TopicPartition
 
         self._settings = settings
-        self._own = own_token
+        self._own_token = own_token
         self._partition = TopicPartition(topic.name, 0)
         # The package's own types lack arguments that it accepts.
         self._consumer: Any = settings.create_consumer()
@@ -259,7 +259,7 @@ class Claims:
         claim = self._by_token.get(token)
         if claim is None:
             return
-        if token == self._own:
+        if token == self._own_token:
             claim.lost = claim.lost if claim.removed else not is_decided
             claim.removed = True
             return
