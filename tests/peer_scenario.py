@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     scenario = Scenario(options.events, options.keys, options.per_second, options.fail_every)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-")))
-        store = RunStore.of("sqlite", directory)
+        store = RunStore.for_directory("sqlite", directory)
         if options.store == "kafka":
             from flink_agents.testing.kafka import KafkaBroker
 

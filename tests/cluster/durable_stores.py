@@ -48,7 +48,7 @@ class RunStore:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, name: str, directory: Path, given: Mapping[str, str] | None = None) -> RunStore:
+    def for_directory(cls, name: str, directory: Path, given: Mapping[str, str] | None = None) -> RunStore:
         """A store in ``directory``, or wherever the options that are given say."""
         defaults = OPTIONS[name](directory) if name in OPTIONS else {}
         return cls(name, {**defaults, **(given or {})})

@@ -46,7 +46,7 @@ class Journals:
 
 
 def test_the_store_stays_flat_while_the_job_runs(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
-    store = RunStore.of("sqlite", tmp_path)
+    store = RunStore.for_directory("sqlite", tmp_path)
     outputs, windows = CommittedOutput(tmp_path / "out"), CommittedOutput(tmp_path / "windows")
     flink_cluster.fresh_taskmanagers(count=1, slots=2)
     arguments = [

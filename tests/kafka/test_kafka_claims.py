@@ -76,17 +76,17 @@ class Log:
 
     def claim(self, owner: Owner) -> Owner:
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, 1.0]
-        self.say("claim", owner.token, content)
+        self.append_claim("claim", owner.token, content)
         self.owners.append(owner)
         return owner
 
-    def say(self, kind: str, token: str, content: Any) -> None:
+    def append_claim(self, kind: str, token: str, content: Any) -> None:
         self.send("", *pack_claim(kind, token, content), partition=0)
 
     def take_over(self, subtask: int = 0, parallelism: int = 1, job: str = "job-1") -> Owner:
         """Claim and fence, as an attempt does."""
         owner = self.claim(Owner.create(job, "a", subtask, parallelism))
-        self.say("fence", owner.token, [[0, next(self.offsets)]])
+        self.append_claim("fence", owner.token, [[0, next(self.offsets)]])
         return owner
 
 
@@ -110,7 +110,7 @@ class Reference:
     def live(self) -> list[Claim]:
         return [claim for claim in self.all if not claim.ended and not any(True for _ in self.over(claim))]
 
-    def before(self, own: Claim) -> list[Claim]:
+    def earlier_claims(self, own: Claim) -> list[Claim]:
         of_group = [claim for claim in self.all if claim.owner.group == own.owner.group]
         return [
             claim
@@ -137,7 +137,7 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
         )
         done = chosen.random()
         if done < 0.2:
-            log.say("withdrawn", owner.token, True)
+            log.append_claim("withdrawn", owner.token, True)
         elif done < 0.8:
             reference = Reference(log)
             owner_claim = log.claims._by_token[owner.token]
@@ -145,14 +145,16 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
                 # The first fence of one that outranks it decides, and no later one.
                 if any(over is owner_claim for over in reference.over(claim)):
                     fences.setdefault(claim.owner.token, [at])
-            log.say("fence", owner.token, [[0, at]])
+            log.append_claim("fence", owner.token, [[0, at]])
         if done > 0.7:
-            log.say("release", chosen.choice(log.owners).token, True)
+            log.append_claim("release", chosen.choice(log.owners).token, True)
         reference = Reference(log)
         assert {claim.owner.token for claim in log.claims.live_claims()} == {
             claim.owner.token for claim in reference.live()
         }
-        assert log.claims.earlier_claims(owner.token) == reference.before(log.claims._by_token[owner.token])
+        assert log.claims.earlier_claims(owner.token) == reference.earlier_claims(
+            log.claims._by_token[owner.token]
+        )
         for claim in reference.all:
             token = claim.owner.token
             void = {0: fences[token][0]} if token in fences else {}
@@ -201,7 +203,7 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
         }[shape]
         log.claim(owner)
         if fenced == "all" or (fenced == "each tenth" and number % 10 == 9):
-            log.say("fence", owner.token, [[0, number]])
+            log.append_claim("fence", owner.token, [[0, number]])
         if number + 1 in (1000, 4000):
             comparisons = compared
             assert comparisons <= 10 * (number + 1)
@@ -231,13 +233,13 @@ def test_without_the_claims_that_are_removed_all_is_as_before(log: Log, seed: in
         owner = log.claim(Owner.create(job, "a", chosen.randrange(2), chosen.choice([2, 2, 3])))
         done = chosen.random()
         if done < 0.1:
-            log.say("withdrawn", owner.token, True)
+            log.append_claim("withdrawn", owner.token, True)
         elif done < 0.9:
-            log.say("fence", owner.token, [[0, next(log.offsets)]])
+            log.append_claim("fence", owner.token, [[0, next(log.offsets)]])
             if chosen.random() < 0.4:
                 owning.add(owner.token)
         if chosen.random() < 0.2:
-            log.say("release", chosen.choice(log.owners).token, True)
+            log.append_claim("release", chosen.choice(log.owners).token, True)
         owning -= set(chosen.sample(sorted(owning), len(owning) // 4))
         previous_view = view(log.claims, owning)
         if chosen.random() < 0.5:
@@ -259,7 +261,7 @@ def test_claims_do_not_grow_with_attempts(log: Log) -> None:
         owners = [log.take_over(subtask, 4) for subtask in range(4)]
         log.writer.remove_claims(owners[0], log.claims, log.claims.removable_claims("a", lambda _: False))
         # One that did not know of its end.
-        log.say(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
+        log.append_claim(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
         log.compact()
         sizes.append((len(log.claims._by_token), len(log.read(log.reader())._by_token), len(log.messages)))
     most = [max(size[of] for size in sizes[10:]) for of in range(3)]

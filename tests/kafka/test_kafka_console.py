@@ -46,7 +46,7 @@ class Desk:
     signals: str
     letters: str
 
-    def ask(self, key: Any, value: Any) -> tuple[OperatorHarness, ApprovalRequest]:
+    def request_approval(self, key: Any, value: Any) -> tuple[OperatorHarness, ApprovalRequest]:
         """Let a run ask for an approval, and show the request to the console."""
         harness = OperatorHarness(Pays, key_selector=lambda record: key, **PLAIN)
         harness.push(value)
@@ -95,7 +95,7 @@ def desk(kafka_broker: KafkaBroker) -> Iterator[Desk]:
 
 
 def test_a_request_is_approved_with_a_changed_argument_once(desk: Desk) -> None:
-    harness, request = desk.ask("ada", "kettle")
+    harness, request = desk.request_approval("ada", "kettle")
     page = desk.answer(request, decision="approve", by="Ada", **{"argument:input": "tea"})
     assert "sent: approved" in page and "the job has not taken it yet" in page
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
@@ -112,14 +112,14 @@ def test_a_request_is_approved_with_a_changed_argument_once(desk: Desk) -> None:
 
 
 def test_a_request_is_denied_with_a_reason(desk: Desk) -> None:
-    _, request = desk.ask(("bo", 1), 7)
+    _, request = desk.request_approval(("bo", 1), 7)
     assert "sent: denied" in desk.answer(request, decision="deny", reason="too much")
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
     assert (answer.approved, answer.arguments, answer.reason) == (False, None, "too much")
 
 
 def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
-    _, request = desk.ask("cy", HOSTILE)
+    _, request = desk.request_approval("cy", HOSTILE)
     page = desk.browser.page(link_to("/approval", id=request.id))
     assert "<script>alert" not in page and "\u202e" not in page
     for fields, message in [

@@ -305,7 +305,9 @@ def no_clock(patch: pytest.MonkeyPatch) -> None:
 def no_look(patch: pytest.MonkeyPatch) -> None:
     """Behind the lease, nobody looks."""
     patch.setattr(
-        Lease, "check_owner", lambda self, _, look=Lease.check_owner: look(self, 1) if _early(self) else FREE
+        Lease,
+        "check_owner",
+        lambda self, _, look=Lease.check_owner: look(self, 1) if _is_early(self) else FREE,
     )
 
 
@@ -384,7 +386,7 @@ def only_those_that_live(patch: pytest.MonkeyPatch) -> None:
 FREE = OwnerStatus({}, False, False)
 
 
-def _early(lease: Lease) -> bool:
+def _is_early(lease: Lease) -> bool:
     return lease._valid_until == -math.inf
 
 

@@ -106,7 +106,7 @@ class World:
         self.attempt = Attempt(self.patch, self.log, Remembered(self.latest, self.latest))
         return self.attempt
 
-    def of(self, partition: int) -> list[JournalKey]:
+    def choose_journals(self, partition: int) -> list[JournalKey]:
         """Some journals: a few that come often, and one that never came before."""
         names = (f"s{next(self.numbers)}" for _ in itertools.count())
         new = next(
@@ -126,7 +126,7 @@ class World:
 
     def step(self) -> None:
         partition = self.chosen.randrange(len(self.log.partitions))
-        journals = self.of(partition)
+        journals = self.choose_journals(partition)
         done = self.chosen.random()
         if done < 0.4:
             self.append(journals)

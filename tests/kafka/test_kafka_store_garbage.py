@@ -239,7 +239,7 @@ class Model:
         self.last: defaultdict[JournalKey, int] = defaultdict(int)
         self.markers: dict[JournalKey, bytes] = {}
 
-    def left(self, journal: JournalKey) -> list[Record]:
+    def remaining_records(self, journal: JournalKey) -> list[Record]:
         """What was appended and not removed, in the order of a scan."""
         remaining_records = [
             stored_record
@@ -269,7 +269,7 @@ class Model:
                 *(self.append(store, journal_key, 10 * turn + 1) for journal_key in appended)
             )
             for journal in self.journals:
-                if not self.left(journal):
+                if not self.remaining_records(journal):
                     self.markers[journal] = store.recovery_marker(journal)
             pruned = self.chosen.sample(self.journals, 6)
             await asyncio.gather(*(self.prune(store, journal_key) for journal_key in pruned))
@@ -277,7 +277,7 @@ class Model:
     async def check(self, store: KafkaStore) -> None:
         """Compare all."""
         for journal in self.journals:
-            assert await store.scan(journal) == self.left(journal), journal
+            assert await store.scan(journal) == self.remaining_records(journal), journal
             pruned_through = await store.pruned_through(journal)
             assert pruned_through == self.pruned[journal] or (
                 self.forgets and pruned_through < self.pruned[journal]
@@ -296,7 +296,7 @@ def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: i
             store = await opened(settings)
             for journal in chosen.sample(model.journals, 6):
                 await store.rebuild(journal, model.markers.get(journal))
-                assert await store.scan(journal) == model.left(journal)
+                assert await store.scan(journal) == model.remaining_records(journal)
             if chosen.random() < 0.5:
                 await store.rebuild()
             await model.work(store)

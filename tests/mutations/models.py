@@ -9,7 +9,7 @@ from typing import Any
 from tests.mutations.mutation import mutation
 
 
-def beside(ctx: Any, **instead: Any) -> Any:
+def replace_methods(ctx: Any, **instead: Any) -> Any:
     """A context of an action with something in place of some of its methods."""
 
     def find(self: Any, name: str) -> Any:
@@ -25,7 +25,7 @@ def unrecorded(ctx: Any) -> Any:
         result = getattr(durable, "function", durable)(*args)
         return await result if hasattr(result, "__await__") else result
 
-    return beside(ctx, durable_execute_async=call)
+    return replace_methods(ctx, durable_execute_async=call)
 
 
 @mutation("requests-unrecorded", "models.chat.requests:ModelRequests.send", chats=True)
@@ -75,7 +75,7 @@ def messages_by_the_clock(before: Any) -> Any:
     """Messages carry the time of the clock, and not that of the run."""
 
     async def chat(self: Any, ctx: Any, *rest: Any) -> Any:
-        return await before(self, beside(ctx, now=lambda: datetime.now(UTC)), *rest)
+        return await before(self, replace_methods(ctx, now=lambda: datetime.now(UTC)), *rest)
 
     return chat
 

@@ -35,10 +35,10 @@ class _Reference:
         self._place = (module, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _found, self._place
+        return _import_object, self._place
 
 
-def _found(module: str, name: str) -> Any:
+def _import_object(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 

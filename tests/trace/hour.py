@@ -194,7 +194,7 @@ class Result:
         return [what for what, holds in bounds.items() if not holds]
 
 
-def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
+def record_run(recorder: TraceRecorder, run: Run, number: int) -> None:
     """Tell of one run what the runtime would tell."""
     enter = partial(turn, recorder, run)
     if number % 10:
@@ -237,7 +237,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
         # The writer wakes five times in a second.
         for part in range(5):
             for number in range(rate * part // 5, rate * (part + 1) // 5):
-                tell(recorder, Run(result.runs + number), result.runs + number)
+                record_run(recorder, Run(result.runs + number), result.runs + number)
             clock[0] += 0.2
             if not writer.flush(300):
                 raise TimeoutError("the writer has not written a fifth of a second in five minutes")
@@ -249,7 +249,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     result.dropped = writer.dropped
     sink.free.clear()
     for number in range(BURST):
-        tell(recorder, Run(result.runs + number), result.runs + number)
+        record_run(recorder, Run(result.runs + number), result.runs + number)
     sink.free.set()
     writer.flush(300)
     result.grown_mb = round(memory_mb() - grown, 1)

@@ -70,7 +70,7 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
     return steps
 
 
-def tell(recorder: TraceRecorder, run: Run, step: Step) -> None:
+def record_step(recorder: TraceRecorder, run: Run, step: Step) -> None:
     kind, what, *more = step
     untyped_recorder: Any = recorder
     call: Any = run, what, *more[:2]
@@ -117,7 +117,7 @@ def recorded(
     turn(recorder, run, Phase.RUNNING, Phase.QUEUED if on_loop else None)
     for number, step in enumerate(steps):
         at[0] += 0.001
-        tell(recorder, run, step)
+        record_step(recorder, run, step)
         if number in looks:
             at[0] += 2
             recorder.record_lasting_runs()

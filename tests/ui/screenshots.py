@@ -18,7 +18,7 @@ from tests.ui.serving import served
 WIDTH = 1280
 
 
-async def take(address: str, run: str, place: Path) -> None:
+async def take_screenshots(address: str, run: str, place: Path) -> None:
     """Take all screenshots of a console."""
     browser = find_browser()
     assert browser is not None, "there is no browser: scripts/browser"
@@ -44,7 +44,7 @@ def main() -> None:
             trace=Path(directory), plans=(compile_agent(Refunds()),), signals="answers"
         )
         with served(settings) as address:
-            asyncio.run(take(address, run.run_id, Path(sys.argv[1])))
+            asyncio.run(take_screenshots(address, run.run_id, Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

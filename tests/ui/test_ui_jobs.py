@@ -22,7 +22,7 @@ pytestmark = pytest.mark.own_conditions
 JOBS = ("orders", "refunds & co", "<script>alert(1)</script>\"'?job=#")
 
 
-def of(job: str, number: int) -> list[TraceRecord]:
+def records_of(job: str, number: int) -> list[TraceRecord]:
     """The records of a suspended, a running and a completed run of a job, with an agent of its own."""
     records: list[TraceRecord] = []
     for place, status in enumerate(("suspended", "running", "completed")):
@@ -44,7 +44,7 @@ def links_in(page: str) -> list[str]:
 
 def write_jobs(place: Path) -> None:
     for number, job in enumerate(JOBS):
-        write(place, of(job, number), f"job{number}")
+        write(place, records_of(job, number), f"job{number}")
 
 
 def check_page(browser: Browser, path: str, job: str, number: int) -> None:
@@ -104,7 +104,7 @@ def test_without_a_choice_all_jobs_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_one_job_has_no_choice(tmp_path: Path) -> None:
-    write(tmp_path, of("orders", 1))
+    write(tmp_path, records_of("orders", 1))
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert 'aria-label="Job"' not in browser.page("/runs")
         # An address of a job that is gone: there is a way back.
