@@ -331,7 +331,7 @@ def operators_of(rest_client: ClusterRest, job_id: str) -> set[str]:
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
-    """True if no checkpoint was completed after the last one that failed."""
+    """Return True if no checkpoint was completed after the last one that failed."""
     ids = [(latest.get(outcome) or {}).get("id", -1) for outcome in ("failed", "completed")]
     return ids[0] >= ids[1]
 

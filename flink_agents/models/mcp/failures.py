@@ -210,7 +210,7 @@ def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, i
 
 
 def _may_have_begun(code: int) -> bool:
-    """True if a server that answers a call with this code may have executed some of it."""
+    """Return True if a server that answers a call with this code may have executed some of it."""
     if code in _REJECTED_CODES:
         return False
     # Some servers say a status of HTTP by a code.

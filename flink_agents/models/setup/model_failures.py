@@ -31,7 +31,7 @@ _REFUSED = "content_filter"
 
 
 def may_be_repeated(error: Exception) -> bool:
-    """True if another attempt may succeed after this error of pydantic-ai or a provider's library."""
+    """Return True if another attempt may succeed after this error of pydantic-ai or a provider."""
     if isinstance(error, ModelHTTPError):
         hint = error.provider_retry_hint
         return may_succeed_again(error.status_code) if hint is None else hint
@@ -63,7 +63,7 @@ def check_recordable(answer: object) -> None:
 
 
 def is_of_a_test(error: Exception) -> bool:
-    """True if a request was not sent because a test forbids requests."""
+    """Return True if a request was not sent because a test forbids requests."""
     # Failures of models derive from that class as well.
     return type(error) is RuntimeError and not models.ALLOW_MODEL_REQUESTS
 

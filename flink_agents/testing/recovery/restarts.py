@@ -76,7 +76,7 @@ class Restarts(WaitsShown, Records):
         return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs, journals=journals)
 
     def copy_outside_state(self) -> dict[str, Any]:
-        """Copies of everything outside of state: outputs, clock and watermark."""
+        """Return copies of everything outside of state: outputs, clock and watermark."""
         side = {tag: list(values) for tag, values in self._side.items()}
         return {
             "outputs": list(self.outputs),

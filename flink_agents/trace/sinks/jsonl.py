@@ -123,7 +123,7 @@ class JsonlSink:
             sizes.pop(0)
 
     def _is_own_file(self, path: Path) -> bool:
-        """True if this agent wrote the file, and not one whose name has the same start."""
+        """Return True if this agent wrote the file, and not an agent whose name has the same start."""
         unprefixed_name = path.name.removeprefix(self._prefix)
         return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), unprefixed_name) is not None
 

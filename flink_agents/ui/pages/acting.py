@@ -78,7 +78,7 @@ def approvals(view: View, request: Request) -> Response:
 
 
 def _matches_text(approval_request: ApprovalRequest, text: str) -> bool:
-    """True if the key, the agent, the tool or an argument of a request contains a text."""
+    """Return True if the key, the agent, the tool or an argument of a request contains a text."""
     if not text:
         return True
     values = (
