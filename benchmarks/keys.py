@@ -211,7 +211,7 @@ def _in_a_process(task: str, store: str, options: dict[str, Any], keys: int) -> 
     return json.loads(answer.stdout.splitlines()[-1])
 
 
-def _do(task: str, store: str, options: dict[str, Any], keys: int) -> None:
+def _run_task(task: str, store: str, options: dict[str, Any], keys: int) -> None:
     tasks = {"run": lambda: run(store, options, keys), "size": lambda: size(store, options)}
     tasks["restart"] = lambda: restart(store, options)
     print(json.dumps(asyncio.run(tasks[task]())), flush=True)
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.task:
-        _do(parsed.task, parsed.store, parsed.options, parsed.keys)
+        _run_task(parsed.task, parsed.store, parsed.options, parsed.keys)
         return
     with tempfile.TemporaryDirectory() as directory:
         with broker_for_jobs() if parsed.store == "kafka" else nullcontext():

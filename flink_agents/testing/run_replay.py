@@ -73,10 +73,10 @@ def replay_run(
         ActionFailedError: The agent fails, as it may have done in the recorded run.
     """
     codec = ValueCodec()
-    header = _header(codec, records)
+    header = _read_header(codec, records)
     replay = RunReplay()
 
-    def look(step: ActionRun, call: Call) -> None:
+    def note_call(step: ActionRun, call: Call) -> None:
         name = call.identity.function
         replay.calls.append((step.action.name, call.index, name, call.identity.request or ""))
         if until_call is not None and len(replay.calls) > until_call:
@@ -89,7 +89,7 @@ def replay_run(
     job_id, name = split_journal_name(journal.journal_id)
     config = {AgentOptions.ON_JOB_CHANGE.key: OnJobChange.ADOPT}
     store: Any = {"store": lambda: MemoryStore(place), "auto_run": False}
-    harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
+    harness = _ReplayHarness(note_call, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
         packed = header.input or b""
@@ -117,8 +117,8 @@ class _ReplayHarness(OperatorHarness):
         self._on_call = on_call
         super().__init__(*arguments, **options)
 
-    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
-        return replace(super()._host(number, parallelism, backend), on_call=self._on_call)
+    def _create_host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
+        return replace(super()._create_host(number, parallelism, backend), on_call=self._on_call)
 
 
 def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None) -> KeyState:
@@ -130,7 +130,7 @@ def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None
     return KeyState(head.pack(), pending, {escape(path): (data, None) for path, data in memory.items()})
 
 
-def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
+def _read_header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     if header is None:
         raise RunNotReplayableError(

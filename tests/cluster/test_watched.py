@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from flink_agents.cli.checks.cluster import cluster_checks
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.trace.log_lines import marked
+from flink_agents.trace.log_lines import read_marked
 from tests.cluster import watched_job
 from tests.cluster.flink_cluster import FlinkCluster, free_ports
 from tests.cluster.flink_rest import ClusterJob
@@ -123,7 +123,7 @@ def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob)
     cluster_rest = ClusterRest(cluster.rest.address)
 
     def answers() -> list[dict[str, Any]]:
-        return [answer for log in cluster_rest.task_logs() for answer in marked(log, "agent-reply ")]
+        return [answer for log in cluster_rest.task_logs() for answer in read_marked(log, "agent-reply ")]
 
     def has_answers() -> bool:
         return {1, 2} <= {

@@ -68,7 +68,7 @@ class Crash:
         """The fault of an append."""
         return self.fault if asked == self.point else None
 
-    def again(self, inputs: Sequence[Input]) -> list[Input]:
+    def repeat_inputs(self, inputs: Sequence[Input]) -> list[Input]:
         """Inputs in the order in which they come again: each source, or each key, keeps its own."""
         chance = random.Random(self.order)
         queues: dict[object, list[Input]] = {}
@@ -196,11 +196,11 @@ class Runner:
         self.faults.choose = None
         World.next_phase(self.faults.stored())
         harness.advance_time(World.chance.choice((0, 3)))
-        for program_input in crash.again(
+        for program_input in crash.repeat_inputs(
             [repeated_input for repeated_input in inputs if repeated_input.name not in noted_names]
         ):
             harness.push(program_input.record)
-        for signal in self._again(sent):
+        for signal in self._repeated_signals(sent):
             # The stream of signals comes again as well.
             if World.chance.random() < 0.5:
                 self._rests()
@@ -208,7 +208,7 @@ class Runner:
         self._end()
         return oracle.observed(harness)
 
-    def _again(self, sent: int) -> list[Signal]:
+    def _repeated_signals(self, sent: int) -> list[Signal]:
         """The signals behind the first ``sent``, which come again."""
         behind = self._signals[sent:]
         del self._signals[sent:]

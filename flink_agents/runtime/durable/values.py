@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flink_agents import redaction
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, takes_argument
 from flink_agents.api.errors import (
     AgentConfigurationError,
     AgentsError,
@@ -110,9 +110,11 @@ class Arguments:
 
     def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
         """Return ``reconciler`` bound to a copy of the arguments, and to the key and clients it takes."""
-        reconciler_clients = {name: client for name, client in clients.items() if takes(reconciler, name)}
+        reconciler_clients = {
+            name: client for name, client in clients.items() if takes_argument(reconciler, name)
+        }
         return self._given_to(
-            DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), reconciler_clients
+            DurableCallable(reconciler), takes_argument(reconciler, IDEMPOTENCY_KEY), reconciler_clients
         )
 
     def _given_to(self, what: DurableCallable, wants_key: bool, clients: Mapping[str, Any]) -> partial[Any]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.awaited import noted
+from flink_agents.api.common.awaited import note_result
 from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.asking import Answer, SubAgent
@@ -169,7 +169,7 @@ class ActionRunContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return noted("ctx.client", _client(clients, name, self._of.run.state))
+        return note_result("ctx.client", _client(clients, name, self._of.run.state))
 
     @property
     @override
@@ -198,7 +198,7 @@ class ActionRunContext(RunnerContext):
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
-    def _ask(
+    def _prepare_call(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._of.guard()
@@ -256,7 +256,7 @@ class ActionRunContext(RunnerContext):
     # -- waits ------------------------------------------------------------------------
 
     @override
-    def _pause(self, seconds: float) -> Coroutine[Any, Any, None]:
+    def _wait_for_pause(self, seconds: float) -> Coroutine[Any, Any, None]:
         self._of.guard()
         # If a sub-agent waits, the action that called it waits.
         return pause_of(root_of(self._of), current_delivery.get(), seconds)
@@ -268,7 +268,7 @@ class ActionRunContext(RunnerContext):
         return signal_wait_of(root_of(self._of), current_delivery.get(), name, fit, seconds)
 
     @override
-    def _approval(
+    def _wait_for_approval(
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]:
         self._of.guard()

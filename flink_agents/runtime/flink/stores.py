@@ -32,7 +32,7 @@ class StoreChoice:
     by_default: bool = False
 
     @classmethod
-    def of(cls, config: Configuration, agent: LoadedAgent, local: bool) -> StoreChoice | None:
+    def for_agent(cls, config: Configuration, agent: LoadedAgent, local: bool) -> StoreChoice | None:
         """Return the store of an agent; None if it needs none.
 
         Args:
@@ -59,7 +59,7 @@ class StoreChoice:
         check_store(name, options)
         return cls(name, options, by_default)
 
-    def beside(self, path: str) -> StoreChoice:
+    def with_path(self, path: str) -> StoreChoice:
         """Return the store in the file ``path``, unless options name its file."""
         return replace(self, options=self.options | {"path": path}) if self.by_default else self
 
@@ -68,7 +68,7 @@ class StoreChoice:
         """The file of the store; None if it has none."""
         return Path(self.options["path"]).expanduser().absolute() if self.name == "sqlite" else None
 
-    def make(self) -> ActionStateStore:
+    def create_store(self) -> ActionStateStore:
         """Return the store for an attempt of a subtask."""
         return open_store(self.name, self.options)
 

@@ -104,21 +104,21 @@ patch(
 )
 patch(
     "lost-job-as-java",
-    "flink.clusters.run:_Following._lost",
+    "flink.clusters.run:_Following._lost_job_error",
     'if not (error.found or "").startswith("404"):',
     "if True:",
     "A job that a restarted JobManager does not know ends in forty frames of Java.",
 )
 patch(
     "start-forgets-slots",
-    "flink.launch.standalone:StandaloneCluster._given",
+    "flink.launch.standalone:StandaloneCluster._start_arguments",
     'slots or previous_arguments.get("slots") or DEFAULT_SLOTS',
     "slots or DEFAULT_SLOTS",
     "A cluster that lost its JobManager starts with other slots than it was given.",
 )
 patch(
     "two-starts",
-    "flink.launch.standalone:StandaloneCluster._one_start",
+    "flink.launch.standalone:StandaloneCluster._lock_start",
     "fcntl.flock(file, fcntl.LOCK_EX)",
     "pass",
     "Two commands at once start two JobManagers in one directory.",

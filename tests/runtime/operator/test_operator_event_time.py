@@ -148,7 +148,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
     CLOSED.add("slow")
     harness.push(("a", "slow"), timestamp=1)
     [task] = harness._subtasks
-    assert task.backend.behind is not None
+    assert task.backend.downstream is not None
     rounds: list[int] = []
 
     def wait_for_progress(seen: int, seconds: float) -> bool:
@@ -211,7 +211,7 @@ def test_a_subtask_that_had_a_key_is_never_silent(hold_harness: MakeHarness, par
         harness.push((key, "now"), timestamp=1)
     heard: dict[int, list[int]] = {}
     for number, task in enumerate(harness._subtasks):
-        behind: Any = task.backend.behind
+        behind: Any = task.backend.downstream
         heard[number] = []
 
         def row(tag: str = "", number: int = number, row: Any = behind.row) -> int:
@@ -235,8 +235,8 @@ def test_a_first_input_gives_a_sign_at_once(hold_harness: MakeHarness) -> None:
     harness.watermark(50)
     harness.push(("a", "slow"), timestamp=100)
     [task] = harness._subtasks
-    assert task.backend.behind is not None
-    assert not task.backend.behind.is_idle
+    assert task.backend.downstream is not None
+    assert not task.backend.downstream.is_idle
 
 
 def test_times_that_tables_do_not_know(hold_harness: MakeHarness) -> None:

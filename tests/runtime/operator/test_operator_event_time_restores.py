@@ -139,14 +139,14 @@ def test_forced_starts_of_several_subtasks_come_to_an_end(
         **conditions,
     )
     fired: list[Any] = []
-    fire = harness._fire
+    fire = harness._fire_timer
 
     def counted(*timer: Any) -> None:
         fired.append(timer)
         assert len(fired) < 500
         fire(*timer)
 
-    monkeypatch.setattr(harness, "_fire", counted)
+    monkeypatch.setattr(harness, "_fire_timer", counted)
     for key in range(6):
         harness.signal(key, "paid", 40)
     harness.advance_time(1)

@@ -105,7 +105,7 @@ def test_other_timers_of_a_savepoint_do_nothing_twice(agent_harness: MakeHarness
     for _ in range(3):
         for key in KEYS:
             for at in sorted(harness.state(key).processing_timers):
-                harness._fire(encode_key(key), "processing_timers", at)
+                harness._fire_timer(encode_key(key), "processing_timers", at)
     harness.run_until_idle()
     harness.end_input()
     assert sorted(harness.outputs) == expected(2)
@@ -142,12 +142,12 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
 class LookingHarness(OperatorHarness):
     """Looks at state whenever something leaves."""
 
-    def _emit(self, emission: Any, backend: Any) -> None:
+    def _emit_outputs(self, emission: Any, backend: Any) -> None:
         for output in emission.outputs:
             key, count, number = output
             assert self.sequence_number(key) > number, "it left before its run was committed"
             assert self.memory(key)["count"] >= count
-        super()._emit(emission, backend)
+        super()._emit_outputs(emission, backend)
 
 
 def test_nothing_leaves_before_its_run_is_committed() -> None:
@@ -167,7 +167,7 @@ def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) 
     harness.push(("endless", True))
     for _ in range(20):
         (at,) = harness.state("endless").processing_timers
-        harness._fire(encode_key("endless"), "processing_timers", at)
+        harness._fire_timer(encode_key("endless"), "processing_timers", at)
         (following,) = harness.state("endless").processing_timers
         assert following > at
 

@@ -85,7 +85,7 @@ def _wait_until_it_rests(harness: OperatorHarness) -> None:
     """Hold the watermark at the end until no run is open."""
     harness.watermark(START)
     for _ in range(50):
-        with harness._clock.flying(harness._next_due):  # pyright: ignore[reportPrivateUsage]
+        with harness._clock.fly_to_delayed(harness._next_due):  # pyright: ignore[reportPrivateUsage]
             harness.run_until_idle()
         if _rests(harness):
             return

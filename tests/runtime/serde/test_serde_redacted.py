@@ -62,7 +62,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 @pytest.fixture(autouse=True)
 def registered_secret() -> Iterator[None]:
-    redaction.know(SECRET)
+    redaction.add_secrets(SECRET)
     yield
     redaction.forget_all()
 

@@ -67,7 +67,7 @@ class OpenEnd:
 _open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
 
 
-def note(place: Place, end: OpenEnd) -> None:
+def register_end(place: Place, end: OpenEnd) -> None:
     """Register the end of a subtask's input, so that its gate finds it.
 
     Args:
@@ -109,9 +109,9 @@ class Gate(ProcessFunction):
                 self._place[2],
                 self._agent,
             )
-            self._source.finish()
+            self._source.end_source()
         elif end.is_over:
-            self._source.finish()
+            self._source.end_source()
         else:
             self._alone_until = time.monotonic() + ALONE_SECONDS
             time.sleep(TICK_SECONDS)
@@ -127,7 +127,7 @@ class _ClosedGate(ProcessFunction):
 
     @override
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
-        self._source.finish()
+        self._source.end_source()
         return ()
 
 

@@ -130,7 +130,9 @@ class _Tagging(MapFunction):
         return self._tag(value)
 
 
-def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None) -> DataStream:
+def join_signals(
+    stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None
+) -> DataStream:
     """Return inputs and signals as one stream.
 
     Args:
