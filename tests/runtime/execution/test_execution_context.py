@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from core_agents import Step, action_fails, ask, probe
+from core_agents import Step, action_fails, outputs_of, probe
 
 from flink_agents import (
     Agent,
@@ -99,7 +99,7 @@ def test_chance_differs_by_call_run_key_job_and_action() -> None:
 
 def test_chance_is_the_same_in_every_process() -> None:
     """These values are stored outside: idempotency keys and rows derive from them."""
-    assert ask(draw, config={"job-identifier": "job"}) == [CHANCE]
+    assert outputs_of(draw, config={"job-identifier": "job"}) == [CHANCE]
 
 
 CHANCE = [
