@@ -25,7 +25,7 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.binding.loaded import LoadedAgent
-from flink_agents.plan.binding.resource_options import ResourceOptions
+from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.literal_secrets import check_options
@@ -131,7 +131,7 @@ class OperatorHarness(Restarts):
         self._config = Configuration(cast("Mapping[Any, Any]", config or {}))
         check_options(self._config)
         options = ResourceOptions(self._config)
-        options.add(LoadedAgent(self.plan, self._code), instance)
+        options.add(LoadedAgent(self.plan, self._code))
         options.check(all_agents=False)
         self._key = KeyEncoder(check_selector(key_selector))
         self._max_parallelism = max_parallelism

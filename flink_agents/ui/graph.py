@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flink_agents.api.events import InputEvent
 from flink_agents.plan.model import AgentPlan
-from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, Flow, Node, flow_of
+from flink_agents.plan.show import DEAD_LETTERS, INPUT, Flow, Node, flow_of
 
 Counts = Mapping[tuple[str, str], Mapping[str, int]]
 

@@ -411,8 +411,8 @@ _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def calls_durably(target: _T) -> _T:
     """Declare that an object of a library makes durable steps for the action that uses it; return the object.
 
-    The names in an action's code show if the action makes durable steps. The code of a library is not read:
-    the library declares its objects, or a class in whose name it makes the steps.
+    The source of an action shows if the action makes durable steps. The code of a library is not read: the
+    library declares its objects, or a class in whose name it makes the steps.
 
     Args:
         target: The object; weak references to it are possible.

@@ -222,8 +222,6 @@ class ActionRunContext(RunnerContext):
     @property
     def _durable(self) -> Durable:
         self._of.guard()
-        if not self._of.action.journalled:
-            self._of.shared.makes_calls(self._of.action)
         return self._of.shared.services.durable
 
     # -- time and chance --------------------------------------------------------------

@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.plan.binding.resource_options import ResourceOptions
+from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
 from flink_agents.runtime.flink.fast.identities import name_operators

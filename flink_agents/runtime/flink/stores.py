@@ -11,7 +11,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.stores import check_store, open_store
 from flink_agents.plan import LoadedAgent
-from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
+from flink_agents.plan.binding.needs import makes_durable_steps, may_make_durable_steps
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
 """The journal of a local job in its working directory, if no option names a store."""
@@ -47,7 +47,7 @@ class StoreChoice:
         """
         name = config.get(AgentOptions.STORE)
         if name is None:
-            if not (may_make_durable_calls if local else makes_durable_calls)(agent):
+            if not (may_make_durable_steps if local else makes_durable_steps)(agent):
                 return None
             if not local:
                 raise _not_configured(agent)

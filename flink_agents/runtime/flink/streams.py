@@ -29,7 +29,7 @@ from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
-from flink_agents.plan.binding.called_agents import asks_for_approvals
+from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.end_valve import SignalEnd
@@ -131,7 +131,7 @@ class FlinkAgentInput(AgentInput):
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs, applied.place = self._size, authors_place()
         applied.resumable = _resumable_agent(plan, store, self._job)
-        applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
+        applied.needs_approvals = needs_approvals(bound)
         applied.has_signals = self._signals is not None
         self._job.add_agent(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
@@ -141,7 +141,7 @@ class FlinkAgentInput(AgentInput):
         bound = LoadedAgent(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
-        self._job.resource_options.add(bound, bound.instance)
+        self._job.resource_options.add(bound)
         check_trace_options(self._job.config)
         answer_topic_of(self._job.config)
         return bound

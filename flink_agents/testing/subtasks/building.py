@@ -15,7 +15,7 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan, LoadedAgent
-from flink_agents.plan.binding.uses import may_make_durable_calls
+from flink_agents.plan.binding.needs import may_make_durable_steps
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.flink.shipping.class_copies import dump_for_this_process
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -152,7 +152,7 @@ class Builder(Driver):
         # Without a place, a store in memory belongs to its harness: another one must not find its records.
         if name is not None and (name != "memory" or "place" in options):
             return lambda: open_store(name, options)
-        if name is None and not may_make_durable_calls(LoadedAgent(self.plan, self._code)):
+        if name is None and not may_make_durable_steps(LoadedAgent(self.plan, self._code)):
             return None
         if self._crashes is not None:
             return self._crashes.create_store

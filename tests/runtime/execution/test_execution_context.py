@@ -145,7 +145,7 @@ class Leaky(Agent):
     def act(self, event: InputEvent, ctx: Any) -> Iterator[Event]:
         keep(ctx)
         if event.input is not None:
-            yield OutputEvent(output=elsewhere(lambda: event.input(ctx)))
+            yield OutputEvent(output=elsewhere(lambda: USES[event.input](ctx)))
 
 
 def elsewhere(call: Callable[[], Any]) -> str:
@@ -174,8 +174,8 @@ def test_use_after_the_action_is_a_named_error(use: Callable[[Any], Any]) -> Non
     assert harness.state() == state
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-def test_use_from_another_thread_is_a_named_error(use: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_use_from_another_thread_is_a_named_error(use: str) -> None:
     harness = OperatorHarness(Leaky, forced_serialization=False)
     assert harness.push(use) == ["ContextMisuseError"]
     assert harness.memory() == {}

@@ -15,7 +15,6 @@ from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, LoadedAgent
-from flink_agents.plan.binding.uses import mark_durable_actions
 from flink_agents.runtime.execution.environment.event_records import EventRecords
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
 from flink_agents.runtime.execution.environment.received import ReceivedValues
@@ -98,7 +97,8 @@ class RunEnvironment:
         traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
         skips_timers: True if waits do not last until their time when the input has ended.
         reads: Finds mutable values of memory that were changed but not written.
-        may_record: True if there is a store, and an action of the agent may make a durable call.
+        may_record: True if a run may be recorded: there is a store, and not all actions are ``def`` functions
+            that certainly make no durable steps.
     """
 
     def __init__(
@@ -135,9 +135,11 @@ class RunEnvironment:
         self.seconds = seconds
         self.make_loop = make_loop
         if journals is not None:
-            mark_durable_actions(agent)
+            agent.leave_thread()
             telemetry.run_metrics.add_gauges("store", journals.store.metrics)
-        self.may_record = journals is not None and any(action.may_be_recorded for action in agent.actions)
+        self.may_record = journals is not None and any(
+            action.is_async or action.off_thread for action in agent.actions
+        )
         self.reads = ReadWatch()
         self.on_error, self.on_unhandled = default_policies(agent, config)
         # Options that are read for each run or key: looking one up takes several calls.
@@ -182,9 +184,4 @@ class RunEnvironment:
     def leaves_thread(self, action: BoundAction) -> None:
         """Note that an action must not start on Flink's task thread from now on."""
         action.off_thread = True
-        self.may_record = self.journals is not None
-
-    def makes_calls(self, action: BoundAction) -> None:
-        """Note that an action makes durable calls, because it has just made its first one."""
-        action.make_calls()
         self.may_record = self.journals is not None

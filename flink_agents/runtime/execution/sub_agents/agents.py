@@ -193,8 +193,6 @@ class _OfRoot(Durable):
     ) -> Coroutine[Any, Any, Any]:
         root = root_of(step)
         root.guard()
-        if not root.action.journalled:
-            root.shared.makes_calls(root.action)
         return root.shared.services.durable.call(root, what, args, kwargs)
 
     @override
