@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.action_state import RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
-from flink_agents.runtime.journal.memory.reads import ReadLog, recorded_reads
+from flink_agents.runtime.journal.memory.reads import recorded_reads
 from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
@@ -245,7 +245,7 @@ class KeyRuns:
         self.queue.append(waiting)
 
     def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
-        """Give a run its journal: one that earlier attempts have not recorded.
+        """Give a run its journal.
 
         Args:
             run: The run.
@@ -254,11 +254,18 @@ class KeyRuns:
             codec: Encodes records.
         """
         store, journal = self.journal or (None, None)
+        suspension = waiting.suspension
+        if waiting.records or suspension is not None:
+            restore_begin(codec, run, waiting)
         memory = run.short_term
         log = memory.log if isinstance(memory, TracedTree) else None
+        is_part = suspension is not None and suspension.frees_key
         # The header must not refer to the run, which refers to the journal: each run would be a cycle.
-        header = partial(header_of, plan, run.started_at, memory, waiting.packed, self.begin)
-        run.journal = RunJournal(store, codec, journal, run.sequence_number, header, (), log)
+        header = partial(header_of, plan, run.started_at, memory, waiting.packed, self.begin, is_part)
+        seq = run.sequence_number
+        run.journal = RunJournal(
+            store, codec, journal, seq, header, waiting.records, log, suspension, waiting.seq
+        )
 
     def open_mailbox(self) -> ActiveMailbox:
         """Return the signals of the key, for either thread. At first, it has none."""
@@ -345,31 +352,21 @@ class KeyRecovery:
     resumes: QueuedInput | None = None
 
 
-def restore_begin(
-    codec: ValueCodec, run: Run, records: Sequence[Record], started_at: int | None = None
-) -> ReadLog | None:
-    """Let a run start as it was recorded: at the same time, and with its recorded reads of memory.
-
-    Args:
-        codec: Decodes records.
-        run: The run.
-        records: Its records, in the order of their append.
-        started_at: Time at which it started, if state knows it; else its header has it.
-
-    Returns:
-        The log of the run's reads; None if they are not recorded.
-    """
-    if started_at is not None:
-        # `ctx.now()` must return the recorded time.
-        run.started_at = started_at
+def restore_begin(codec: ValueCodec, run: Run, waiting: QueuedInput) -> None:
+    """Let a run start as it was recorded: at the same time, and with its recorded reads of memory."""
+    records = waiting.records
+    suspension = waiting.suspension
+    # `ctx.now()` must return the recorded time.
+    if suspension is not None:
+        run.started_at = suspension.started_at
+        # A later part reads memory as it is now. Earlier parts have a memory of their own.
+        if not suspension.frees_key:
+            records = [*suspension.records, *records]
     elif records and records[0].kind is RecordKind.RUN:
         run.started_at = RunHeader.unpack(codec, records[0].data).started_at
     memory = run.short_term
-    if not isinstance(memory, TracedTree):
-        return None
-    if records and (reads := recorded_reads(codec, records)):
+    if isinstance(memory, TracedTree) and (reads := recorded_reads(codec, records)):
         memory.replay(reads)
-    return memory.log
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:

@@ -411,10 +411,10 @@ class AgentLoop:
         state = run.state
         try:
             run.attach_waits = partial(self.suspender.attach_late, runs)
+            runs.attach_journal(run, waiting, self._plan, self._shared.codec)
             if waiting.records or waiting.suspension is not None or self._interleaves:
+                # After the journal, from which waits read the signals that the run took.
                 self.suspender.attach(runs, run, waiting)
-            else:
-                runs.attach_journal(run, waiting, self._plan, self._shared.codec)
             # Before the actions start: a user wants to end this run.
             if runs.ends:
                 check_not_ended(runs, run, waiting)

@@ -6,7 +6,6 @@ A suspended run has neither a coroutine nor an actor. Flink's task thread stores
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,13 +22,12 @@ from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.requests import settle_requests
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
 from flink_agents.runtime.journal.memory.part_memory import PartTree
 from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
 from flink_agents.runtime.journal.memory.traced_memory import TracedTree
-from flink_agents.runtime.journal.records import ActionRecord, RunHeader
-from flink_agents.runtime.journal.run_journal import header_of
-from flink_agents.runtime.loop.actor import KeyRuns, restore_begin
+from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
+from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
@@ -70,10 +68,11 @@ class RunSuspender:
     # -- for the loop's thread --------------------------------------------------------
 
     def attach(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
-        """Give a run its journal and its waits: it may have waited before."""
+        """Give a run with a journal its waits: it may have waited before."""
         mailbox = self._live_mailbox(runs, run)
-        # Before the waits, which read recorded signals from it.
-        run.journal = journal = self._journal(runs, run, waiting)
+        journal = run.journal
+        assert journal is not None
+        journal.has_waits = True
         suspension = waiting.suspension
         run.waits = RunWaits(
             mailbox,
@@ -98,9 +97,10 @@ class RunSuspender:
             UnserializableValueError: An event or a side output of an earlier execution cannot be recorded.
         """
         run = step.run
-        assert run.journal is not None and step.delivery is not None
+        journal = run.journal
+        assert journal is not None and step.delivery is not None
         waits = RunWaits(self._live_mailbox(runs, run), (), {}, {}, self._last_deadline(run))
-        journal = BufferedJournal.continuing(run.journal)
+        journal.has_waits = True
         # Whatever was recorded of it as an end was refused: it has not ended.
         journal.drop_end(step.path)
         events = self._shared.events
@@ -117,7 +117,6 @@ class RunSuspender:
             # An event that cannot be recorded fails in the same way on replay.
             with suppress(StateError):
                 journal.keep_end(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0))
-        run.journal = journal
         run.waits = waits
         run.ended = None
         run.emit_queued()
@@ -143,7 +142,7 @@ class RunSuspender:
         run: Run = step.run
         waits: list[StoredWait] = step.suspended
         journal = run.journal
-        assert isinstance(journal, BufferedJournal) and run.waits is not None
+        assert journal is not None and run.waits is not None
         # Code that catches its cancellation may emit something. Drop it: the resumed run replaces it.
         sent, side = step.put
         step.sent = step.sent[:sent]
@@ -161,7 +160,7 @@ class RunSuspender:
             run.sequence_number,
             run.started_at,
             "" if self._shared.journals is None else self._shared.journals.plan,
-            list(journal.all_records),
+            list(journal.records),
             journal.unstored,
             journal.bound,
             journal.has_records,
@@ -196,33 +195,6 @@ class RunSuspender:
         """
         settle_requests(run, suspension.waits, waits, self._shared.codec, self._shared.telemetry.observers)
 
-    def _journal(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> BufferedJournal:
-        journals = self._shared.journals
-        suspension = waiting.suspension
-        codec = self._shared.codec
-        records = waiting.records
-        is_later = waiting.is_later_part
-        suspended_records = suspension.records if suspension is not None and not is_later else ()
-        began = suspension.started_at if suspension is not None else None
-        log = restore_begin(codec, run, [*suspended_records, *records], began)
-        header: Callable[[], RunHeader] = _no_header
-        if journals is not None:
-            memory = run.short_term
-            packed = waiting.packed
-            header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
-        return BufferedJournal(
-            # Without a store, it keeps its records in memory.
-            None if journals is None else journals.store,
-            codec,
-            None if journals is None else journals.key(run.journal_id, run.key_text),
-            run.sequence_number,
-            header,
-            records,
-            suspension,
-            log,
-            waiting.seq,
-        )
-
     # -- parts of runs that free their keys ---------------------------------------------
 
     def _parts(self, run: Run, suspension: Suspension) -> RunParts | None:
@@ -240,7 +212,7 @@ class RunSuspender:
         return RunParts(memory, records, suspension.parts)
 
     async def _end_part(
-        self, run: Run, journal: BufferedJournal, waiting: QueuedInput, waits: RunWaits
+        self, run: Run, journal: RunJournal, waiting: QueuedInput, waits: RunWaits
     ) -> CommittedSegment | None:
         """End a part of a run, and store its records; returns None if the run blocks its key."""
         if not (self._frees_keys or waiting.is_later_part):
@@ -249,21 +221,21 @@ class RunSuspender:
         changes = run.short_term.changes()
         before_count = len(previous_suspension.records) if previous_suspension is not None else 0
         counts = not waiting.is_later_part or bool(
-            waiting.records or changes or len(journal.all_records) > before_count
+            waiting.records or changes or len(journal.records) > before_count
         )
         # Before the part is committed: a replay must know where it ended.
         await journal.end_part(counts)
         return CommittedSegment(waiting.number, waiting.seq, changes, counts, waits.ends_part)
 
-    def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
+    def _take_recorded(self, waits: RunWaits, journal: RunJournal, waiting: QueuedInput) -> None:
         """Remove the signals that the run took, according to records that only the store has."""
         suspension = waiting.suspension
         suspended_count = len(suspension.records) if suspension is not None else 0
-        if len(journal.all_records) == suspended_count:
+        if len(journal.records) == suspended_count:
             return
         codec = self._shared.codec
-        stored = taken_signals(codec, journal.all_records[:suspended_count])
-        for wait_record in taken_signals(codec, journal.all_records):
+        stored = taken_signals(codec, journal.records[:suspended_count])
+        for wait_record in taken_signals(codec, journal.records):
             stored_record = next(
                 (record for record in stored if record.identity == wait_record.identity), None
             )
@@ -317,7 +289,3 @@ def _of_parts(
         input=packed,
         identity=run.identity,
     )
-
-
-def _no_header() -> RunHeader:
-    raise AssertionError("a run has a header without a store")

@@ -76,14 +76,14 @@ patch(
 )
 patch(
     "unstored-twice",
-    "buffered:BufferedJournal._append",
+    "run_journal:RunJournal._append_all",
     "self._unstored.pop(record, None)",
     "pass",
     "What a suspended run has stored is stored again with each append.",
 )
 patch(
     "reads-kept-again",
-    "buffered:BufferedJournal.keep_reads",
+    "run_journal:RunJournal.keep_reads",
     "self._logged = len(self._log.reads)",
     "pass",
     "A suspended run keeps what it read twice.",
@@ -195,14 +195,14 @@ patch(
 )
 patch(
     "old-layout-bound",
-    "run_journal:RunJournal.__init__",
-    "bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS",
-    "bool(recorded)",
+    "run_journal:RunJournal._restore",
+    "layout_of(self._codec, headers) == TASK_NUMBERS",
+    "True",
     "A run that an old version recorded goes on under the old header.",
 )
 patch(
     "reads-recorded-again",
-    "run_journal:RunJournal._append_with_header",
+    "run_journal:RunJournal._append_all",
     "self._logged = max(self._logged, logged)",
     "pass",
     "What a run has read is recorded again with each append.",
@@ -321,15 +321,15 @@ patch(
 )
 patch(
     "turn-ignored",
-    "buffered:BufferedJournal._append",
+    "run_journal:RunJournal._append_all",
     "if self._part_seq != self._seq:",
     "if False:",
     "The next part of a run that was set aside is recorded under its first number.",
 )
 patch(
     "part-as-known",
-    "buffered:BufferedJournal.__init__",
-    "set[Record]() if is_later else set(suspended_records)",
-    "set(suspended_records)",
+    "run_journal:RunJournal._restore",
+    "set[Record]() if is_later else set(suspended)",
+    "set(suspended)",
     "Records of a part that equal those of an earlier part are left out.",
 )
