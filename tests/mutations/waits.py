@@ -22,11 +22,11 @@ def outputs_leave_again(before: Any) -> Any:
 def runs_behind_suspended(before: Any) -> Any:
     """The input behind a suspended run begins before that is in state."""
 
-    def begin(self: Any, runs: Any) -> None:
-        suspended = runs.suspended
-        runs.suspended = None
-        before(self, runs)
-        runs.suspended = suspended
+    def begin(self: Any, actor: Any) -> None:
+        suspended = actor.suspended
+        actor.suspended = None
+        before(self, actor)
+        actor.suspended = suspended
 
     return begin
 

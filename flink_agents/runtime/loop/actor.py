@@ -1,15 +1,4 @@
-"""The actor of a key: its inputs that wait, its memory ahead of state, its finished runs.
-
-An actor exists while its key has work that is not committed. It has three parts, by the thread that changes
-them:
-
-- :class:`KeyActor`, for Flink's task thread, which hands inputs to the runs and commits those that ended.
-- :class:`KeyRuns`, for the thread of the event loop, which executes the runs one after the other, and *ahead*
-  of commits: a run starts on the memory of the previous run, committed or not. The two threads share two
-  queues, of which each thread uses one end.
-- :class:`KeyRecovery`, while the key has recorded runs. Then either thread may choose the next run, and holds
-  the lock when it does.
-"""
+"""The actor of a key: its inputs that wait, its memory ahead of state, its ended runs."""
 
 from __future__ import annotations
 
@@ -32,23 +21,32 @@ from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput, SuspendedRun
+from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.suspended import Suspension
 
 _OPENING = threading.Lock()
 """Held while the mailbox of a key is created, which both threads do."""
 
 
 class KeyActor:
-    """The work of one key that is not committed. Only Flink's task thread may call it.
+    """The work of one key that is not committed. It exists while there is some.
 
-    The event loop reads ``head``, and writes ``next_seq``, ``loaded`` and ``noted`` only with the lock of
-    the key's :class:`KeyRecovery`.
+    Flink's task thread puts inputs into the inbox. The thread of the event loop executes their runs one after
+    the other, and *ahead* of commits: a run starts on the memory of the previous run, committed or not.
+    Flink's task thread commits the runs that have ended. What one thread writes, the other one only reads:
+
+    - *Flink's task thread*: ``head``, ``ends``, ``submitted``, ``committed``, ``gone``, ``unpruned``,
+      ``woken``. It adds to ``inbox``, and takes from ``ended``.
+    - *The event loop*: ``memory``, ``unrecorded``, ``seq``, ``state``, ``running``, ``suspended``,
+      ``pulled``. It takes from ``inbox``, and adds to ``ended``.
+    - *Either thread* chooses the next input while there is a ``recovery``, whose lock it holds when it does.
+      The lock covers ``next_seq``, ``loaded``, ``begin``, ``noted``, ``recovery`` itself, what is added to
+      ``inbox``, and the ``state`` of a run that waits for its input. Without a ``recovery``, Flink's task
+      thread alone writes these.
 
     Args:
         key_text: Canonical text of the key.
@@ -58,10 +56,12 @@ class KeyActor:
         journal: The journal of the key; None if there is no store.
 
     Attributes:
-        runs: Its runs on the event loop.
-        next_seq: The least sequence number above those of all chosen runs.
-        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
-        submitted: The number of inputs that this thread chose.
+        journal_id: Identity of the job that the runs belong to.
+        inbox: Chosen inputs, in the order in which they run.
+        ended: Runs that wait for their commit, oldest first.
+        ends: Runs that a user wants to end; see ``Head``.
+        submitted: The number of inputs that Flink's task thread chose.
+        pulled: The number of inputs that the loop chose.
         committed: The number of inputs that were committed.
         ahead: The number of inputs that ``pending`` lacked at first, because they were committed before older
             ones.
@@ -69,20 +69,48 @@ class KeyActor:
         noted: The last run that the pruner knows as committed.
         unpruned: The number of runs with records that were committed since then.
         woken: Numbers of the entries in ``pending`` with which suspended runs have resumed.
+        next_seq: The least sequence number above those of all chosen runs.
+        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
+        begin: The first sequence number of the key's generation.
+        recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
+        memory: Short-term memory after the last run that has ended, committed or not.
+        unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
+        seq: Sequence number of the present run.
+        state: The state of the present run, or the last one; also of a run that waits for its input or
+            records.
+        running: True while the loop works on the key.
+        suspended: The last run, if the loop has suspended it; or None. Nothing is executed after it.
+        mailbox: The signals of the key; None as long as no run has waited and no signal has come. The thread
+            that needs it first creates it.
     """
 
     __slots__ = (
+        "_make_mailbox",
         "ahead",
+        "begin",
         "committed",
+        "ended",
+        "ends",
         "gone",
         "head",
+        "inbox",
+        "journal",
+        "journal_id",
         "key_text",
         "loaded",
+        "mailbox",
+        "memory",
         "next_seq",
         "noted",
-        "runs",
+        "pulled",
+        "recovery",
+        "running",
+        "seq",
+        "state",
         "submitted",
+        "suspended",
         "unpruned",
+        "unrecorded",
         "woken",
     )
 
@@ -96,142 +124,56 @@ class KeyActor:
     ) -> None:
         self.key_text = key_text
         self.head = head
-        self.runs = KeyRuns(key_text, head, memory, journal, make_mailbox)
-        self.next_seq = head.next_seq
-        self.loaded = head.first_pending
+        self.journal_id = head.journal_id
+        self.journal = journal
+        self.inbox: deque[QueuedInput] = deque()
+        self.ended: deque[RunEnd] = deque()
+        self.ends = head.ends
         self.ahead = head.ahead
-        self.submitted = self.committed = self.gone = 0
-        self.unpruned = 0
+        self.submitted = self.pulled = self.committed = self.gone = self.unpruned = 0
         self.noted = head.committed_through
         self.woken: set[int] = set()
+        self.next_seq = self.seq = head.next_seq
+        self.loaded = head.first_pending
+        self.begin = head.begin
+        self.recovery: KeyRecovery | None = None
+        self.memory = memory
+        self.unrecorded = head.unrecorded
+        self.state: RunState | None = None
+        self.running = False
+        self.suspended: RunEnd | None = None
+        self.mailbox: ActiveMailbox | None = None
+        self._make_mailbox = make_mailbox
 
-    def recover(self, pending: bool, origins: Sequence[Origin]) -> None:
-        """Let no run start before the records of the key were read.
-
-        Args:
-            pending: True if inputs of the key waited in state before the present one.
-            origins: Other jobs that may have recorded something for inputs that wait.
-        """
-        head = self.head
-        pending = pending or bool(head.skipped)
-        self.runs.recovery = KeyRecovery(self, head.fresh, head.marker, pending, head.skipped, origins)
-
-    def continue_generation(self, begin: int) -> None:
-        """Continue the generation that an earlier attempt had started."""
-        self.runs.begin = self.next_seq = begin
-        self.noted = begin - 1
+    # -- for either thread ------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
         """The number of its inputs that wait in keyed state, because they were not chosen yet."""
-        return self.head.waiting - (self.submitted + self.runs.pulled - self.committed)
+        return self.head.waiting - (self.submitted + self.pulled - self.committed)
 
     @property
     def idle(self) -> bool:
-        """True if none of its inputs runs, was chosen, or waits for its commit.
-
-        A suspended run waits for its commit as well. The loop hands a run over before it clears ``running``.
-        """
-        runs = self.runs
-        return not (runs.queue or runs.running or runs.finished or runs.suspended)
+        """True if none of its inputs runs, was chosen, or waits for its commit."""
+        # The loop adds to `ended` before it clears `running`, so nothing is missed here.
+        return not (self.inbox or self.running or self.ended)
 
     @property
     def is_done(self) -> bool:
         """True if all of its inputs have run and wait for their commit."""
-        runs = self.runs
-        # The loop appends to `finished` before it clears `running`, so nothing is missed here.
-        if runs.running or runs.queue or runs.recovery is not None or runs.suspended:
+        # In this order, as above.
+        if self.running or self.inbox or self.recovery is not None or self.suspended:
             return False
-        return bool(runs.finished) and not self.backlog
-
-
-class KeyRuns:
-    """The runs of a key on the event loop. Its thread alone calls the methods, except :meth:`put`.
-
-    Flink's task thread creates it. From then on, that thread adds to ``queue``, takes from ``finished``,
-    replaces ``ends``, and reads the rest.
-
-    Args:
-        key_text: Canonical text of the key.
-        head: The key's head, as it is committed. It is read at once, and not later.
-        memory: Short-term memory of the key, all of it.
-        journal: The journal of the key; None if there is no store.
-        make_mailbox: Creates the mailbox of a key without signals.
-
-    Attributes:
-        journal_id: Identity of the job that the runs belong to.
-        journal: The journal of the key; None if there is no store.
-        begin: The first sequence number of the key's generation.
-        ends: Runs that a user wants to end; see ``Head``.
-        memory: Short-term memory after the last run that has ended, committed or not.
-        seq: Sequence number of the present run.
-        queue: Chosen inputs, in the order in which they run.
-        finished: Runs that wait for their commit, oldest first: run, input, changes of memory, and time of
-            the end (``run_metrics.clock``).
-        pulled: The number of inputs that the loop chose.
-        running: True while the loop works on the key.
-        state: The state of the present run, or the last one; also of a run that waits for its input or
-            records.
-        unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
-        mailbox: The signals of the key; None as long as no run has waited and no signal has come.
-        suspended: The last run, if the loop has suspended it; or None. Nothing is executed after it.
-        recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
-    """
-
-    __slots__ = (
-        "_make_mailbox",
-        "begin",
-        "ends",
-        "finished",
-        "journal",
-        "journal_id",
-        "key_text",
-        "mailbox",
-        "memory",
-        "pulled",
-        "queue",
-        "recovery",
-        "running",
-        "seq",
-        "state",
-        "suspended",
-        "unrecorded",
-    )
-
-    def __init__(
-        self,
-        key_text: str,
-        head: Head,
-        memory: dict[str, bytes | None],
-        journal: KeyJournal | None,
-        make_mailbox: Callable[[], ActiveMailbox],
-    ) -> None:
-        self.key_text = key_text
-        self.journal_id = head.journal_id
-        self.journal = journal
-        self.begin = head.begin
-        self.ends = head.ends
-        self.memory = memory
-        self.seq = head.next_seq
-        self.queue: deque[QueuedInput] = deque()
-        self.finished: deque[tuple[Run, QueuedInput, dict[str, bytes | None], float]] = deque()
-        self.pulled = 0
-        self.running = False
-        self.state: RunState | None = None
-        self.unrecorded = head.unrecorded
-        self.mailbox: ActiveMailbox | None = None
-        self._make_mailbox = make_mailbox
-        self.suspended: SuspendedRun | None = None
-        self.recovery: KeyRecovery | None = None
+        return bool(self.ended) and not self.backlog
 
     @property
     def held(self) -> float | None:
-        """The time since when inputs wait for that of the next recorded run; or None. For any thread."""
+        """The time since when inputs wait for that of the next recorded run; or None."""
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
     def put(self, waiting: QueuedInput, observers: Observers) -> None:
-        """Add a chosen input to the queue. The thread that has chosen it calls this."""
+        """Add a chosen input to the inbox. The thread that has chosen it calls this."""
         now = clock()
         if waiting.run is not None:
             waiting.state = waiting.run.state
@@ -242,7 +184,35 @@ class KeyRuns:
         if waiting.records or waiting.suspension is not None:
             # A recorded run may have taken signals, so none of them expires before it starts.
             self.open_mailbox().expect(1)
-        self.queue.append(waiting)
+        # Last: the loop may take it as soon as it is in the inbox.
+        self.inbox.append(waiting)
+
+    def open_mailbox(self) -> ActiveMailbox:
+        """Return the signals of the key, for either thread. At first, it has none."""
+        with _OPENING:
+            if self.mailbox is None:
+                self.mailbox = self._make_mailbox()
+            return self.mailbox
+
+    # -- recovery -----------------------------------------------------------------------
+
+    def recover(self, pending: bool, origins: Sequence[Origin]) -> None:
+        """Let no run start before the records of the key were read. Flink's task thread calls this at first.
+
+        Args:
+            pending: True if inputs of the key waited in state before the present one.
+            origins: Other jobs that may have recorded something for inputs that wait.
+        """
+        head = self.head
+        pending = pending or bool(head.skipped)
+        self.recovery = KeyRecovery(head.fresh, head.marker, pending, head.skipped, origins)
+
+    def continue_generation(self, begin: int) -> None:
+        """Continue the generation that an earlier attempt had started."""
+        self.begin = self.next_seq = begin
+        self.noted = begin - 1
+
+    # -- for the event loop -------------------------------------------------------------
 
     def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
         """Give a run its journal.
@@ -267,13 +237,6 @@ class KeyRuns:
             store, codec, journal, seq, header, waiting.records, log, suspension, waiting.seq
         )
 
-    def open_mailbox(self) -> ActiveMailbox:
-        """Return the signals of the key, for either thread. At first, it has none."""
-        with _OPENING:
-            if self.mailbox is None:
-                self.mailbox = self._make_mailbox()
-            return self.mailbox
-
     def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over the changes of a run that has ended, and hand it over to be committed."""
         if run.journal is not None and run.journal.has_records and waiting.ends_replay:
@@ -283,36 +246,27 @@ class KeyRuns:
         changes = run.short_term.changes()
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
-        # The commit may come late. Free what it does not need.
-        waiting.record = None
-        waiting.packed = b""
-        waiting.run = waiting.step = waiting.state = None
-        waiting.records = ()
         if self.mailbox is not None:
             # Signals that were meant for this run are free for others now.
             self.mailbox.release(run.sequence_number)
         run.end_waits()
-        now = clock()
-        run.state.finish(now)
-        # Last, because Flink's task thread may commit the run as soon as it is in this queue.
-        self.finished.append((run, waiting, changes, now))
+        run.state.finish(clock())
+        # Last, because Flink's task thread may commit the run as soon as it is there. It keeps nothing of the
+        # input, for which the commit may come late.
+        self.ended.append(RunEnd(run, waiting.number, waiting.seq, changes, skips=waiting.skips))
 
-    def suspend(
-        self,
-        run: Run,
-        suspension: Suspension,
-        skips: tuple[int, ...],
-        part: CommittedSegment | None = None,
-    ) -> None:
+    def suspend(self, end: RunEnd) -> None:
         """Hand a suspended run over to Flink's task thread, which puts it into state."""
-        run.end_waits()
-        run.state.suspend(clock(), suspension.waits)
-        # Last, because Flink's task thread may store the run as soon as this is set.
-        self.suspended = SuspendedRun(run, suspension, skips, part)
+        assert end.suspension is not None
+        end.run.end_waits()
+        end.run.state.suspend(clock(), end.suspension.waits)
+        # Before it can be committed: nothing may start until Flink's task thread has stored it.
+        self.suspended = end
+        self.ended.append(end)
 
     def abandon(self) -> None:
         """Close the steps of queued runs, which will never continue."""
-        for waiting in self.queue:
+        for waiting in self.inbox:
             if waiting.step is not None:
                 waiting.step.abandon()
 
@@ -322,10 +276,9 @@ class KeyRecovery:
     """Chooses the next run of a key while recorded runs are left.
 
     Either thread may do that. It holds ``lock`` whenever it reads or changes anything below that attribute.
-    If no recorded run is left, ``KeyRuns.recovery`` becomes None, also with the lock held.
+    If no recorded run is left, ``KeyActor.recovery`` becomes None, also with the lock held.
 
     Attributes:
-        actor: The actor of the key.
         fresh: True if no run of its generation was committed when the actor was created; see ``Head``.
         marker: The position before the records of runs that are not committed; see ``Head``.
         pending: True if such runs may have records before the marker of another key: inputs of the key waited
@@ -339,7 +292,6 @@ class KeyRecovery:
         resumes: The suspended run that will resume when the records were read, or None.
     """
 
-    actor: KeyActor
     fresh: bool
     marker: bytes | None
     pending: bool
@@ -373,11 +325,11 @@ def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
     """Return the numbers of runs of ``actors`` in flight, queued and in the backlog. For any thread."""
     in_flight = queued = backlog = 0
     for actor in actors:
-        state = actor.runs.state
+        state = actor.state
         if state is not None:
             in_flight += state.in_flight
             queued += state.phase is Phase.RECORDS
-        queued += len(actor.runs.queue)
+        queued += len(actor.inbox)
         backlog += actor.backlog
     return {"in_flight": in_flight, "queued": queued, "spilled": backlog}
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.loop.actor import KeyRuns
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.entries import QueuedInput
 
 
-def check_not_ended(runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
+def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
     """Check that no user wants to end a run that is about to be executed; otherwise end it.
 
     Raises:
         RunEndedError: A user wants to end it.
     """
-    if (error := _wanted(runs, run.sequence_number)) is not None:
+    if (error := _wanted(actor, run.sequence_number)) is not None:
         run.state.ended_by = error
         if waiting.step is not None:
             # Flink's task thread has started this step, and it will never be awaited.
@@ -26,14 +26,14 @@ def check_not_ended(runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
         raise error
 
 
-def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyRuns], runs: KeyRuns, seq: int) -> None:
+def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActor, seq: int) -> None:
     """Cancel a run if it is in flight. Only for the loop's thread."""
-    state = runs.state
+    state = actor.state
     if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
         return
-    state.ended_by = _wanted(runs, seq)
+    state.ended_by = _wanted(actor, seq)
     for task, working in tasks.items():
-        if working is runs and state.ended_by is not None:
+        if working is actor and state.ended_by is not None:
             task.cancel()
 
 
@@ -44,8 +44,8 @@ def ended_here() -> None:
         task.uncancel()
 
 
-def _wanted(runs: KeyRuns, seq: int) -> RunEndedError | None:
-    mark = runs.ends.get(seq)
+def _wanted(actor: KeyActor, seq: int) -> RunEndedError | None:
+    mark = actor.ends.get(seq)
     if mark is None:
         return None
     _, reason, by, run = mark

@@ -12,37 +12,10 @@ from typing import Any, Protocol
 
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
-from flink_agents.runtime.state.suspended import Suspension
-
-
-@dataclass(slots=True)
-class EndedRun:
-    """A run that has ended, or a part of one.
-
-    Attributes:
-        run: The run.
-        number: Number of its input in ``pending``; None if it never was there.
-        seq: Sequence number of the run; for one of several parts, of the part that has ended.
-        changes: Its changes of short-term memory.
-        suspension: Its stored form; None if it has finished.
-        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
-        counts: True if its sequence number is used up.
-        replayed: True if records say that a part of it ended here, so that the next part may have records.
-        skips: Recorded runs that are skipped from this run on.
-    """
-
-    run: Run
-    number: int | None
-    seq: int
-    changes: dict[str, bytes | None]
-    suspension: Suspension | None = None
-    frees_key: bool = True
-    counts: bool = True
-    replayed: bool = False
-    skips: tuple[int, ...] = ()
 
 
 class Suspensions(Protocol):
@@ -62,10 +35,10 @@ class Suspensions(Protocol):
     def equip(self, actor: KeyActor) -> None:
         """Give an actor the signals of its key."""
 
-    def take_over(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
+    def take_over(self, ended: RunEnd, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """List a run that was suspended, or remove one that has finished, and the signals that it took."""
 
-    def continue_key(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
+    def continue_key(self, actor: KeyActor, was_suspended: bool, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume what can run."""
 
 
@@ -95,7 +68,7 @@ class EventTimeFeature(Protocol):
     def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
         """Note that the inputs of a restored key are known; ``head`` is None if none of them waits now."""
 
-    def stamp_outputs(self, ended: EndedRun, out: Emission) -> None:
+    def stamp_outputs(self, ended: RunEnd, out: Emission) -> None:
         """Set the timestamps of the outputs of a run that are about to be emitted."""
 
 

@@ -14,7 +14,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
@@ -45,23 +45,22 @@ class InputDispatcher:
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Pass inputs of the current key from state to its actor, as far as the limits allow."""
-        runs = actor.runs
-        recovery = runs.recovery
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             with recovery.lock:
                 if recovery.order is None:
                     self._cache(actor, recovery, loop)
                     return
-        while recovery is not None and runs.recovery is not None:
+        while recovery is not None and actor.recovery is not None:
             if self._is_full(actor, loop):
                 return
             with recovery.lock:
                 if not self._choose(actor, loop):
                     # Nothing of the key runs, so only an input that has not come can be the reason.
                     if actor.idle:
-                        loop.replays.hold(runs)
+                        loop.replays.hold(actor)
                     break
-        if runs.recovery is None:
+        if actor.recovery is None:
             self._feed_as_they_came(actor, loop)
 
     def resume_blocking(self, actor: KeyActor, loop: AgentLoop) -> None:
@@ -73,7 +72,7 @@ class InputDispatcher:
         assert packed is not None
         resumed = self._resume(actor, blocking.number, packed, actor.next_seq)
         assert resumed is not None
-        recovery = actor.runs.recovery
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             # When the records were read, it goes before those.
             recovery.resumes = resumed
@@ -83,7 +82,7 @@ class InputDispatcher:
 
     def drop(self, actor: KeyActor) -> None:
         """Remove the cached inputs of an actor that has ended."""
-        if (recovery := actor.runs.recovery) is not None:
+        if (recovery := actor.recovery) is not None:
             self._cached -= len(recovery.cached)
             recovery.cached.clear()
 
@@ -110,7 +109,7 @@ class InputDispatcher:
         return self._suspended_runs.hold_inputs(actor.head, actor.woken)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        queue = actor.runs.queue
+        queue = actor.inbox
         if len(queue) >= self._queue_per_key:
             return True
         return bool(queue) and loop.load + self._in_cache(loop) >= self.most_load
@@ -151,13 +150,12 @@ class InputDispatcher:
 
     def _choose(self, actor: KeyActor, loop: AgentLoop) -> bool:
         """Choose or examine one more input; returns False if there is none."""
-        runs = actor.runs
-        recovery = runs.recovery
+        recovery = actor.recovery
         if recovery is None or (order := recovery.order) is None:
             return False
         cached = recovery.cached
         previous_count = len(cached)
-        chosen = loop.replays.choose(runs, lambda number: self._again(number, recovery))
+        chosen = loop.replays.choose(actor, lambda number: self._again(number, recovery))
         if chosen is not None:
             self._cached -= previous_count - len(cached)
             resumed = self._resume(actor, chosen.number, chosen.packed, chosen.seq)
@@ -169,7 +167,7 @@ class InputDispatcher:
                     suspension=resumed.suspension,
                 )
             loop.submit(actor, chosen)
-            if cached and len(cached) + len(runs.queue) > self._queue_per_key:
+            if cached and len(cached) + len(actor.inbox) > self._queue_per_key:
                 # The queue counts against the same limit. The input is still in state.
                 cached.popitem()
                 self._cached -= 1
@@ -181,9 +179,9 @@ class InputDispatcher:
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
         is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)
-        if packed is not None and is_input and self._may_cache(recovery, loop):
+        if packed is not None and is_input and self._may_cache(actor, recovery, loop):
             self._keep(recovery, number, packed)
-        loop.replays.end_if_drained(runs, recovery)
+        loop.replays.end_if_drained(actor, recovery)
         return True
 
     def _again(self, number: int, recovery: KeyRecovery) -> bytes:
@@ -197,18 +195,18 @@ class InputDispatcher:
         if actor.head.suspended and (self._suspended_runs.woken(actor.head) or self._is_held(actor)):
             # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
-        while actor.loaded < actor.head.next_pending and self._may_cache(recovery, loop):
+        while actor.loaded < actor.head.next_pending and self._may_cache(actor, recovery, loop):
             packed = self.load(actor.loaded, actor)
             if packed is not None:
                 self._keep(recovery, actor.loaded, packed)
             actor.loaded += 1
 
-    def _may_cache(self, recovery: KeyRecovery, loop: AgentLoop) -> bool:
+    def _may_cache(self, actor: KeyActor, recovery: KeyRecovery, loop: AgentLoop) -> bool:
         """Return True if one more input may be in memory without being chosen.
 
         Half of the room is for chosen ones.
         """
-        if len(recovery.cached) + len(recovery.actor.runs.queue) >= self._queue_per_key:
+        if len(recovery.cached) + len(actor.inbox) >= self._queue_per_key:
             return False
         cached = self._in_cache(loop)
         return 2 * cached < self.most_load and loop.load + cached < self.most_load

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.loop.actor import KeyRuns
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
@@ -37,7 +37,7 @@ class LoopBackpressure:
         feeder: Knows if the loop has enough work.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the runs of keys with news for Flink's task thread.
+        to_look_at: Receives the actors with news for Flink's task thread.
 
     Attributes:
         running_loop: The agent loop; None before the first run that needs it.
@@ -51,7 +51,7 @@ class LoopBackpressure:
         feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
         most_seconds: float,
-        to_look_at: deque[KeyRuns],
+        to_look_at: deque[KeyActor],
     ) -> None:
         self._shared = shared
         self._steps = steps

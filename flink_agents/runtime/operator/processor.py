@@ -25,8 +25,8 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, load_of
+from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.features import EventTimeFeature, Features
@@ -93,7 +93,7 @@ class AgentProcessor:
         feeder: Hands inputs from state to actors.
         waits: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
-        to_look_at: The runs of keys with news for Flink's task thread.
+        to_look_at: The actors with news for Flink's task thread.
         has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
     """
 
@@ -128,7 +128,7 @@ class AgentProcessor:
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, features.event_time)
         self.feeder = InputDispatcher(shared, state, suspended_runs)
-        self.to_look_at: deque[KeyRuns] = deque()
+        self.to_look_at: deque[KeyActor] = deque()
         self.waits = LoopBackpressure(
             shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
         )
@@ -209,7 +209,13 @@ class AgentProcessor:
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
-            emission = self._commits.inline(run, head, timers)
+            emission = Emission()
+            changes = run.short_term.changes()
+            self._commits.commit((RunEnd(run, None, seq, changes),), head, None, timers, emission)
+            # When no step can raise any more: the cache of the key holds this dictionary.
+            run.short_term.committed(changes)
+            # Not `end_waits`: no loop has prepared it.
+            run.ended = None
             self.cache.keep(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
@@ -218,14 +224,14 @@ class AgentProcessor:
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
         """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
         actor = self.actors.get(key_text)
-        if actor is None or (mailbox := actor.runs.mailbox) is None or actor.runs.suspended is not None:
+        if actor is None or (mailbox := actor.mailbox) is None or actor.suspended is not None:
             return None
         return [(wait.wait_id, wait.stored) for wait in list(mailbox.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
         """Return the sequence numbers of the runs that the loop has started since the key has an actor."""
         actor = self.actors.get(key_text)
-        mailbox = None if actor is None else actor.runs.mailbox
+        mailbox = None if actor is None else actor.mailbox
         return () if mailbox is None else mailbox.runs
 
     def open(self, timers: Timers | None = None) -> None:
@@ -357,9 +363,9 @@ class AgentProcessor:
         if head.suspended:
             self.feeder.resume_blocking(actor, self.waits.loop)
         self.feeder.feed(actor, self.waits.loop)
-        recovery = actor.runs.recovery
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
-            self.waits.loop.read(actor.runs)
+            self.waits.loop.read(actor)
         return actor
 
     def _new_actor(
@@ -396,12 +402,10 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
-        self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
-        if actor.runs.mailbox is not None:
-            self.waits.loop.suspender.forget(actor.runs)
+        self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        if actor.mailbox is not None:
+            self.waits.loop.suspender.forget(actor)
         self.schedule.actor_released(actor, timers)
-        # A recovery refers to its actor. Without this, only the garbage collector would free the two.
-        actor.runs.recovery = None
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
@@ -436,16 +440,22 @@ class AgentProcessor:
     def is_held_back(self, key_text: str) -> bool:
         """Return True if the inputs of a key wait for another input, which may be late."""
         actor = self.actors.get(key_text)
-        return actor is not None and actor.runs.held is not None and actor.idle
+        return actor is not None and actor.held is not None and actor.idle
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit the finished runs of the current key's actor, unless the attempt has failed."""
         loop = self.waits.running_loop
         if loop is not None and loop.failure is not None:
             raise loop.failure
-        last = self._commits.commit_finished(actor, emission, timers)
-        if last is not None or actor.head.suspended:
-            self._suspensions.continue_key(actor, last, timers)
+        ends: list[RunEnd] = []
+        while actor.ended:
+            # Flink's task thread alone takes from this end of the queue, so no lock is needed.
+            ends.append(actor.ended.popleft())
+        if ends:
+            self._commits.commit(ends, actor.head, actor, timers, emission)
+        was_suspended = bool(ends) and ends[-1].suspension is not None
+        if was_suspended or actor.head.suspended:
+            self._suspensions.continue_key(actor, was_suspended, timers)
 
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""

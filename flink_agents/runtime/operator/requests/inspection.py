@@ -8,7 +8,7 @@ from typing import Any
 
 from flink_agents.api.agents.observers import WAITS, Phase
 from flink_agents.runtime.execution.stacks import line_of
-from flink_agents.runtime.loop.actor import KeyActor, KeyRuns
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
@@ -42,7 +42,7 @@ class Inspection:
             "memory": self._memory(),
         }
         if actor is not None:
-            description |= _live(key_text, actor.runs)
+            description |= _live(key_text, actor)
         # A run that blocks the key is resumed as soon as there is an actor.
         suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
         if suspended_runs:
@@ -83,18 +83,18 @@ def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
     return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
 
 
-def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:
+def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
     """Return the work of the loop for a key."""
-    description: dict[str, Any] = {"chosen": len(runs.queue), "ended": len(runs.finished)}
-    if (recovery := runs.recovery) is not None:
+    description: dict[str, Any] = {"chosen": len(actor.inbox), "ended": len(actor.ended)}
+    if (recovery := actor.recovery) is not None:
         unread = recovery.order is None
         description["replays"] = "its records are being read" if unread else "recorded runs"
-    state = runs.state
+    state = actor.state
     if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):
         return description
     run: dict[str, Any] = {
         "sequence": state.sequence_number,
-        "run": run_id_of(state.identity or runs.journal_id, key_text, state.sequence_number),
+        "run": run_id_of(state.identity or actor.journal_id, key_text, state.sequence_number),
         "phase": state.phase.name.lower(),
         "for": state.waits_for or (state.phase.value if state.phase in WAITS else ""),
     }
@@ -107,7 +107,7 @@ def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:
         failed = step.retry_state.failed if step.retry_state is not None else ()
         if failed:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
-    mailbox = runs.mailbox
+    mailbox = actor.mailbox
     if mailbox is not None and mailbox.open:
         run["waits"] = [_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
     return description | {"run": run}

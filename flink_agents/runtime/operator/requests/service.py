@@ -73,8 +73,8 @@ class RequestService(KeyService):
         if seq is None:
             return
         if actor is not None:
-            actor.runs.ends = head.ends
-            operator.waits.loop.end_run(actor.runs, seq)
+            actor.ends = head.ends
+            operator.waits.loop.end_run(actor, seq)
         self._suspension.resume_woken(head, key_text, actor, timers)
 
     def note_end(self, run: Run, actor: KeyActor) -> None:
@@ -89,7 +89,7 @@ class RequestService(KeyService):
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
         self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
-        actor.runs.ends = head.ends
+        actor.ends = head.ends
 
     def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
         """Handle a request; returns the sequence number of a run that it marks, or None.
@@ -143,13 +143,12 @@ class RequestService(KeyService):
             add(run.seq, None if suspension is None else suspension.identity)
         if actor is None:
             return sequence_numbers
-        runs = actor.runs
-        if runs.suspended is not None:
-            add(runs.suspended.suspension.seq, runs.suspended.run.identity)
-        state = runs.state
+        if actor.suspended is not None:
+            add(actor.suspended.run.sequence_number, actor.suspended.run.identity)
+        state = actor.state
         if state is not None and state.in_flight:
             add(state.sequence_number, state.identity)
-        for waiting in list(runs.queue):
+        for waiting in list(actor.inbox):
             add(waiting.run_seq, waiting.identity)
         return sequence_numbers
 

@@ -252,12 +252,10 @@ class Heartbeat:
     def _commit_finished(self, timers: Timers) -> None:
         """Commit the runs of the keys that the loop listed."""
         for _ in range(min(len(self._done), MOST_COMMITS)):
-            runs = self._done.popleft()
-            actor = self._actors.get(runs.key_text)
+            actor = self._done.popleft()
             # Several runs of the actor may have ended, and it may be gone.
-            if actor is not None and actor.runs is runs:
-                if runs.finished or runs.suspended or actor.backlog:
-                    self._look(actor, timers)
+            if self._actors.get(actor.key_text) is actor and (actor.ended or actor.backlog):
+                self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
         key_text = actor.key_text
@@ -382,9 +380,8 @@ def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[K
         return -(-(now + delay) // HEARTBEAT_OF_MANY_MS) * HEARTBEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
-        runs = actor.runs
-        state = runs.state
+        state = actor.state
         if state is None or state.phase is not Phase.INPUT:
-            age = loop.age(runs) * 1000 if runs.running else 0.0
+            age = loop.age(actor) * 1000 if actor.running else 0.0
             shortest = min(shortest, expected - age if age < expected else age / 16)
     return now + int(shortest)

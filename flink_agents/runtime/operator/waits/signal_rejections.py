@@ -92,7 +92,7 @@ class SignalRejections:
         return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
 
     def _overflow(self, mailbox: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
-        live = None if actor is None else actor.runs.mailbox
+        live = None if actor is None else actor.mailbox
         waiting = sum(map(_is_open, mailbox.signals)) if live is None else live.waiting
         most = MANY * self._most if unread else self._most
         return UnmatchedReason.OVERFLOW if waiting >= most else None
@@ -108,12 +108,13 @@ class SignalRejections:
         """Return the number of open waits of a key for a name that have no signal."""
         going_on = runs_going_on(actor)
         live_count = 0
-        if actor is not None and (suspended := actor.runs.suspended) is not None:
+        if actor is not None and (suspended := actor.suspended) is not None:
             # It is not in state yet, and its waits have left the mailbox.
+            assert suspended.suspension is not None
             waits = unanswered(suspended.suspension, key_text, signals)
             live_count = sum(wait.name == name for wait in waits)
-            going_on = {*going_on, suspended.suspension.seq}
-        elif actor is not None and (mailbox := actor.runs.mailbox) is not None:
+            going_on = {*going_on, suspended.run.sequence_number}
+        elif actor is not None and (mailbox := actor.mailbox) is not None:
             if mailbox.resuming:
                 # The run that blocks the key has not come to its waits, so those in state count.
                 going_on = set(going_on) - {run.seq for run in head.suspended if run.blocks}
@@ -127,7 +128,7 @@ class SignalRejections:
 
 def runs_going_on(actor: KeyActor | None) -> Collection[int]:
     """Return the sequence numbers of the runs that have started, or resumed, with the signals of an actor."""
-    mailbox = None if actor is None else actor.runs.mailbox
+    mailbox = None if actor is None else actor.mailbox
     return () if mailbox is None else mailbox.runs
 
 

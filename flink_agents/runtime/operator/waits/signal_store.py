@@ -16,7 +16,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import EndedRun
+from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.signal_rejections import SignalRejections, runs_going_on
 from flink_agents.runtime.operator.waits.signal_takers import SignalTakers
@@ -149,7 +149,7 @@ class SignalStore:
 
     # -- a run has taken signals ------------------------------------------------------
 
-    def remove_taken(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> None:
+    def remove_taken(self, ended: RunEnd, head: Head, timers: Timers, out: Emission) -> None:
         """Remove the signals that a run took, and those for waits of it that are over.
 
         If the run is suspended, and one of the signals that are left is for it, it is woken.
@@ -303,8 +303,8 @@ class SignalStore:
     ) -> None:
         """Remove expired signals, except those that a run took, or will take according to its records."""
         untaken: list[StoredSignal] | None = None
-        if actor is not None and actor.runs.mailbox is not None:
-            untaken = actor.runs.mailbox.expire(now) if actor.runs.recovery is None else []
+        if actor is not None and actor.mailbox is not None:
+            untaken = actor.mailbox.expire(now) if actor.recovery is None else []
         elif actor is None and head.has_pending:
             blocking = head.blocking
             if blocking is None or blocking.is_due(now) or self._may_be_taken(head, key_text):
@@ -326,7 +326,7 @@ class SignalStore:
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
         """Return True if records that were not read yet may say that runs have taken signals."""
         journals = self._journals
-        if journals is None or (actor is not None and actor.runs.recovery is None):
+        if journals is None or (actor is not None and actor.recovery is None):
             return False
         return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
 

@@ -58,14 +58,14 @@ class SignalService(KeyService):
         self.suspension.expect_waits()
         if actor is not None:
             # Before state has the signal: a run that waits for the first time may create it without.
-            actor.runs.open_mailbox()
+            actor.open_mailbox()
         stored = self._store.receive(signal, key_text, head, actor, timers, emission)
         if stored is None:
             return emission
         # At the end of the input, signals that no run took are emitted as unmatched.
         operator.schedule.see_the_end(timers)
         if actor is not None:
-            operator.waits.loop.suspender.offer(actor.runs, stored)
+            operator.waits.loop.suspender.offer(actor, stored)
         self.suspension.resume_woken(head, key_text, actor, timers)
         return emission
 
