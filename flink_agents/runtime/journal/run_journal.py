@@ -9,7 +9,7 @@ from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
-from flink_agents.runtime.journal.memory.reads import ReadLog, packed_reads
+from flink_agents.runtime.journal.memory_reads import ReadLog, packed_reads
 from flink_agents.runtime.journal.records import (
     FRAME,
     TASK_NUMBERS,

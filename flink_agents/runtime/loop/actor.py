@@ -15,8 +15,7 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
-from flink_agents.runtime.journal.memory.reads import recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import TracedTree, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.journal.records import RunHeader

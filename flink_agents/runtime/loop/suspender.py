@@ -22,9 +22,7 @@ from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.requests import settle_requests
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.memory.part_memory import PartTree
-from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import PartTree, Read, TracedTree, recorded_reads
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
 from flink_agents.runtime.loop.actor import KeyActor

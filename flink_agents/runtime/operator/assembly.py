@@ -45,14 +45,13 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
+from flink_agents.runtime.operator.features import Features, Hooks
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.requests.service import RequestService
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
+from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.event_time import EventTimeService
-from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys

@@ -1,12 +1,12 @@
 """The features of an operator that it calls by name, and the part of each that it calls.
 
-A feature that an agent does not use is None, and costs a comparison. What several features share is a hook,
-see ``services.hooks``.
+A feature that an agent does not use is None, and costs a comparison. What several features share is a *hook*:
+a tuple of bound methods, in the order of the services. It is empty if no service implements it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +14,46 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
+
+
+class Hooked(Protocol):
+    """The part of a service that this module uses."""
+
+    receives: type | None
+    receive: Callable[..., Any]
+
+
+class Hooks:
+    """The hooks of one operator. Only for Flink's task thread.
+
+    Args:
+        services: The services, in the order in which they are called.
+        base: Their base class: a method that a service inherits from it is not called.
+
+    Attributes:
+        services: The services.
+        receivers: Methods for records that are not inputs, by their type.
+    """
+
+    restored: tuple[Callable[..., bool], ...]
+    blocked: tuple[Callable[..., None], ...]
+    fired: tuple[Callable[..., None], ...]
+
+    def __init__(self, services: Iterable[Hooked], base: type) -> None:
+        self.services = tuple(services)
+        self.receivers: dict[type, Callable[..., Any]] = {
+            service.receives: service.receive for service in self.services if service.receives is not None
+        }
+        for name in HOOKS:
+            hooks = [getattr(service, name) for service in self.services]
+            inherited = getattr(base, name)
+            own_hooks = (hook for hook in hooks if hook.__func__ is not inherited)
+            setattr(self, name, tuple(own_hooks))
+
+
+HOOKS = tuple(Hooks.__annotations__)
+"""The names of the hooks, as ``KeyService`` documents them."""
 
 
 class Suspensions(Protocol):

@@ -20,7 +20,7 @@ from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.input_dispatch import InputDispatcher
+from flink_agents.runtime.operator.input_queue import InputDispatcher
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ If the whole run of an input can execute on the calling thread, and nothing of i
 and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
-This module handles inputs and actors. ``operator.commit`` commits runs, and ``schedules.heartbeat`` decides
+This module handles inputs and actors. ``operator.commit`` commits runs, and ``operator.heartbeat`` decides
 when Flink's task thread checks an actor. ``features`` has what it knows of each feature, and
 ``assembly`` says which of them an agent has.
 """
@@ -29,11 +29,11 @@ from flink_agents.runtime.loop.actor import KeyActor, load_of
 from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.features import EventTimeFeature, Features
+from flink_agents.runtime.operator.end_times import START
+from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
-from flink_agents.runtime.operator.input_dispatch import InputDispatcher
+from flink_agents.runtime.operator.input_queue import InputDispatcher, InputQueueWriter, InputRejected
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
-from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -57,18 +57,6 @@ class Schedule(Protocol):
 
     def see_the_end(self, timers: Timers) -> None:
         """Register a timer at the end of a bounded input."""
-
-
-class InputRejected(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: The reason.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class AgentProcessor:
@@ -460,50 +448,3 @@ class AgentProcessor:
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""
         return load_of(list(self.actors.values()))
-
-
-class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's task thread.
-
-    Args:
-        shared: The agent's shared objects.
-        state: Keyed state.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-    """
-
-    def __init__(
-        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeFeature | None
-    ) -> None:
-        self._shared = shared
-        self._state = state
-        self._event_time = event_time
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
-
-        Raises:
-            InputRejected: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRejected(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, which must be taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRejected:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put(head.next_pending, packed)
-        if self._event_time is not None:
-            self._event_time.note_stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())

@@ -174,21 +174,21 @@ patch(
 )
 patch(
     "removed-fields-return",
-    "memory.reads:overlaid",
+    "memory_reads:overlaid",
     "del nodes[node_path]",
     "pass",
     "A replay sees fields of an object that were not there when the run read it.",
 )
 patch(
     "read-parts-collide",
-    "memory.reads:packed_reads",
+    "memory_reads:packed_reads",
     "1 + first + start",
     "1 + start",
     "What a run reads later is recorded in place of what it read first.",
 )
 patch(
     "read-parts-pile-up",
-    "memory.reads:recorded_reads",
+    "memory_reads:recorded_reads",
     "parts = part if begins else parts + part",
     "parts = parts + part",
     "What a run read is decoded with the parts of an append that failed.",
@@ -265,14 +265,14 @@ patch(
 )
 patch(
     "own-writes-as-reads",
-    "memory.traced_memory:TracedTree.raw",
+    "memory_reads:TracedTree.raw",
     "if path not in self._written:",
     "if True:",
     "What a run reads of its own writes counts as read of earlier runs.",
 )
 patch(
     "replayed-writes-dropped",
-    "memory.traced_memory:TracedTree.changes",
+    "memory_reads:TracedTree.changes",
     "return dict(reversed(self._written.items())) if self._replays else super().changes()",
     "return super().changes()",
     "A replay does not write what state seems to have already.",

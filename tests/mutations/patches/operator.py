@@ -90,21 +90,21 @@ patch(
 )
 patch(
     "feed-same-number",
-    "input_dispatch:InputDispatcher._submit",
+    "input_queue:InputDispatcher._submit",
     "actor.next_seq += 1",
     "pass",
     "Two inputs that wait get the same sequence number.",
 )
 patch(
     "feed-unknown",
-    "input_dispatch:InputDispatcher._choose",
+    "input_queue:InputDispatcher._choose",
     "order.look(None if packed is None else input_digest(packed))",
     "order.look(None)",
     "No input that waits is known again.",
 )
 patch(
     "feed-resumed-twice",
-    "input_dispatch:InputDispatcher.load",
+    "input_queue:InputDispatcher.load",
     "if number in actor.woken:",
     "if False:",
     "The input of a suspended run that resumes runs once more as an input.",
@@ -174,7 +174,7 @@ patch(
 )
 patch(
     "resumed-left-alone",
-    "input_dispatch:InputDispatcher.resume_blocking",
+    "input_queue:InputDispatcher.resume_blocking",
     "if blocking is None:",
     "if True:",
     "A suspended run is not resumed when its key gets an actor.",
@@ -272,30 +272,30 @@ patch(
 )
 patch(
     "signal-twice",
-    "waits.signal_rejections:SignalRejections.reason",
+    "waits.signal_matching:SignalRejections.reason",
     "if signal.id is not None and mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "waits.signal_rejections:SignalRejections._overflow",
+    "waits.signal_matching:SignalRejections._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._commit",
-    "ended.seq if ended.frees_key else ended.seq - 1",
-    "ended.seq",
+    "commit:RunCommitter._number",
+    "end.seq + 1 if end.frees_key else end.seq)",
+    "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:RunCommitter._commit",
-    "self._records(run, head, None, True)",
-    "pass",
+    "commit:RunCommitter._records",
+    "suspension is not None and suspension.recorded",
+    "False",
     "The head does not say in which store a suspended run is recorded.",
 )
 patch(
@@ -335,14 +335,14 @@ patch(
 )
 patch(
     "signal-for-nobody",
-    "waits.signal_takers:reserved_for",
+    "waits.signal_matching:reserved_for",
     "return signal._replace(run=suspension.seq) if free else signal",
     "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "waits.signal_takers:SignalTakers.unreserve",
+    "waits.signal_matching:SignalTakers.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",
@@ -370,7 +370,7 @@ patch(
 )
 patch(
     "hook-dropped",
-    "services.hooks:Hooks.__init__",
+    "features:Hooks.__init__",
     "for service in self.services]",
     "for service in self.services[1:]]",
     "The hooks of the first key service are not called.",
@@ -384,7 +384,7 @@ patch(
 )
 patch(
     "heartbeat-known-key-expected",
-    "schedules.heartbeat:Heartbeat._wake_restored",
+    "heartbeat:Heartbeat._wake_restored",
     "event_time.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",

@@ -12,8 +12,7 @@ import pytest
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.journal.calls import CANCELLED, CallReplay, Mismatch, Number, Outcome, StepRecords
-from flink_agents.runtime.journal.memory.reads import ReadLog, overlaid, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import ReadLog, TracedTree, overlaid, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, CallRecord, RunHeader

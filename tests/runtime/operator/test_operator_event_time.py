@@ -11,6 +11,7 @@ from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, look, on_time, timed_outputs
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
+from flink_agents.runtime.operator.end_times import DRAIN
 from flink_agents.runtime.operator.low_watermark import (
     BEHIND,
     FIRST_MS,
@@ -20,7 +21,6 @@ from flink_agents.runtime.operator.low_watermark import (
     NO_TIMESTAMP,
     PROGRESS_MS,
 )
-from flink_agents.runtime.operator.schedules.end_times import DRAIN
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]

@@ -7,9 +7,16 @@ head and the signals change in one update.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from flink_agents.api.errors import StateError
-from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.events.signals import (
+    UNMATCHED_SIGNALS_TAG,
+    Signal,
+    UnmatchedReason,
+    UnmatchedSignal,
+    is_text,
+)
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
@@ -18,11 +25,15 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.waits.signal_rejections import SignalRejections, runs_going_on
-from flink_agents.runtime.operator.waits.signal_takers import SignalTakers
+from flink_agents.runtime.operator.waits.signal_matching import (
+    SignalRejections,
+    SignalTakers,
+    ended_waits,
+    runs_going_on,
+    waits_for,
+)
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
-from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
-from flink_agents.runtime.operator.waits.wait_ids import ended_waits, waits_for
+from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.suspended import Suspension, run_of
@@ -364,3 +375,45 @@ class SignalStore:
             self._state.head.clear()
         else:
             self._state.head.update(head.pack())
+
+
+class UnmatchedSignals:
+    """Emits and counts unmatched signals.
+
+    Args:
+        shared: The agent's shared objects.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+
+    def leave(
+        self,
+        what: Signal | StoredSignal,
+        reason: UnmatchedReason,
+        key_text: str,
+        out: Emission,
+        detail: str | None = None,
+    ) -> None:
+        """Emit an unmatched signal.
+
+        Args:
+            what: The signal, or its stored form, which does not have its key.
+            reason: The reason why no run takes it.
+            key_text: Its key.
+            out: Receives it.
+            detail: The defect of the signal, if there is one.
+        """
+        if isinstance(what, StoredSignal):
+            value = None
+            try:
+                value = self._shared.codec.decode(what.value)
+            except StateError as error:
+                # Its class may have been removed since the signal arrived.
+                detail = detail or error.message
+            what = Signal(what.name, value, None, what.id, what.wait)
+        if what.key is None:
+            what = replace(what, key=decode_key(key_text))
+        self._shared.telemetry.run_metrics.count("signals_unmatched")
+        out.side_outputs.append((UNMATCHED_SIGNALS_TAG, UnmatchedSignal(what, reason, detail)))
+        out.side_timestamps.append(None)

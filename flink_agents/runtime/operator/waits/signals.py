@@ -5,8 +5,8 @@ from __future__ import annotations
 from flink_agents.api.events.key_requests import PREFIX
 from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.requests.service import RequestService
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.end_times import START
+from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.suspension import SuspensionService

@@ -16,7 +16,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
