@@ -28,7 +28,6 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.agents.observers import ObserverSource
 from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
-from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
@@ -40,7 +39,6 @@ from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
-from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -245,12 +243,10 @@ def _journals(
     if make is None:
         return None
     owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
-    on_change = OnPlanChange(blueprint.config.get(AgentOptions.ON_PLAN_CHANGE))
-    identity = None
-    if (state := host.state.journals) is not None:
-        identity = JournalIdentity(state, job_id, OtherJobs(blueprint.config, job_id))
     pruner = host.make_pruner(metrics)
-    return Journals(make(), owner, codec, plan, on_change, make, pruner, host.on_call, identity)
+    return Journals(
+        make, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call
+    )
 
 
 def _operator(

@@ -69,7 +69,7 @@ patch(
 )
 patch(
     "former-job-unclaimed",
-    "grouped:GroupedStore.claim",
+    "other_jobs:GroupedStore.claim",
     "if not self._is_foreign(group) or group in self._others:",
     "if True:",
     "A successor does not take the journals of the former job over.",
@@ -279,21 +279,21 @@ patch(
 )
 patch(
     "store-identity-unchecked",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "elif store_id not in copied:",
     "elif False:",
     "A restore with other journals is not found if keys come whose state names no store.",
 )
 patch(
     "store-positions-unchecked",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "for position in self._positions:",
     "for position in ():",
     "A restore with an older copy of the journals is not found if keys come whose state names no position.",
 )
 patch(
     "store-identity-of-a-fork",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "not self._other_jobs.continues(",
     "not (",
     "A fork that records in another store is rejected.",
