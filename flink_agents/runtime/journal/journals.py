@@ -162,22 +162,20 @@ class Journals:
             name = self.key(journal_id, key_text).journal_id
         return KeyJournal(self._own if name == self._group else self.store, JournalKey(name, key_text))
 
-    def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
-        """Return True if an earlier attempt may have recorded runs of the key. For any thread.
+    def may_have(self, head: Head, key_text: str, pending: bool) -> bool:
+        """Return True if an earlier attempt may have recorded runs of a key. For any thread.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
+            head: The key's head, which has the position before its records.
             key_text: The key.
-            marker: The position before its records, from state; None if state has none.
             pending: True if inputs of it wait in state.
         """
-        store, journal = self.of_key(journal_id, key_text)
-        return journal not in self._replayed.things and store.may_have(journal, marker, pending)
+        store, journal = self.of_key(head.journal_id, key_text)
+        return journal not in self._replayed.things and store.may_have(journal, head.marker, pending)
 
     async def recorded(
         self,
-        journal_id: str,
-        key_text: str,
+        journal: JournalKey,
         from_seq: int | None,
         marker: bytes | None,
         pending: bool,
@@ -187,8 +185,7 @@ class Journals:
         """Return the recorded runs of a key from number ``from_seq`` on, and the skipped ones.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
-            key_text: The key.
+            journal: The journal of the key.
             from_seq: The first number; None for all that the store has of the key.
             marker: The position before its records, from state; None if state has none.
             pending: True if inputs of it wait in state.
@@ -200,7 +197,6 @@ class Journals:
             PlanChangedError: They are of another plan, and the policy is to fail.
             JobIdentifierInUseError: They belong to a job that is running.
         """
-        journal = self.key(journal_id, key_text)
         # This attempt has read the journal before: only runs without their inputs are left of it.
         recorded_runs = self._skipped.get(journal)
         if recorded_runs is not None:
@@ -219,7 +215,7 @@ class Journals:
         # Before any run is replayed with the wrong plan.
         for fingerprint in runs.plans:
             await self._plans.check(fingerprint)
-        self.left(journal_id, key_text, runs)
+        self.left(journal, runs)
         return runs
 
     async def _read(
@@ -268,49 +264,40 @@ class Journals:
                 return inherited_records
         return []
 
-    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+    async def keeps_records(self, journal: JournalKey) -> bool:
         """Return True if the store has records of the key, of any attempt."""
-        journal = self.key(journal_id, key_text)
         await self.store.rebuild(journal, None, True)
         return bool(await self.store.scan(journal))
 
-    def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
+    def left(self, journal: JournalKey, runs: RecordedRuns) -> None:
         """Note which recorded runs of a key are still to be replayed. For any thread.
 
         Skipped runs stay in memory: their inputs may come when the key has no actor.
         """
-        journal = self.key(journal_id, key_text)
         if runs and runs.first is None:
             self._skipped[journal] = runs
         elif not runs:
             self._skipped.pop(journal, None)
         # All awaited runs were taken. Skipped ones stay in memory.
         if runs.first is None:
-            self.mark_replayed(journal_id, key_text)
+            self._replayed.add(journal)
 
-    def mark_replayed(self, journal_id: str, key_text: str) -> None:
-        """Note that all recorded runs of the key were replayed."""
-        self._replayed.add(self.key(journal_id, key_text))
-
-    def unmark_replayed(self, journal_id: str, key_text: str) -> None:
+    def unmark_replayed(self, journal: JournalKey) -> None:
         """Note that runs of a key were chosen but not replayed. Their records are read again."""
-        journal = self.key(journal_id, key_text)
         self._skipped.pop(journal, None)
         self._replayed.discard(journal)
 
-    def committed(self, journal_id: str, key_text: str, through_seq: int, runs: int) -> None:
+    def committed(self, journal: JournalKey, through_seq: int, runs: int) -> None:
         """Note that only a restore can need the runs of a key up to ``through_seq``. For Flink's task thread.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
-            key_text: The key.
+            journal: The journal of the key.
             through_seq: The last of them.
             runs: The number of runs with records that were committed since the last call for the key; 0 for
                 the runs of the checkpoint that the job was restored from.
         """
         if self.pruner is None:
             return
-        journal = self.key(journal_id, key_text)
         if runs:
             self.pruner.committed(journal, through_seq, runs)
         else:

@@ -156,9 +156,9 @@ class AgentLoop:
         """Remove the queued inputs of a key whose run was suspended."""
         journals = self._shared.journals
         chosen = actor.recovery is not None or any(waiting.records for waiting in actor.inbox)
-        if journals is not None and chosen:
+        if journals is not None and actor.journal is not None and chosen:
             # Recorded runs are left. Their inputs are examined and chosen again after the resumption.
-            journals.unmark_replayed(actor.journal_id, actor.key_text)
+            journals.unmark_replayed(actor.journal.key)
         self._submitted -= len(actor.inbox)
         for waiting in actor.inbox:
             if waiting.state is not None:

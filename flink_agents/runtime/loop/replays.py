@@ -63,12 +63,11 @@ class Replays:
             RecordsPrunedError: State is older than the records in the store.
         """
         journals = self._shared.journals
-        assert journals is not None
+        assert journals is not None and actor.journal is not None
         # A fresh head does not know the numbers of an earlier attempt.
         from_seq = None if recovery.fresh else actor.next_seq
         recorded = await journals.recorded(
-            actor.journal_id,
-            actor.key_text,
+            actor.journal.key,
             from_seq,
             recovery.marker,
             recovery.pending,
@@ -104,10 +103,10 @@ class Replays:
     ) -> None:
         """Put a suspended run first, with its records from the store."""
         journals = self._shared.journals
-        assert journals is not None
+        assert journals is not None and actor.journal is not None
         recovery.resumes = None
         waiting.records = order.recorded.resume(waiting.seq)
-        journals.left(actor.journal_id, actor.key_text, order.recorded)
+        journals.left(actor.journal.key, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.ends_replay = not order.recorded
         waiting.ordered = True
@@ -157,14 +156,14 @@ class Replays:
         journals = self._shared.journals
         if recovery is None or recovery.order is None:
             return None
-        assert journals is not None
+        assert journals is not None and actor.journal is not None
         order = recovery.order
         choice = order.next(actor.next_seq, not (recovery.overdue or self.no_more_input))
         packed = None if choice is None else load(choice.number)
         if choice is None or packed is None:
             return None
         records = order.take(choice)
-        journals.left(actor.journal_id, actor.key_text, order.recorded)
+        journals.left(actor.journal.key, order.recorded)
         recovery.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         # The wait for this input is over, so its timer has no effect.

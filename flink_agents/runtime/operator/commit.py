@@ -123,8 +123,8 @@ class RunCommitter:
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
         actor.noted = actor.head.committed_through
-        if self._journals is not None:
-            self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, 0)
+        if self._journals is not None and actor.journal is not None:
+            self._journals.committed(actor.journal.key, actor.noted, 0)
 
     # -- the steps, in their order ----------------------------------------------------
 
@@ -223,8 +223,8 @@ class RunCommitter:
         """
         if actor.unpruned and (through := actor.head.committed_through) > actor.noted:
             actor.noted = through
-            if self._journals is not None:
-                self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, actor.unpruned)
+            if self._journals is not None and actor.journal is not None:
+                self._journals.committed(actor.journal.key, actor.noted, actor.unpruned)
             actor.unpruned = 0
 
     def _is_gone(self, number: int) -> bool:

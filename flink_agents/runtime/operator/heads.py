@@ -96,7 +96,7 @@ class Heads:
         if journals is None:
             return False
         has_unread = bool(head.skipped or head.origins)
-        return has_unread or journals.may_have(head.journal_id, key_text, head.marker, pending)
+        return has_unread or journals.may_have(head, key_text, pending)
 
     def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
         """Store in the head the position of the key's records, before the first run that may have some.

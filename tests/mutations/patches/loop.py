@@ -42,7 +42,7 @@ patch(
 patch(
     "withdrawn-unmarked",
     "agent_loop:AgentLoop.withdraw",
-    "journals.unmark_replayed(actor.journal_id, actor.key_text)",
+    "journals.unmark_replayed(actor.journal.key)",
     "pass",
     "The records of inputs that go back to state are not read again.",
 )

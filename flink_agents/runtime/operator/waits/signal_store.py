@@ -339,7 +339,7 @@ class SignalStore:
         journals = self._journals
         if journals is None or (actor is not None and actor.recovery is None):
             return False
-        return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
+        return actor is not None or journals.may_have(head, key_text, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
         """Return True if there may be recorded runs after one that blocks a key without an actor."""
@@ -347,7 +347,7 @@ class SignalStore:
             return False
         if head.skipped or head.origins:
             return True
-        return self._journals.may_have(head.journal_id, key_text, head.marker, True)
+        return self._journals.may_have(head, key_text, True)
 
     # -- state ------------------------------------------------------------------------
 
