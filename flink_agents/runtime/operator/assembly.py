@@ -252,122 +252,49 @@ def _journals(
 def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
-    """Return the operator."""
-    forgetting = None
+    """Return the operator, with the features that the plan and the options use."""
+    state = host.state
+    clock = host.clock
+    suspended_runs = SuspendedRuns(shared, state, clock, low)
+    store = SignalStore(shared, state, clock, suspended_runs)
+    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
+    requests = RequestService(shared, state, clock, suspension)
+    signals = SignalService(store, requests, suspension)
+    delays = Delays(shared, state, clock, low, host.keys)
+    event_time = None if low is None else EventTimeService(shared, state, low)
+    idle_keys = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
-        forgetting = IdleKeyExpiry(shared, host.state, host.clock)
-    suspended_runs = SuspendedRuns(shared, host.state, host.clock, low)
-    services = key_services(host, shared, job_id, low, forgetting, suspended_runs)
+        idle_keys = IdleKeyExpiry(shared, state, clock)
+    pruning = _pruning(host, shared, job_id)
+    work = PendingWork(shared, state)
+    # In the order that this module states.
+    services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
+    hooked: list[KeyService] = [service for service in services if service is not None]
+    features = Features(
+        hooks=Hooks(hooked, KeyService),
+        suspensions=suspension,
+        delayed=delays,
+        end_requests=requests,
+        event_time=event_time,
+        work_check=work if work.needed else None,
+        skipped_runs=None if shared.journals is None else LateReplays(shared, clock),
+        idle_keys=idle_keys,
+        pruning_marks=pruning,
+    )
+    new_head = Head if idle_keys is None else idle_keys.new_head
+    seconds = math.inf if low is None else low.alive_seconds
     operator = AgentProcessor(
-        shared,
-        host.state,
-        job_id,
-        host.clock,
-        host.check_cancelled,
-        services.features(),
-        Head if forgetting is None else forgetting.new_head,
-        suspended_runs,
-        math.inf if low is None else low.alive_seconds,
+        shared, state, job_id, clock, host.check_cancelled, features, new_head, suspended_runs, seconds
     )
-    for service in services.in_order():
+    for service in hooked:
         service.attach(operator)
-    heartbeat = Heartbeat(
-        operator, host.clock, host.keys, host.outlet(low), services.signals, services.delays, end
-    )
+    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), signals, delays, end)
     operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyServices:
-    """The services of an operator.
-
-    Attributes:
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-        requests: Handles requests about keys.
-        signals: Stores signals.
-        suspension: Suspends and resumes runs.
-        delays: Delivers delayed events.
-        idle_keys: Removes the heads of idle keys; None if they stay.
-        pruning: Marks keys with records; None if records are not pruned.
-        work: Checks the work in restored state; None if nothing of it could fail the job.
-        late_replays: Keeps track of late replays; None without a store.
-    """
-
-    event_time: EventTimeService | None
-    requests: RequestService
-    signals: SignalService
-    suspension: SuspensionService
-    delays: Delays
-    idle_keys: IdleKeyExpiry | None
-    pruning: UnprunedKeys | None
-    work: PendingWork | None
-    late_replays: LateReplays | None
-
-    def in_order(self) -> list[KeyService]:
-        """Return those with hooks, in the order in which these are called."""
-        services = (
-            self.event_time,
-            self.requests,
-            self.signals,
-            self.suspension,
-            self.delays,
-            self.idle_keys,
-            self.pruning,
-        )
-        return [service for service in services if service is not None]
-
-    def features(self) -> Features:
-        """Return what the operator calls of them."""
-        return Features(
-            hooks=Hooks(self.in_order(), KeyService),
-            suspensions=self.suspension,
-            delayed=self.delays,
-            end_requests=self.requests,
-            event_time=self.event_time,
-            work_check=self.work,
-            skipped_runs=self.late_replays,
-            idle_keys=self.idle_keys,
-            pruning_marks=self.pruning,
-        )
-
-
-def key_services(
-    host: OperatorHost,
-    shared: RunEnvironment,
-    job_id: str,
-    low: LowWatermark | None,
-    forgetting: IdleKeyExpiry | None,
-    suspended_runs: SuspendedRuns,
-) -> KeyServices:
-    """Return the services that the plan and the options use, in the order that this module states.
-
-    Args:
-        host: The environment of the subtask.
-        shared: The agent's shared objects.
-        job_id: Identity of the job.
-        low: The low watermark; None if outputs need no timestamps.
-        forgetting: Removes the heads of idle keys; None if they stay.
-        suspended_runs: The suspended runs in state.
-    """
-    state = host.state
-    clock = host.clock
+def _pruning(host: OperatorHost, shared: RunEnvironment, job_id: str) -> UnprunedKeys | None:
     journals = shared.journals
-    work = PendingWork(shared, state)
-    store = SignalStore(shared, state, clock, suspended_runs)
-    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
-    requests = RequestService(shared, state, clock, suspension)
-    pruning = None
-    if journals is not None and journals.pruner is not None:
-        pruning = UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key)
-    return KeyServices(
-        event_time=None if low is None else EventTimeService(shared, state, low),
-        requests=requests,
-        signals=SignalService(store, requests, suspension),
-        suspension=suspension,
-        delays=Delays(shared, state, clock, low, host.keys),
-        idle_keys=forgetting,
-        pruning=pruning,
-        work=work if work.needed else None,
-        late_replays=None if journals is None else LateReplays(shared, clock),
-    )
+    if journals is None or journals.pruner is None:
+        return None
+    return UnprunedKeys(host.state, host.keys, journals.pruner, job_id, journals.key)

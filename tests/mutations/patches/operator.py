@@ -363,9 +363,9 @@ patch(
 )
 patch(
     "services-swapped",
-    "assembly:KeyServices.in_order",
-    "for service in services if",
-    "for service in reversed(services) if",
+    "assembly:_operator",
+    "[service for service in services if",
+    "[service for service in reversed(services) if",
     "The key services are called in the reverse order.",
 )
 patch(
