@@ -272,14 +272,14 @@ patch(
 )
 patch(
     "signal-twice",
-    "waits.signal_matching:SignalRejections.reason",
+    "waits.signal_matching:SignalMatcher.reason",
     "if signal.id is not None and mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "waits.signal_matching:SignalRejections._overflow",
+    "waits.signal_matching:SignalMatcher._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
@@ -342,7 +342,7 @@ patch(
 )
 patch(
     "signal-stays-reserved",
-    "waits.signal_matching:SignalTakers.unreserve",
+    "waits.signal_matching:SignalMatcher.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",

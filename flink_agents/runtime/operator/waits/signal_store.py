@@ -26,8 +26,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.signal_matching import (
-    SignalRejections,
-    SignalTakers,
+    SignalMatcher,
     ended_waits,
     runs_going_on,
     waits_for,
@@ -57,7 +56,7 @@ class SignalStore:
         self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int], runs: SuspendedRuns
     ) -> None:
         self._runs = runs
-        self._takers = SignalTakers(runs)
+        self._matcher = SignalMatcher(runs, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
         self._journals = shared.journals
         self._codec = shared.codec
         self._unmatched = UnmatchedSignals(shared)
@@ -65,7 +64,6 @@ class SignalStore:
         self._clock = clock
         ttl = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._rejections = SignalRejections(self._takers, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     def active(self, head: Head) -> ActiveMailbox:
         """Return the signals of the current key that wait, for a new actor."""
@@ -128,7 +126,7 @@ class SignalStore:
     ) -> StoredSignal | None:
         """Add a signal to the mailbox, or emit it as unmatched; returns it with its run if it was added."""
         unread = self._has_unread_records(head, actor, key_text)
-        reason = self._rejections.reason(new, mailbox, key_text, head, actor, unread)
+        reason = self._matcher.reason(new, mailbox, key_text, head, actor, unread)
         if reason is UnmatchedReason.AMBIGUOUS and unread:
             stored = new._replace(run=UNDECIDED)
             if actor is None:
@@ -156,7 +154,7 @@ class SignalStore:
         """Wake the suspended run that a signal is for; returns the signal, reserved for that run."""
         if not head.suspended:
             return signal
-        return self._takers.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
+        return self._matcher.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
 
     # -- a run has taken signals ------------------------------------------------------
 
@@ -191,7 +189,7 @@ class SignalStore:
         if undecided and (suspension is not None or not waits.mailbox.open):
             undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
             self._decide(undecided, run, mailbox, head, out)
-        self._takers.unreserve(run, mailbox, head, suspension)
+        self._matcher.unreserve(run, mailbox, head, suspension)
         if suspension is not None:
             self._offer(run.key_text, suspension, waits.mailbox, mailbox, head, out)
         self._write(mailbox, head, timers)
@@ -229,7 +227,7 @@ class SignalStore:
         free = active.free(mailbox.signals)
         free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
         if free:
-            self._takers.reserve(free, mailbox, suspension, key_text, head)
+            self._matcher.reserve(free, mailbox, suspension, key_text, head)
 
     def _decide(
         self,
@@ -254,7 +252,7 @@ class SignalStore:
             place = next((at for at, other_signal in enumerate(signals) if other_signal is signal), None)
             if place is None:
                 continue
-            free = self._takers.count_free(signal.name, signals[:place], run.key_text, head, ())
+            free = self._matcher.count_free(signal.name, signals[:place], run.key_text, head, ())
             if free + open_then > 1:
                 del signals[place]
                 self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
