@@ -280,7 +280,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
-                processor.waits.wait_for_a_sign()
+                processor.loop_access.wait_for_a_sign()
                 leave(NOTHING)
                 fast_path.flush(timers)
                 yield from fast_path.rest()

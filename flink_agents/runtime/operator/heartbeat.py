@@ -185,7 +185,7 @@ class Heartbeat:
 
     def _look_at_all(self, timers: Timers) -> None:
         """Commit the runs that have finished, and do the other work of a heartbeat."""
-        loop = self._operator.waits.running_loop
+        loop = self._operator.loop_access.running_loop
         # After a failure, nothing may be committed: the attempt ends.
         if loop is not None and loop.failure is not None:
             raise loop.failure
@@ -273,7 +273,7 @@ class Heartbeat:
             if present is None:
                 del self._key_of[key_text]
         elif actor.head.first_pending != actor.head.next_pending:
-            operator.feeder.feed(actor, operator.waits.loop)
+            operator.feeder.feed(actor)
         else:
             operator.release(actor, timers)
 
@@ -288,18 +288,18 @@ class Heartbeat:
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
-        self._operator.waits.loop.end_of_input()
+        self._operator.loop_access.loop.end_of_input()
         timers.register_event_time_timer(self._end.drain)
 
     def _drain_all(self, timers: Timers) -> None:
         """Wait for all runs of all keys. Each is committed and emitted when it ends."""
-        waits = self._operator.waits
+        loop_access = self._operator.loop_access
         self._wake_restored(len(self._restored), timers)
         # Flink's task thread may not wait longer in one call, or downstream streams count as idle.
-        until = waits.next_sign()
+        until = loop_access.next_sign()
         while self._actors or self._awaits_keys():
             # Read before the commits: progress from now on ends the wait below.
-            seen = waits.loop.progress
+            seen = loop_access.loop.progress
             self._commit_finished(timers)
             self._continue_work(timers)
             goes_on = bool(self._actors or self._awaits_keys())
@@ -308,7 +308,7 @@ class Heartbeat:
                 timers.register_event_time_timer(self._end.drain)
                 return
             if goes_on and not self._done:
-                waits.wait(seen)
+                loop_access.wait(seen)
         if self._signals.suspension.may_have_waits:
             self._clean_up(timers)
 
@@ -353,7 +353,7 @@ class Heartbeat:
             at = now + AWAITED_MS
         else:
             actors = self._actors.values() if new is None or self.at is None else (new,)
-            at = next_heartbeat(now, self._operator.waits.loop, len(self._actors), actors)
+            at = next_heartbeat(now, self._operator.loop_access.loop, len(self._actors), actors)
         # If the new timer were not later, Flink would fire it in the same loop and never get to inputs.
         at = max(at, self._fired + 1)
         # A timer that is no longer needed still fires. With half the distance each time, there are few.

@@ -33,7 +33,7 @@ from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_queue import InputDispatcher, InputQueueWriter, InputRejected
-from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
+from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -79,7 +79,7 @@ class AgentProcessor:
         cache: Heads and memory of recent keys.
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
-        waits: Creates the agent loop, and waits for it.
+        loop_access: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
         to_look_at: The actors with news for Flink's task thread.
         has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
@@ -115,11 +115,11 @@ class AgentProcessor:
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, features.event_time)
-        self.feeder = InputDispatcher(shared, state, suspended_runs)
         self.to_look_at: deque[KeyActor] = deque()
-        self.waits = LoopBackpressure(
-            shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
+        self.loop_access = LoopAccess(
+            shared, self._steps, clock, check_cancelled, most_seconds, self.to_look_at
         )
+        self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)
         ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
@@ -231,12 +231,12 @@ class AgentProcessor:
         Raises:
             StoreError: The store of durable calls cannot be opened.
         """
-        self.waits.open_store()
+        self.loop_access.open_store()
         self.schedule.open(timers)
 
     def is_crowded(self, key_text: str) -> bool:
         """Return True if an input of the key may have to wait until the loop has room."""
-        return key_text not in self.actors and self.waits.is_full
+        return key_text not in self.actors and self.loop_access.is_full
 
     def close(self, wait: bool = True) -> None:
         """Stop everything that still runs.
@@ -244,7 +244,7 @@ class AgentProcessor:
         Args:
             wait: True to return when it has ended, in bounded time.
         """
-        self.waits.close(wait)
+        self.loop_access.close(wait)
         self._shared.telemetry.observers.closed()
 
     # -- keys with work ---------------------------------------------------------------
@@ -266,7 +266,7 @@ class AgentProcessor:
                     self._event_time.note_restored_inputs(None, key_text)
                 return None
             actor = self.make_actor(head, key_text, True, timers)
-        self.waits.check_failure()
+        self.loop_access.check_failure()
         return actor
 
     def check(self, key_text: str) -> None:
@@ -288,7 +288,7 @@ class AgentProcessor:
 
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Queue an input of a key with an actor."""
-        self.waits.check_failure()
+        self.loop_access.check_failure()
         packed = self._intake.packed(record, timestamp)
         self._intake.store(actor.head, actor.key_text, packed, timestamp)
         self.feed(actor, timers)
@@ -296,8 +296,8 @@ class AgentProcessor:
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
         """Queue an input of a key without an actor, and create the actor."""
-        self.waits.check_failure()
-        self.waits.wait_for_room()
+        self.loop_access.check_failure()
+        self.loop_access.wait_for_room()
         self.heads.mark(head, key_text)
         # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
@@ -312,11 +312,12 @@ class AgentProcessor:
         self._releases_early = False
         try:
             packed = packed or self._intake.packed(record, run.timestamp)
-            if (loop := self.waits.running_loop) is not None:
+            # Without calls if the loop has room: most runs that are handed over come here.
+            if (loop := self.loop_access.running_loop) is not None:
                 if loop.failure is not None:
                     raise loop.failure
-                if loop.load >= self.feeder.most_load:
-                    self.waits.wait_for_room()
+                if loop.load >= self.loop_access.most_load:
+                    self.loop_access.wait_for_room()
         except BaseException:
             step.abandon()
             raise
@@ -329,7 +330,7 @@ class AgentProcessor:
         number = actor.loaded
         actor.loaded += 1
         actor.next_seq += 1
-        self.waits.loop.submit(
+        self.loop_access.loop.submit(
             actor, QueuedInput(record, run.timestamp, number, packed, run.sequence_number, run, step)
         )
 
@@ -349,11 +350,11 @@ class AgentProcessor:
         if pending and self._event_time is not None:
             self._event_time.note_restored_inputs(head, key_text)
         if head.suspended:
-            self.feeder.resume_blocking(actor, self.waits.loop)
-        self.feeder.feed(actor, self.waits.loop)
+            self.feeder.resume_blocking(actor)
+        self.feeder.feed(actor)
         recovery = actor.recovery
         if recovery is not None and recovery.order is None:
-            self.waits.loop.read(actor)
+            self.loop_access.loop.read(actor)
         return actor
 
     def _new_actor(
@@ -392,12 +393,12 @@ class AgentProcessor:
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
         if actor.mailbox is not None:
-            self.waits.loop.suspender.forget(actor)
+            self.loop_access.loop.suspender.forget(actor)
         self.schedule.actor_released(actor, timers)
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
-        self.feeder.feed(actor, self.waits.loop)
+        self.feeder.feed(actor)
         self.schedule.fed(actor, timers)
 
     def _reject(
@@ -432,7 +433,7 @@ class AgentProcessor:
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit the finished runs of the current key's actor, unless the attempt has failed."""
-        loop = self.waits.running_loop
+        loop = self.loop_access.running_loop
         if loop is not None and loop.failure is not None:
             raise loop.failure
         ends: list[RunEnd] = []

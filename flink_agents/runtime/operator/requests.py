@@ -217,7 +217,7 @@ class RequestService(KeyService):
             return
         if actor is not None:
             actor.ends = head.ends
-            operator.waits.loop.end_run(actor, seq)
+            operator.loop_access.loop.end_run(actor, seq)
         self._suspension.resume_woken(head, key_text, actor, timers)
 
     def note_end(self, run: Run, actor: KeyActor) -> None:

@@ -149,7 +149,7 @@ class Driver:
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
                 processor = subtask.processor
-                loop = processor.waits.loop
+                loop = processor.loop_access.loop
                 seen = loop.progress
                 for key in waiting:
                     # The heartbeat of another key may have left none.

@@ -350,7 +350,7 @@ patch(
 patch(
     "signal-unoffered",
     "waits.signals:SignalService.receive",
-    "operator.waits.loop.suspender.offer(actor, stored)",
+    "operator.loop_access.loop.suspender.offer(actor, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )

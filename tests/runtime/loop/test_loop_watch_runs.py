@@ -136,7 +136,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
         if event.input == "looks":
             # Its task is there, but has not begun: the key still has the state of its last run.
             squick = agent_loop().actors["squick"]
-            inner = agent_loop().waits.running_loop
+            inner = agent_loop().loop_access.running_loop
             task = asyncio.create_task(inner._work(squick))
             inner._watch._actors = {task: squick}
             inner._watch._look(squick.state.started + 3600)
@@ -148,7 +148,9 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             return harness._subtasks[0].processor
 
         harness.push("quick")
-        until(lambda: agent_loop().actors["squick"].ended and not agent_loop().waits.running_loop._tasks)
+        until(
+            lambda: agent_loop().actors["squick"].ended and not agent_loop().loop_access.running_loop._tasks
+        )
         harness.push("looks")
         assert looked.wait(30)
         assert harness.run_metrics["runs_stuck"] == 0

@@ -125,7 +125,7 @@ class IdleKeyExpiry(KeyService):
             return True
         answer = self._asked.get(key_text)
         if answer is None:
-            self._asked[key_text] = self.operator.waits.ask(
+            self._asked[key_text] = self.operator.loop_access.ask(
                 self._journals.keeps_records(self._journals.key(head.journal_id, key_text))
             )
             return None

@@ -50,7 +50,7 @@ class SignalService(KeyService):
             return emission
         actor = operator.actors.get(key_text)
         if actor is not None:
-            operator.waits.check_failure()
+            operator.loop_access.check_failure()
             head = actor.head
         else:
             cached = operator.cache.get(key_text)
@@ -65,7 +65,7 @@ class SignalService(KeyService):
         # At the end of the input, signals that no run took are emitted as unmatched.
         operator.schedule.see_the_end(timers)
         if actor is not None:
-            operator.waits.loop.suspender.offer(actor, stored)
+            operator.loop_access.loop.suspender.offer(actor, stored)
         self.suspension.resume_woken(head, key_text, actor, timers)
         return emission
 

@@ -168,9 +168,9 @@ class SuspensionService(KeyService):
         if head.ends and self.wake_marked(head, key_text):
             self._state.head.update(head.pack())
         # Later inputs stay in state. The next actor reads them again.
-        operator.waits.loop.withdraw(actor)
+        operator.loop_access.loop.withdraw(actor)
         operator.feeder.drop(actor)
-        operator.waits.loop.suspender.forget(actor)
+        operator.loop_access.loop.suspender.forget(actor)
         del operator.actors[key_text]
         # The timer at the end of a bounded input stays: it resumes the run.
         if self._runs.has_turn(head):
@@ -212,7 +212,7 @@ class SuspensionService(KeyService):
         operator = self.operator
         if actor is None:
             if self._runs.has_woken(head):
-                operator.waits.check_failure()
+                operator.loop_access.check_failure()
                 operator.make_actor(head, key_text, True, timers)
         elif actor.suspended is None and self._runs.has_woken(head, actor.woken):
             operator.feed(actor, timers)
@@ -224,5 +224,5 @@ class SuspensionService(KeyService):
         first = not self.input_has_ended
         self.input_has_ended = True
         if first:
-            self.operator.waits.end_of_input()
+            self.operator.loop_access.end_of_input()
         return first and self.may_have_waits

@@ -14,18 +14,18 @@ from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, TypeVar
 
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.input_queue import InputDispatcher
 
 T = TypeVar("T")
 
 
-class LoopBackpressure:
+class LoopAccess:
     """Creates the agent loop, and waits for it.
 
     Only for Flink's task thread, except :attr:`running_loop` and :meth:`close`.
@@ -34,13 +34,13 @@ class LoopBackpressure:
         shared: The agent's shared objects.
         steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
-        feeder: Knows if the loop has enough work.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
         to_look_at: Receives the actors with news for Flink's task thread.
 
     Attributes:
         running_loop: The agent loop; None before the first run that needs it.
+        most_load: With this number of inputs in memory, the loop has enough work.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class LoopBackpressure:
         shared: RunEnvironment,
         steps: StepExecutor,
         clock: Callable[[], int],
-        feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
         most_seconds: float,
         to_look_at: deque[KeyActor],
@@ -56,7 +55,9 @@ class LoopBackpressure:
         self._shared = shared
         self._steps = steps
         self._clock = clock
-        self._feeder = feeder
+        self.most_load = shared.config.get(AgentOptions.MAX_IN_FLIGHT) + shared.config.get(
+            AgentOptions.QUEUE_TOTAL
+        )
         self._check_cancelled = check_cancelled
         self._most_seconds = most_seconds
         self._to_look_at = to_look_at
@@ -113,7 +114,7 @@ class LoopBackpressure:
 
     def wait_for_room(self) -> None:
         """Block while the loop has enough work (backpressure)."""
-        if self.running_loop is not None and self.running_loop.load >= self._feeder.most_load:
+        if self.running_loop is not None and self.running_loop.load >= self.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
@@ -127,7 +128,7 @@ class LoopBackpressure:
     @property
     def is_full(self) -> bool:
         """True if the loop has enough work."""
-        return self.running_loop is not None and self.running_loop.load >= self._feeder.most_load
+        return self.running_loop is not None and self.running_loop.load >= self.most_load
 
     def _wait_while_full(self, until: float) -> None:
         began = clock()
