@@ -31,12 +31,17 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
-from flink_agents.runtime.execution.sub_agents.executor import MakeStrategy
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, cancelled_itself
+from flink_agents.runtime.loop.actor import (
+    KeyActor,
+    KeyRecovery,
+    cancelled_itself,
+    check_not_ended,
+    end_if_executed,
+    ended_here,
+)
 from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_step, make_task
-from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.sub_agent_attempts import SubAgentAttempts
@@ -102,8 +107,11 @@ class AgentLoop:
         self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, shared.seconds)
-        self._durable = self._durable_calls()
-        shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy())
+        self._durable = durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
+        if shared.journals is not None:
+            shared.services.register_durable(durable)
+        of_job = {"pool": self._pool, "durable": durable, "is_over": self._is_over}
+        shared.services.sub_agents = SubAgents(shared, self._loop, partial(SubAgentAttempts, **of_job))
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
@@ -111,17 +119,6 @@ class AgentLoop:
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
-
-    def _sub_agent_strategy(self) -> MakeStrategy:
-        of_job = {"pool": self._pool, "durable": self._durable, "is_over": self._is_over}
-        return partial(SubAgentAttempts, **of_job)
-
-    def _durable_calls(self) -> DurableCalls:
-        shared = self._shared
-        durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
-        if shared.journals is not None:
-            shared.services.register_durable(durable)
-        return durable
 
     # -- for Flink's thread -----------------------------------------------------------
 
@@ -166,10 +163,7 @@ class AgentLoop:
         actor.inbox.clear()
 
     def end_run(self, actor: KeyActor, seq: int) -> None:
-        """End a run that a user wants to end.
-
-        If it is not executed yet, it ends at its start.
-        """
+        """End a run that a user wants to end. If it is not executed yet, it ends at its start."""
         self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
