@@ -31,7 +31,7 @@ def runs_behind_suspended(before: Any) -> Any:
     return begin
 
 
-@mutation("ends-not-sent-along", "runtime.journal.run_journal:RunJournal._keep", waits=True)
+@mutation("ends-not-sent-along", "runtime.journal.run_journal:RunJournal.keep", waits=True)
 def ends_not_sent_along(before: Any) -> Any:
     """The end of a wait does not go to the store with the record that depends on it."""
 

@@ -202,6 +202,7 @@ class GroupedStore(ForwardingStore):
 
     @override
     async def close(self) -> None:
+        # First: a claim in flight closes its store itself.
         self._closed = True
         stores = [*self._others.values(), self._own]
         ended = await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
@@ -217,6 +218,7 @@ class GroupedStore(ForwardingStore):
         """
         if not self._is_foreign(group) or group in self._others:
             return
+        # One at a time, or two keys of that job would make two owners, of which one fences the other.
         async with self._claiming:
             if group not in self._others:
                 self._others[group] = await self._opened(group)
@@ -228,6 +230,7 @@ class GroupedStore(ForwardingStore):
         store = self._make()
         try:
             await store.open(Owner.create(owner.job_id, group, owner.subtask, owner.parallelism))
+            # `close` came meanwhile, and does not know this store.
             if self._closed:
                 raise closed_error()
         except BaseException:
@@ -288,6 +291,7 @@ class GroupedStore(ForwardingStore):
         owner = self._owner
         assert owner is not None
         journal = JournalKey(GUARD, f"{owner.group}\x00{owner.subtask}")
+        # Above what was pruned: a store rejects records of pruned runs.
         self._guarded = max(self._guarded, await self._own.pruned_through(journal) + 1)
         await self._own.append(journal, [Record(RecordKind.RUN, self._guarded, "", 0, b"")])
         await self._own.prune(journal, self._guarded)

@@ -158,29 +158,25 @@ class RunJournal:
 
     def drop_end(self, step: str) -> None:
         """Drop the records of an end of an execution that has not ended."""
-        # In place: an append in flight holds the list.
-        self.records[:] = [
+        self.records = [
             record for record in self.records if record.kind is not RecordKind.ACTION or record.step != step
         ]
 
-    def keep_end(self, step: str, record: ActionRecord) -> None:
-        """Add the end of an execution without durable calls to the records in memory."""
-        self._keep([self._end(step, record)])
+    def keep(self, records: list[Record]) -> None:
+        """Add records to those in memory. The store gets them with the next record."""
+        self.records += records
+        if self._has_store:
+            self._unstored.update(dict.fromkeys(records))
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
-        """Add the outcomes of waits to the records in memory. The store gets them with the next record."""
-        self._keep(self._outcomes(step, outcomes))
+        """Add the outcomes of waits to the records in memory."""
+        self.keep(self._outcomes(step, outcomes))
 
     def keep_reads(self) -> None:
         """Add the run's reads of memory so far to the records in memory."""
         if self._log is not None:
-            self._keep(self._new_reads(self._log))
+            self.keep(self._new_reads(self._log))
             self._logged = len(self._log.reads)
-
-    def _keep(self, records: list[Record]) -> None:
-        self.records += records
-        if self._has_store:
-            self._unstored.update(dict.fromkeys(records))
 
     # -- appends ----------------------------------------------------------------------
 
@@ -220,10 +216,10 @@ class RunJournal:
     ) -> Coroutine[Any, Any, None]:
         """Record the end of an execution; returns when that is durable."""
         records = self._outcomes(step, outcomes) if outcomes else []
-        records.append(self._end(step, record))
+        records.append(self.end_of(step, record))
         # No later record can depend on a call that it did not make, so the next one may take its end along.
         if self.has_waits and not record.calls:
-            self._keep(records)
+            self.keep(records)
             return _nothing()
         return self._append(records)
 
@@ -247,7 +243,12 @@ class RunJournal:
             nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
             await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
 
-    def _end(self, step: str, record: ActionRecord) -> Record:
+    def end_of(self, step: str, record: ActionRecord) -> Record:
+        """Return the record of the end of an execution.
+
+        Raises:
+            UnserializableValueError: An event has a value that cannot be recorded.
+        """
         return Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:

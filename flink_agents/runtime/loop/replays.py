@@ -114,7 +114,7 @@ class Replays:
         actor.pulled += 1
 
     def pull(self, actor: KeyActor) -> bool:
-        """Choose one more input in memory; returns True if the queue has one."""
+        """Choose one more input in memory; returns True if the inbox has one."""
         recovery = actor.recovery
         if recovery is None:
             return bool(actor.inbox)

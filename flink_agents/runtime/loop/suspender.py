@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from flink_agents.api.action_state import Record
 from flink_agents.api.errors import StateError
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -98,23 +99,26 @@ class RunSuspender:
         journal = run.journal
         assert journal is not None and step.delivery is not None
         waits = RunWaits(self._live_mailbox(actor, run), (), {}, {}, self._last_deadline(run))
-        journal.has_waits = True
-        # Whatever was recorded of it as an end was refused: it has not ended.
-        journal.drop_end(step.path)
         events = self._shared.events
+        ends: list[Record] = []
         for ended, undo_length in run.ended or ():
             side = list(map(list, ended.side or ()))
             waits.put_out(ended.path, [event.output for event in outputs_of(ended)], ended.side or [])
             if ended.calls is None:
                 memory = run.written_since(ended.mark, undo_length)
                 sent = [events.packed(event) for event in ended.sent]
-                journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))
+                ends.append(journal.end_of(ended.path, ActionRecord(*memory, sent, side, 0)))
         for path, outputs, side_outputs in run.given_up:
             waits.put_out(path, outputs, side_outputs)
         for path, side_outputs in run.failed:
             # An event that cannot be recorded fails in the same way on replay.
             with suppress(StateError):
-                journal.keep_end(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0))
+                ends.append(journal.end_of(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0)))
+        # Only now, because one that cannot be recorded leaves the run without waits.
+        journal.has_waits = True
+        # Whatever was recorded of it as an end was refused: it has not ended.
+        journal.drop_end(step.path)
+        journal.keep(ends)
         run.waits = waits
         run.ended = None
         run.emit_queued()

@@ -107,6 +107,7 @@ class InputDispatcher:
         recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             with recovery.lock:
+                # Again, with the lock: the loop may have read the records meanwhile.
                 if recovery.order is None:
                     self._cache(actor, recovery)
                     return
@@ -119,6 +120,7 @@ class InputDispatcher:
                     if actor.idle:
                         self._access.loop.replays.hold(actor)
                     break
+        # Not `else`: the last recorded run may have been chosen just now.
         if actor.recovery is None:
             self._feed_as_they_came(actor)
 

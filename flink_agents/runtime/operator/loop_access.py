@@ -69,6 +69,7 @@ class LoopAccess:
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
         self.running_loop = loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        # The first run that waits may come after the end of the input.
         if self._input_has_ended:
             loop.suspender.end_of_input()
         return loop
@@ -86,6 +87,7 @@ class LoopAccess:
             StoreError: It cannot be opened.
         """
         if self._shared.journals is not None:
+            # Before any input: from here on, no earlier attempt can append.
             self.loop.open_store(self._check_cancelled)
             self._shared.journals.name_store()
 

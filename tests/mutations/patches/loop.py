@@ -245,7 +245,7 @@ patch(
 patch(
     "late-waits-without-ends",
     "suspender:RunSuspender.attach_late",
-    "journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))",
+    "ends.append(journal.end_of(ended.path, ActionRecord(*memory, sent, side, 0)))",
     "pass",
     "A run that waits late executes the actions before the wait again when it resumes.",
 )
