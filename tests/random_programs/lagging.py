@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.input_queue import InputDispatcher
+from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.processor import AgentProcessor
 from tests.random_programs.world import World
 

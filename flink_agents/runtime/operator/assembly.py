@@ -44,7 +44,7 @@ from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.features import Features, Hooks
+from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
@@ -53,7 +53,7 @@ from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import Hooks, KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
@@ -271,7 +271,7 @@ def _operator(
     services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
     hooked: list[KeyService] = [service for service in services if service is not None]
     features = Features(
-        hooks=Hooks(hooked, KeyService),
+        hooks=Hooks(hooked),
         suspensions=suspension,
         delayed=delays,
         end_requests=requests,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.settings.options import AgentOptions
@@ -32,31 +32,26 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
-from flink_agents.runtime.operator.input_queue import InputDispatcher, InputQueueWriter, InputRejected
+from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
+from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.services.service import Schedule
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
 
 
-class Schedule(Protocol):
-    """The part of ``Heartbeat`` that the operator and its services use. The key is current."""
+class InputRejected(Exception):
+    """An input has to wait, and state cannot hold it.
 
-    def open(self, timers: Timers | None) -> None:
-        """Find the restored keys that have work; there are timers only if there is restored state."""
+    Args:
+        error: The reason.
+    """
 
-    def added(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the first check of a new actor."""
-
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the next check of an actor that has one more input."""
-
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
-        """Stop checking an actor whose key has no waiting inputs."""
-
-    def see_the_end(self, timers: Timers) -> None:
-        """Register a timer at the end of a bounded input."""
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentProcessor:
@@ -124,7 +119,7 @@ class AgentProcessor:
         self._commits = RunCommitter(shared, state, features)
         ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
         self._make_mailbox = lambda: ActiveMailbox(clock, [], ttl)
-        shared.telemetry.run_metrics.add_gauges("runs", self._load)
+        shared.telemetry.run_metrics.add_gauges("runs", lambda: load_of(list(self.actors.values())))
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -396,6 +391,15 @@ class AgentProcessor:
             self.loop_access.loop.suspender.forget(actor)
         self.schedule.actor_released(actor, timers)
 
+    def withdraw(self, actor: KeyActor) -> None:
+        """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
+        # The next actor reads them again.
+        self.loop_access.loop.withdraw(actor)
+        self.feeder.drop(actor)
+        self.loop_access.loop.suspender.forget(actor)
+        # The timer at the end of a bounded input stays: it resumes the run.
+        del self.actors[actor.key_text]
+
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
         self.feeder.feed(actor)
@@ -446,6 +450,49 @@ class AgentProcessor:
         if was_suspended or actor.head.suspended:
             self._suspensions.continue_key(actor, was_suspended, timers)
 
-    def _load(self) -> dict[str, int]:
-        """Return the numbers of runs that are in flight, queued and spilled."""
-        return load_of(list(self.actors.values()))
+
+class InputQueueWriter:
+    """Puts inputs of the current key into state. Only for Flink's task thread.
+
+    Args:
+        shared: The agent's shared objects.
+        state: Keyed state.
+        event_time: Holds the low watermark; None if outputs need no timestamps.
+    """
+
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeService | None
+    ) -> None:
+        self._shared = shared
+        self._state = state
+        self._event_time = event_time
+
+    def packed(self, record: Any, timestamp: int | None) -> bytes:
+        """Return the bytes of an input.
+
+        Raises:
+            InputRejected: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRejected(error) from error
+
+    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
+
+        The journal has the input's digest, which must be taken before an action changes the input in place.
+        """
+        try:
+            return self.packed(record, timestamp)
+        except InputRejected:
+            return None
+
+    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
+        self._state.pending.put(head.next_pending, packed)
+        if self._event_time is not None:
+            self._event_time.note_stored(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())

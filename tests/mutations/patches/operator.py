@@ -90,21 +90,21 @@ patch(
 )
 patch(
     "feed-same-number",
-    "input_queue:InputDispatcher._submit",
+    "input_dispatch:InputDispatcher._submit",
     "actor.next_seq += 1",
     "pass",
     "Two inputs that wait get the same sequence number.",
 )
 patch(
     "feed-unknown",
-    "input_queue:InputDispatcher._choose",
+    "input_dispatch:InputDispatcher._choose",
     "order.look(None if packed is None else input_digest(packed))",
     "order.look(None)",
     "No input that waits is known again.",
 )
 patch(
     "feed-resumed-twice",
-    "input_queue:InputDispatcher.load",
+    "input_dispatch:InputDispatcher.load",
     "if number in actor.woken:",
     "if False:",
     "The input of a suspended run that resumes runs once more as an input.",
@@ -174,7 +174,7 @@ patch(
 )
 patch(
     "resumed-left-alone",
-    "input_queue:InputDispatcher.resume_blocking",
+    "input_dispatch:InputDispatcher.resume_blocking",
     "if blocking is None:",
     "if True:",
     "A suspended run is not resumed when its key gets an actor.",
@@ -370,7 +370,7 @@ patch(
 )
 patch(
     "hook-dropped",
-    "features:Hooks.__init__",
+    "services.service:Hooks.__init__",
     "for service in self.services]",
     "for service in self.services[1:]]",
     "The hooks of the first key service are not called.",

@@ -13,7 +13,7 @@ from durable_tools import EFFECTS, effect, forget, one_action
 
 from flink_agents import InputEvent, OutputEvent
 from flink_agents.runtime.loop import replays
-from flink_agents.runtime.operator import input_queue
+from flink_agents.runtime.operator import input_dispatch
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes.state import _Entries
 from tests.suite.factors import factors
@@ -48,7 +48,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, name, counted)
 
     count(_Entries, "get")
-    count(input_queue, "input_digest")
+    count(input_dispatch, "input_digest")
     count(replays, "QueuedInput")
     yield
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.features import HOOKS, Hooks
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import HOOKS, Hooks, KeyService
 from flink_agents.testing import OperatorHarness
 from tests.suite import conditions
 

@@ -167,12 +167,7 @@ class SuspensionService(KeyService):
         # It was suspended at the moment when a user wanted it to end.
         if head.ends and self.wake_marked(head, key_text):
             self._state.head.update(head.pack())
-        # Later inputs stay in state. The next actor reads them again.
-        operator.loop_access.loop.withdraw(actor)
-        operator.feeder.drop(actor)
-        operator.loop_access.loop.suspender.forget(actor)
-        del operator.actors[key_text]
-        # The timer at the end of a bounded input stays: it resumes the run.
+        operator.withdraw(actor)
         if self._runs.has_turn(head):
             operator.make_actor(head, key_text, True, timers)
             return

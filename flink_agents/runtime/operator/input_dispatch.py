@@ -1,85 +1,24 @@
-"""The inputs that wait in state: stored when they come, and handed to their actors as far as there is room.
+"""Hands inputs that wait in state to their actors, as far as there is room. Only for Flink's task thread.
 
-Only for Flink's task thread. State has all inputs, so their number does not matter. Each is read once when it
-runs. If recorded runs are left, each is also read once before that, to compute its digest.
+State has all inputs, so their number does not matter. Each is read once when it runs. If recorded runs are
+left, each is also read once before that, to compute its digest.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from flink_agents.api.errors import StateFormatError, UnserializableValueError
+from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
 from flink_agents.runtime.loop.entries import QueuedInput
-from flink_agents.runtime.operator.features import EventTimeFeature
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.runtime.state.pending import read_input
-
-
-class InputRejected(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: The reason.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's task thread.
-
-    Args:
-        shared: The agent's shared objects.
-        state: Keyed state.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-    """
-
-    def __init__(
-        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeFeature | None
-    ) -> None:
-        self._shared = shared
-        self._state = state
-        self._event_time = event_time
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
-
-        Raises:
-            InputRejected: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRejected(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, which must be taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRejected:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put(head.next_pending, packed)
-        if self._event_time is not None:
-            self._event_time.note_stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())
 
 
 class InputDispatcher:
