@@ -45,40 +45,6 @@ from flink_agents.trace.records import run_id_of
 _log = bounded_logger("flink_agents.requests")
 
 
-class Replies:
-    """Sends replies.
-
-    Args:
-        shared: The agent's shared objects.
-    """
-
-    def __init__(self, shared: RunEnvironment) -> None:
-        self._shared = shared
-
-    def reply(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
-        """Reply to a request.
-
-        Args:
-            request: Its id.
-            what: The name of the request.
-            key_text: The key.
-            outcome: The outcome.
-            **more: Further fields: values of JSON.
-        """
-        answer = {
-            "request": request,
-            "what": what.removeprefix(PREFIX),
-            "agent": self._shared.agent.name,
-            "key": key_text,
-            "outcome": outcome,
-            "time": round(time.time(), 3),
-            **more,
-        }
-        _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
-        if (notify := self._shared.telemetry.observers.request_answered) is not None:
-            notify(key_text, answer)
-
-
 MOST = 40
 """The most entries of each kind that are listed."""
 
@@ -197,7 +163,7 @@ class RequestService(KeyService):
         self._state = state
         self._suspension = suspension
         self._inspection = Inspection(state, clock)
-        self._replies = Replies(shared)
+        self._notify = shared.telemetry.observers.request_answered
         self._agent = shared.agent.name
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
@@ -231,7 +197,7 @@ class RequestService(KeyService):
         head.ends = {number: other_mark for number, other_mark in head.ends.items() if number != seq}
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
-        self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
+        self._answer(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
         actor.ends = head.ends
 
     def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
@@ -312,4 +278,27 @@ class RequestService(KeyService):
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
         request = signal.id if isinstance(signal.id, str) else None
-        self._replies.reply(request, str(signal.name), key_text, outcome, **more)
+        self._answer(request, str(signal.name), key_text, outcome, **more)
+
+    def _answer(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
+        """Reply to a request: as a line in the log, and to observers.
+
+        Args:
+            request: Its id.
+            what: The name of the request.
+            key_text: The key.
+            outcome: The outcome.
+            **more: Further fields: values of JSON.
+        """
+        answer = {
+            "request": request,
+            "what": what.removeprefix(PREFIX),
+            "agent": self._agent,
+            "key": key_text,
+            "outcome": outcome,
+            "time": round(time.time(), 3),
+            **more,
+        }
+        _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
+        if self._notify is not None:
+            self._notify(key_text, answer)
