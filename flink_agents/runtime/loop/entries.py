@@ -1,4 +1,4 @@
-"""What an actor takes and gives: an input that waits for its run, and a run that waits for its commit."""
+"""The entries of an actor: inputs that wait for their runs, and runs that wait for their commits."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ and committed at once (the inline path). All other inputs are stored in ``pendin
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
 This module handles inputs and actors. ``operator.commit`` commits runs, and ``operator.heartbeat`` decides
-when Flink's task thread checks an actor. ``features`` has what it knows of each feature, and
-``assembly`` says which of them an agent has.
+when Flink's task thread checks an actor. ``assembly`` builds the features that an agent uses.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
             CLOSED.clear()
         return wait(seen, seconds)
 
-    loop: Any = task.processor.waits.loop
+    loop: Any = task.processor.loop_access.loop
     wait = loop.wait_for_progress
     loop.wait_for_progress = wait_for_progress
     fired: list[int] = []
