@@ -31,7 +31,7 @@ def flat_numbers(before: Any) -> Any:
     return lambda self: ""
 
 
-@mutation("reads-unrecorded", "runtime.loop.actor:KeyRuns.finish")
+@mutation("reads-unrecorded", "runtime.loop.actor:KeyActor.finish")
 def reads_unrecorded(before: Any) -> Any:
     """A run behind one of which nothing is recorded does not record what it reads of memory."""
     head = import_module("flink_agents.runtime.state.keyed_state").Head

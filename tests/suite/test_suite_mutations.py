@@ -166,7 +166,7 @@ def test_a_run_resumes_with_what_is_not_settled(
 
 def test_one_test_per_function_is_tried_first_and_those_of_the_same_room_before_others() -> None:
     seconds = {"tests/x/loop/t.py::a[1]": 2.0, "tests/x/loop/t.py::a[2]": 1.0, "tests/y.py::b": 0.1}
-    ordered = by_promise(list(seconds), seconds, "lost", "runtime.loop.actor:KeyRuns.finish")
+    ordered = by_promise(list(seconds), seconds, "lost", "runtime.loop.actor:KeyActor.finish")
     assert ordered == ["tests/x/loop/t.py::a[2]", "tests/y.py::b", "tests/x/loop/t.py::a[1]"]
 
 

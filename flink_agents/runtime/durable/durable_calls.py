@@ -42,7 +42,6 @@ from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import (
     CallReplay,
     Mismatch,
@@ -302,8 +301,8 @@ class DurableCalls:
     def begin(self, step: ActionRun) -> None:
         """Prepare an execution with recorded outcomes, so that they are checked at its end."""
         journal = step.run.journal
-        if isinstance(journal, BufferedJournal) or (
-            journal is not None and journal.has_records and journal.step(step.path).outcomes
+        if journal is not None and (
+            journal.has_waits or (journal.has_records and journal.step(step.path).outcomes)
         ):
             step.calls = self._delivery_of(step).calls
 

@@ -43,10 +43,10 @@ from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.values.restamp import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.state.keyed_state import KeyedState
@@ -290,7 +290,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
-                processor.waits.wait_for_a_sign()
+                processor.loop_access.wait_for_a_sign()
                 leave(NOTHING)
                 fast_path.flush(timers)
                 yield from fast_path.remaining_outputs()

@@ -48,7 +48,7 @@ from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
 from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
-from flink_agents.runtime.operator.schedules.end_times import EndTimes
+from flink_agents.runtime.operator.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.trace.answer_topic import answer_topic_of
 from flink_agents.trace.recording.assembly import check_trace_options

@@ -18,9 +18,9 @@ from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.runtime.serde.raised_texts import AWAIT_IT
 from flink_agents.testing.fakes.clock import START as START, Clock
 from flink_agents.testing.fakes.pauses import Pauses
@@ -149,7 +149,7 @@ class Driver:
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
                 processor = subtask.processor
-                loop = processor.waits.loop
+                loop = processor.loop_access.loop
                 seen = loop.progress
                 for key in waiting:
                     # The heartbeat of another key may have left none.

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from functools import lru_cache
 
-from flink_agents.runtime.operator.schedules.heartbeat import MAX_DELAY_MS
+from flink_agents.runtime.operator.heartbeat import MAX_DELAY_MS
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.state import LEAST_TIMERS, FakeBackend, KeyState
 from flink_agents.testing.fakes.waits import delayed_times, suspension_of

@@ -11,10 +11,8 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import CANCELLED, CallReplay, Mismatch, Number, Outcome, StepRecords
-from flink_agents.runtime.journal.memory.reads import ReadLog, overlaid, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import ReadLog, TracedTree, overlaid, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, CallRecord, RunHeader
@@ -98,14 +96,14 @@ def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
 
 def test_what_a_run_has_read_is_kept_once() -> None:
     log = ReadLog()
-    journal = BufferedJournal(None, CODEC, None, 0, first_header, log=log)
+    journal = RunJournal(None, CODEC, None, 0, first_header, log=log)
     log.node("count", CODEC.encode(1))
     journal.keep_reads()
     journal.keep_reads()
-    assert len(journal.all_records) == 1
+    assert len(journal.records) == 1
     log.node("total", CODEC.encode(2))
     journal.keep_reads()
-    assert len(journal.all_records) == 2
+    assert len(journal.records) == 2
 
 
 def test_the_order_of_outcomes() -> None:
@@ -136,7 +134,8 @@ def test_a_reconciler_is_asked_if_the_begin_of_a_call_was_recorded() -> None:
 def test_what_a_run_has_kept_is_stored_once() -> None:
     """How waits ended goes to the store with the next record, and only with that one."""
     store = Appended()
-    journal = BufferedJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal = RunJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal.has_waits = True
     journal.keep_outcomes("act", {nth(0): call(order=0)})
     assert journal.unstored == [0]
     done(journal.add_outcomes("act", {nth(1): call(order=1)}))

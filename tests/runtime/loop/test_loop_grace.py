@@ -63,7 +63,7 @@ def begin() -> Iterator[None]:
 
 def go_when_closing(harness: OperatorHarness) -> None:
     """Let calls end when the attempt is ending."""
-    loops: list[Any] = [subtask.processor.waits.running_loop for subtask in harness._subtasks]
+    loops: list[Any] = [subtask.processor.loop_access.running_loop for subtask in harness._subtasks]
 
     def wait() -> None:
         until(lambda: all(loop._bridge.closed for loop in loops))
@@ -75,7 +75,7 @@ def go_when_closing(harness: OperatorHarness) -> None:
 
 def go_when_over(harness: OperatorHarness) -> None:
     """Let calls end when the grace is over."""
-    loop: Any = harness._subtasks[0].processor.waits.running_loop
+    loop: Any = harness._subtasks[0].processor.loop_access.running_loop
 
     def wait() -> None:
         until(lambda: loop._durable.recording.closed)

@@ -11,6 +11,7 @@ from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, on_time, timed_outputs, wate
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
+from flink_agents.runtime.operator.end_times import DRAIN
 from flink_agents.runtime.operator.low_watermark import (
     BEHIND,
     FIRST_MS,
@@ -20,7 +21,6 @@ from flink_agents.runtime.operator.low_watermark import (
     NO_TIMESTAMP,
     PROGRESS_MS,
 )
-from flink_agents.runtime.operator.schedules.end_times import DRAIN
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -162,7 +162,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
             CLOSED.clear()
         return wait(seen, seconds)
 
-    loop: Any = task.processor.waits.loop
+    loop: Any = task.processor.loop_access.loop
     wait = loop.wait_for_progress
     loop.wait_for_progress = wait_for_progress
     fired: list[int] = []

@@ -78,9 +78,9 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
     harness.push(("a", "new"), timestamp=4)
     [task] = harness._subtasks
     while len(harness.outputs) < 3:
-        ended = task.processor.waits.loop.progress
+        ended = task.processor.loop_access.loop.progress
         harness.advance_time(1000)
-        task.processor.waits.loop.wait_for_progress(ended - 1, 60)
+        task.processor.loop_access.loop.wait_for_progress(ended - 1, 60)
     harness.watermark(4)
     assert watermark_behind(harness) == 2
     CLOSED.clear()

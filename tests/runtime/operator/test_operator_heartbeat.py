@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.schedules.end_times import DRAIN, START
+from flink_agents.runtime.operator.end_times import DRAIN, START
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing import OperatorHarness
 from tests.runtime.observer_tools import Listener
@@ -131,10 +131,10 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
     harness.push_all([("endless", True), ("a", False), ("b", False)])
     subtask = harness._subtasks[0]
     while len(harness.outputs) < 2:
-        seen = subtask.processor.waits.loop.progress
+        seen = subtask.processor.loop_access.loop.progress
         harness.advance_time(10)
-        if len(harness.outputs) < 2 and subtask.processor.waits.loop.progress == seen:
-            subtask.processor.waits.loop.wait_for_progress(seen, 60)
+        if len(harness.outputs) < 2 and subtask.processor.loop_access.loop.progress == seen:
+            subtask.processor.loop_access.loop.wait_for_progress(seen, 60)
     assert sorted(harness.outputs) == [("a", False), ("b", False)]
     assert (harness.pending("endless"), harness.pending("a"), harness.pending("b")) == (1, 0, 0)
 

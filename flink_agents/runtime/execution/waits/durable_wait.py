@@ -25,7 +25,6 @@ from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.delivery import Delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.raised_texts import awaitable_text
@@ -293,7 +292,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Record the end of the wait, with failures of calls that the action saw before it."""
         calls = self._delivery.calls
         journal = self._step.run.journal
-        assert isinstance(journal, BufferedJournal)
+        assert journal is not None
         outcomes: dict[Any, Outcome] = {**calls.seen_by(self.number.task), self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
         calls.keep(outcomes)

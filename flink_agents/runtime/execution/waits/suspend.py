@@ -11,7 +11,6 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import outside
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.buffered import BufferedJournal
 
 
 def suspend_at_rest(step: ActionRun, waits: RunWaits) -> None:
@@ -35,7 +34,7 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
     step.put = len(step.sent), len(step.side or ())
     journal = step.run.journal
     calls = delivery.calls
-    assert isinstance(journal, BufferedJournal)
+    assert journal is not None
     if calls.unrecorded:
         # The action has seen these outcomes. A replay needs them to come to the same place.
         outcomes = dict(calls.unrecorded)

@@ -1,10 +1,10 @@
-"""Inputs that a key's queue has, and what the loop hands back: suspended runs and ended parts of runs."""
+"""The entries of an actor: inputs that wait for their runs, and runs that wait for their commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from flink_agents.api.action_state import Record
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -30,7 +30,7 @@ class QueuedInput:
         skips: Recorded runs that are skipped from this run on, because their inputs did not come in time.
         ends_replay: True if the key has no other recorded runs when it starts.
         ordered: True if the key had recorded runs when it was chosen.
-        state: The state of the run; None before it is in the queue.
+        state: The state of the run; None before it is in the inbox.
         suspension: The stored form of the run if it was suspended; else None.
     """
 
@@ -66,35 +66,28 @@ class QueuedInput:
         return identity_of(self.records) if self.records else None
 
 
-class CommittedSegment(NamedTuple):
-    """A part of a run that has ended, while the run is suspended.
-
-    Attributes:
-        number: Number of the input, or of the wake-up, that it started with.
-        seq: Its sequence number.
-        changes: Its changes of memory.
-        counts: True if it did anything. If not, the next run gets its number.
-        replayed: True if records say that it ended here, so that the next part may have records.
-    """
-
-    number: int
-    seq: int
-    changes: dict[str, bytes | None]
-    counts: bool
-    replayed: bool
-
-
-class SuspendedRun(NamedTuple):
-    """A run that the loop has suspended. Flink's task thread stores it.
+@dataclass(slots=True)
+class RunEnd:
+    """A run that has finished or was suspended, or a part of one. It changes nothing before it is committed.
 
     Attributes:
         run: The run.
-        suspension: Its stored form.
+        number: Number of its input, or of its wake-up, in ``pending``; None if it never was there.
+        seq: Sequence number of the run; for one of several parts, of the part that has ended.
+        changes: Its changes of short-term memory.
+        suspension: Its stored form; None if it has finished.
+        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
+        counts: True if its sequence number is used up; if not, the next run gets it.
+        replayed: True if records say that a part of it ended here, so that the next part may have records.
         skips: Recorded runs that are skipped from this run on.
-        part: Its part that has ended, if its key is free for other inputs; else None.
     """
 
     run: Run
-    suspension: Suspension
-    skips: tuple[int, ...]
-    part: CommittedSegment | None
+    number: int | None
+    seq: int
+    changes: dict[str, bytes | None]
+    suspension: Suspension | None = None
+    frees_key: bool = True
+    counts: bool = True
+    replayed: bool = False
+    skips: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Handles requests about the current key: inspects it, ends a run of it, or erases it.
+"""Requests about keys, which come as signals: inspect a key, end a run of it, erase it.
 
 To end a run, it is *marked* in the head of its key. The loop cancels a marked run. Its commit writes the dead
 letter and removes the mark, both in one update of the key. So after a crash there is either a mark, and the
@@ -7,9 +7,13 @@ run is cancelled when it executes again, or a run that has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from flink_agents.api.agents.observers import WAITS, Phase
+from flink_agents.api.common.logs import MAX_CHARACTERS, bounded_logger
 from flink_agents.api.events.key_requests import (
     ACCEPTED,
     ANSWERED,
@@ -18,20 +22,125 @@ from flink_agents.api.events.key_requests import (
     ERASE,
     ERASED,
     INSPECT,
+    PREFIX,
     REJECTED,
+    REPLY_MARK,
 )
 from flink_agents.api.events.signals import Signal
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.stacks import line_of
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.requests.inspection import Inspection
-from flink_agents.runtime.operator.requests.replies import Replies
+from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import Mailbox
+from flink_agents.runtime.state.suspended import ListedRun, StoredWait
+from flink_agents.trace.answers import answer_line
 from flink_agents.trace.records import run_id_of
+
+_log = bounded_logger("flink_agents.requests")
+
+
+MOST = 40
+"""The most entries of each kind that are listed."""
+
+
+class Inspection:
+    """Describes the state of the current key and its work on the loop. Only for Flink's task thread.
+
+    Args:
+        state: Keyed state.
+        now: Returns the wall-clock time in milliseconds.
+    """
+
+    def __init__(self, state: KeyedState, now: Callable[[], int]) -> None:
+        self._state = state
+        self._now = now
+
+    def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
+        """Return the description of a key that has a head."""
+        description: dict[str, Any] = {
+            "known": True,
+            "sequence": head.next_seq,
+            # Numbers of a generation of the key do not begin at 0.
+            "runs": head.next_seq - head.begin,
+            "inputs": head.waiting,
+            "memory": self._memory(),
+        }
+        if actor is not None:
+            description |= _live(key_text, actor)
+        # A run that blocks the key is resumed as soon as there is an actor.
+        suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
+        if suspended_runs:
+            description["suspended"] = [self._suspended(key_text, head, run) for run in suspended_runs[:MOST]]
+        if head.signals_expire is not None:
+            names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
+            description["signals"] = dict(names.most_common(MOST))
+        if head.delayed_due is not None:
+            description["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
+        if head.skipped:
+            description["without_input"] = sorted(head.skipped)[:MOST]
+        return description
+
+    def _memory(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for path, data in self._state.memory.items():
+            if len(sizes) == MOST:
+                break
+            sizes[unescape(path)] = len(data)
+        return sizes
+
+    def _suspended(self, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+        suspension = self._state.pending.suspension(run.number)
+        seq = run.seq
+        run_id = run_id_of(head.journal_id, key_text, seq)
+        shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
+        if suspension is not None:
+            shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
+            shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
+        return shown
+
+
+def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
+    return [_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
+
+
+def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
+    return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
+
+
+def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
+    """Return the work of the loop for a key."""
+    description: dict[str, Any] = {"chosen": len(actor.inbox), "ended": len(actor.ended)}
+    if (recovery := actor.recovery) is not None:
+        unread = recovery.order is None
+        description["replays"] = "its records are being read" if unread else "recorded runs"
+    state = actor.state
+    if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):
+        return description
+    run: dict[str, Any] = {
+        "sequence": state.sequence_number,
+        "run": run_id_of(state.identity or actor.journal_id, key_text, state.sequence_number),
+        "phase": state.phase.name.lower(),
+        "for": state.waits_for or (state.phase.value if state.phase in WAITS else ""),
+    }
+    if state.since:
+        run["seconds"] = round(clock() - state.since, 3)
+    step = state.action_run
+    if step is not None:
+        run["action"] = step.action.name
+        run["where"] = line_of(step.task, step.thread, state.wait) or step.action.where
+        failed = step.retry_state.failed if step.retry_state is not None else ()
+        if failed:
+            run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
+    mailbox = actor.mailbox
+    if mailbox is not None and mailbox.open:
+        run["waits"] = [_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
+    return description | {"run": run}
 
 
 class RequestService(KeyService):
@@ -54,7 +163,7 @@ class RequestService(KeyService):
         self._state = state
         self._suspension = suspension
         self._inspection = Inspection(state, clock)
-        self._replies = Replies(shared)
+        self._notify = shared.telemetry.observers.request_answered
         self._agent = shared.agent.name
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
@@ -73,8 +182,8 @@ class RequestService(KeyService):
         if seq is None:
             return
         if actor is not None:
-            actor.runs.ends = head.ends
-            operator.waits.loop.end_run(actor.runs, seq)
+            actor.ends = head.ends
+            operator.loop_access.loop.end_run(actor, seq)
         self._suspension.resume_woken(head, key_text, actor, timers)
 
     def note_end(self, run: Run, actor: KeyActor) -> None:
@@ -88,8 +197,8 @@ class RequestService(KeyService):
         head.ends = {number: other_mark for number, other_mark in head.ends.items() if number != seq}
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
-        self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
-        actor.runs.ends = head.ends
+        self._answer(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
+        actor.ends = head.ends
 
     def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
         """Handle a request; returns the sequence number of a run that it marks, or None.
@@ -143,13 +252,12 @@ class RequestService(KeyService):
             add(run.seq, None if suspension is None else suspension.identity)
         if actor is None:
             return sequence_numbers
-        runs = actor.runs
-        if runs.suspended is not None:
-            add(runs.suspended.suspension.seq, runs.suspended.run.identity)
-        state = runs.state
+        if actor.suspended is not None:
+            add(actor.suspended.run.sequence_number, actor.suspended.run.identity)
+        state = actor.state
         if state is not None and state.in_flight:
             add(state.sequence_number, state.identity)
-        for waiting in list(runs.queue):
+        for waiting in list(actor.inbox):
             add(waiting.run_seq, waiting.identity)
         return sequence_numbers
 
@@ -170,4 +278,27 @@ class RequestService(KeyService):
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
         request = signal.id if isinstance(signal.id, str) else None
-        self._replies.reply(request, str(signal.name), key_text, outcome, **more)
+        self._answer(request, str(signal.name), key_text, outcome, **more)
+
+    def _answer(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
+        """Reply to a request: as a line in the log, and to observers.
+
+        Args:
+            request: Its id.
+            what: The name of the request.
+            key_text: The key.
+            outcome: The outcome.
+            **more: Further fields: values of JSON.
+        """
+        answer = {
+            "request": request,
+            "what": what.removeprefix(PREFIX),
+            "agent": self._agent,
+            "key": key_text,
+            "outcome": outcome,
+            "time": round(time.time(), 3),
+            **more,
+        }
+        _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
+        if self._notify is not None:
+            self._notify(key_text, answer)

@@ -20,8 +20,8 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.state.keyed_state import Keys, Timers
@@ -185,7 +185,7 @@ class Heartbeat:
 
     def _look_at_all(self, timers: Timers) -> None:
         """Commit the runs that have finished, and do the other work of a heartbeat."""
-        loop = self._operator.waits.running_loop
+        loop = self._operator.loop_access.running_loop
         # After a failure, nothing may be committed: the attempt ends.
         if loop is not None and loop.failure is not None:
             raise loop.failure
@@ -252,12 +252,10 @@ class Heartbeat:
     def _commit_finished(self, timers: Timers) -> None:
         """Commit the runs of the keys that the loop listed."""
         for _ in range(min(len(self._done), MOST_COMMITS)):
-            runs = self._done.popleft()
-            actor = self._actors.get(runs.key_text)
+            actor = self._done.popleft()
             # Several runs of the actor may have ended, and it may be gone.
-            if actor is not None and actor.runs is runs:
-                if runs.finished or runs.suspended or actor.backlog:
-                    self._look(actor, timers)
+            if self._actors.get(actor.key_text) is actor and (actor.ended or actor.backlog):
+                self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
         key_text = actor.key_text
@@ -275,7 +273,7 @@ class Heartbeat:
             if present is None:
                 del self._key_of[key_text]
         elif actor.head.first_pending != actor.head.next_pending:
-            operator.feeder.feed(actor, operator.waits.loop)
+            operator.feeder.feed(actor)
         else:
             operator.release(actor, timers)
 
@@ -290,18 +288,18 @@ class Heartbeat:
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
-        self._operator.waits.loop.end_of_input()
+        self._operator.loop_access.loop.end_of_input()
         timers.register_event_time_timer(self._end.drain)
 
     def _drain_all(self, timers: Timers) -> None:
         """Wait for all runs of all keys. Each is committed and emitted when it ends."""
-        waits = self._operator.waits
+        loop_access = self._operator.loop_access
         self._wake_restored(len(self._restored), timers)
         # Flink's task thread may not wait longer in one call, or downstream streams count as idle.
-        until = waits.next_sign()
+        until = loop_access.next_sign()
         while self._actors or self._awaits_keys():
             # Read before the commits: progress from now on ends the wait below.
-            seen = waits.loop.progress
+            seen = loop_access.loop.progress
             self._commit_finished(timers)
             self._continue_work(timers)
             goes_on = bool(self._actors or self._awaits_keys())
@@ -310,7 +308,7 @@ class Heartbeat:
                 timers.register_event_time_timer(self._end.drain)
                 return
             if goes_on and not self._done:
-                waits.wait(seen)
+                loop_access.wait(seen)
         if self._signals.suspension.may_have_waits:
             self._clean_up(timers)
 
@@ -355,7 +353,7 @@ class Heartbeat:
             at = now + AWAITED_MS
         else:
             actors = self._actors.values() if new is None or self.at is None else (new,)
-            at = next_heartbeat(now, self._operator.waits.loop, len(self._actors), actors)
+            at = next_heartbeat(now, self._operator.loop_access.loop, len(self._actors), actors)
         # If the new timer were not later, Flink would fire it in the same loop and never get to inputs.
         at = max(at, self._fired + 1)
         # A timer that is no longer needed still fires. With half the distance each time, there are few.
@@ -382,9 +380,8 @@ def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[K
         return -(-(now + delay) // HEARTBEAT_OF_MANY_MS) * HEARTBEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
-        runs = actor.runs
-        state = runs.state
+        state = actor.state
         if state is None or state.phase is not Phase.INPUT:
-            age = loop.age(runs) * 1000 if runs.running else 0.0
+            age = loop.age(actor) * 1000 if actor.running else 0.0
             shortest = min(shortest, expected - age if age < expected else age / 16)
     return now + int(shortest)

@@ -14,18 +14,18 @@ from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, TypeVar
 
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.loop.actor import KeyRuns
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 
 T = TypeVar("T")
 
 
-class LoopBackpressure:
+class LoopAccess:
     """Creates the agent loop, and waits for it.
 
     Only for Flink's task thread, except :attr:`running_loop` and :meth:`close`.
@@ -34,13 +34,13 @@ class LoopBackpressure:
         shared: The agent's shared objects.
         steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
-        feeder: Knows if the loop has enough work.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the runs of keys with news for Flink's task thread.
+        to_look_at: Receives the actors with news for Flink's task thread.
 
     Attributes:
         running_loop: The agent loop; None before the first run that needs it.
+        most_load: With this number of inputs in memory, the loop has enough work.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class LoopBackpressure:
         shared: RunEnvironment,
         steps: StepExecutor,
         clock: Callable[[], int],
-        feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
         most_seconds: float,
-        to_look_at: deque[KeyRuns],
+        to_look_at: deque[KeyActor],
     ) -> None:
         self._shared = shared
         self._steps = steps
         self._clock = clock
-        self._feeder = feeder
+        self.most_load = shared.config.get(AgentOptions.MAX_IN_FLIGHT) + shared.config.get(
+            AgentOptions.QUEUE_TOTAL
+        )
         self._check_cancelled = check_cancelled
         self._most_seconds = most_seconds
         self._to_look_at = to_look_at
@@ -68,6 +69,7 @@ class LoopBackpressure:
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
         self.running_loop = loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        # The first run that waits may come after the end of the input.
         if self._input_has_ended:
             loop.suspender.end_of_input()
         return loop
@@ -85,6 +87,7 @@ class LoopBackpressure:
             StoreError: It cannot be opened.
         """
         if self._shared.journals is not None:
+            # Before any input: from here on, no earlier attempt can append.
             self.loop.open_store(self._check_cancelled)
             self._shared.journals.name_store()
 
@@ -113,7 +116,7 @@ class LoopBackpressure:
 
     def wait_for_room(self) -> None:
         """Block while the loop has enough work (backpressure)."""
-        if self.running_loop is not None and self.running_loop.load >= self._feeder.most_load:
+        if self.running_loop is not None and self.running_loop.load >= self.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
@@ -127,7 +130,7 @@ class LoopBackpressure:
     @property
     def is_full(self) -> bool:
         """True if the loop has enough work."""
-        return self.running_loop is not None and self.running_loop.load >= self._feeder.most_load
+        return self.running_loop is not None and self.running_loop.load >= self.most_load
 
     def _wait_while_full(self, until: float) -> None:
         began = clock()
