@@ -130,7 +130,7 @@ class TracedTree(MemoryTree):
 
     def replay(self, reads: list[Read]) -> None:
         """Start with the memory that an earlier attempt of the run read. State may differ by now."""
-        self._cached = overlaid(self._cached, reads)
+        self.cached = overlaid(self.cached, reads)
         self.log.know(reads)
         self._replays = True
 
@@ -148,13 +148,13 @@ class TracedTree(MemoryTree):
         """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
         paths = super().below(path)
         prefix = path + "." if path else ""
-        cached = self._cached.items()
+        cached = self.cached.items()
         self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
         return paths
 
     def fork(self, undo: Undo) -> TracedTree:
         """Return a copy of this tree. Both log their reads in the same log."""
-        twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
+        twin = TracedTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
         twin.log = self.log
