@@ -132,7 +132,7 @@ def history_not_recorded(before: Any) -> Any:
 @mutation("given-before-recorded", "runtime.durable.call:DurableCall._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.durable.values import encoded
+    from flink_agents.runtime.durable.results import encode_result
 
     going_on: set[Any] = set()
 
@@ -140,7 +140,7 @@ def given_before_recorded(before: Any) -> Any:
         task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return self._record(encoded(self._codec, self._what, value), None, place)
+        return self._record(encode_result(self._durable.codec, self._callable, value), None, place)
 
     return recorded
 
@@ -191,18 +191,18 @@ def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
     async def announce(self: Any) -> None:
-        if self._what.reconciler is not None:
+        if self._callable.reconciler is not None:
             await before(self)
 
     return announce
 
 
-@mutation("announced-late", "runtime.durable.recording:Recording.stored")
+@mutation("announced-late", "runtime.durable.durable_calls:DurableCalls.store")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
     going_on: set[Any] = set()
 
-    async def stored(self: Any, append: Any, *rest: Any, **named: Any) -> Any:
+    async def store(self: Any, append: Any, *rest: Any, **named: Any) -> Any:
         if getattr(append, "__name__", "") != "bind":
             return await before(self, append, *rest, **named)
         # Nobody's task: whatever becomes of the call, the append goes on.
@@ -210,9 +210,8 @@ def announced_late(before: Any) -> Any:
         going_on.add(task)
         task.add_done_callback(going_on.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return 0
 
-    return stored
+    return store
 
 
 @mutation("any-input", "runtime.journal.order:RecordedRuns.claim")
@@ -225,10 +224,10 @@ def any_input(before: Any) -> Any:
     return claim
 
 
-@mutation("random-keys", "runtime.durable.durable_calls:idempotency_key")
+@mutation("random-keys", "runtime.durable.attempts:idempotency_key")
 def random_keys(before: Any) -> Any:
     """A call has another idempotency key in each attempt."""
-    return lambda step, call: uuid.uuid4().hex
+    return lambda call: uuid.uuid4().hex
 
 
 @mutation("random-uuids", "runtime.execution.context:ActionRunContext.uuid4")
@@ -277,17 +276,17 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.durable.values:Arguments._given_to")
+@mutation("arguments-shared", "runtime.durable.attempts:AttemptedCall._bind_copies")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial
 
-    def given_to(self: Any, what: Any, wants_key: bool, clients: Any) -> Any:
-        call = before(self, what, wants_key, clients)
+    def bind_copies(self: Any, callable_: Any, wants_key: bool, clients: Any) -> Any:
+        call = before(self, callable_, wants_key, clients)
         first_call = _FIRST.setdefault(id(self), (self, call))[1]
-        return partial(what.function, *first_call.args, **first_call.keywords)
+        return partial(callable_.function, *first_call.args, **first_call.keywords)
 
-    return given_to
+    return bind_copies
 
 
 _FIRST: dict[int, Any] = {}

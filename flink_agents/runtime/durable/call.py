@@ -7,76 +7,95 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
-from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
-from flink_agents.runtime.durable.recording import Recording, journal_of
-from flink_agents.runtime.durable.typed_results import result_type_of
-from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
-from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.durable.arguments import are_former_arguments, encode_arguments
+from flink_agents.runtime.durable.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.durable.results import (
+    decode_result,
+    describe_failure,
+    encode_result,
+    result_error,
+    result_type_of,
+)
+from flink_agents.runtime.durable.threads import Threads
+from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.action_tasks import OwnFuture
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
-from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
-from flink_agents.runtime.journal.records import CallRecord
+from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
+from flink_agents.runtime.journal.records import CallIdentity, CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.durable.durable_calls import DurableCalls
+
+_NOTHING_SEEN: Mapping[Number, Outcome] = {}
 
 
-class DurableCall:
+class DurableCall(AttemptedCall):
     """One durable call. Used on the event loop only.
 
     Args:
-        recording: Stores its records.
+        durable: The durable calls of the subtask.
         step: The execution of the action that makes it.
         delivery: Delivers outcomes to the action.
-        what: The callable.
-        call: Its number, and its record if it was made before.
-        arguments: Its arguments.
+        callable_: The function and its settings.
+        args: Arguments by position.
+        kwargs: Arguments by name.
         threads: Executes functions that are not ``async def``.
+
+    Attributes:
+        identity: The name of the function, with digest and text of the arguments.
+        recorded: Its outcome if it was made before; else None.
+        after: The outcomes that the action had seen before the call and that were not recorded then.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+        Mismatch: Another call was recorded under its number.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_call",
-        "_codec",
-        "_delivery",
-        "_observers",
-        "_recording",
-        "_step",
-        "_threads",
-        "_what",
-    )
+    __slots__ = ("_delivery", "_durable", "after", "identity", "recorded")
 
     def __init__(
         self,
-        recording: Recording,
+        durable: DurableCalls,
         step: ActionRun,
         delivery: Delivery,
-        what: DurableCallable,
-        call: Call,
-        arguments: Arguments,
+        callable_: DurableCallable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> None:
-        self._recording = recording
-        self._codec = recording.codec
-        self._observers = recording.observers
-        self._step = step
+        super().__init__(step, callable_, threads, durable.bridge)
+        self._durable = durable
         self._delivery = delivery
-        self._what = what
-        self._call = call
-        self._arguments = arguments
-        self._threads = threads
+        self._data, self.identity = encode_arguments(durable.codec, callable_, args, kwargs)
+        values = (*args, *kwargs.values())
+        is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
+        self._plain = (args, kwargs) if is_plain else None
+        task = delivery.task_path()
+        calls = delivery.calls
+        self.number, self.recorded, self.may_have_run = calls.match_call(task, self.identity, self._is_former)
+        # A copy, because outcomes that come later do not belong to this call's history.
+        self.after: Mapping[Number, Outcome] = calls.seen_by(task) if calls.unrecorded else _NOTHING_SEEN
+
+    def _is_former(self, recorded: CallIdentity) -> bool:
+        codec = self._durable.codec
+        args, kwargs = self._plain or codec.decode(self._data)
+        return are_former_arguments(codec, self._callable, list(args), kwargs, recorded)
 
     @property
     def awaited_as(self) -> str:
         """The text of the call in the error about a forgotten ``await``."""
-        identity = self._call.identity
-        return f"the durable call {identity.function}({(identity.request or '')[:300]})"
+        return f"the durable call {self.identity.function}({(self.identity.request or '')[:300]})"
 
     async def value(self) -> Any:
         """Return the recorded result, or make the call first. From here on, the call counts as made.
@@ -88,9 +107,9 @@ class DurableCall:
         """
         delivery = self._delivery
         # The coroutine is awaited now, so the check for a forgotten `await` ignores it.
-        delivery.unawaited.pop(self._call.number, None)
+        delivery.unawaited.pop(self.number, None)
         self._notify()
-        if self._recording.bridge.closed:
+        if self._bridge.closed:
             # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
         # The action has several tasks or runs in a thread, so the outcome needs its place in their order.
@@ -98,7 +117,7 @@ class DurableCall:
             return await self._beside_others()
         # The short path: the record is the next one in order.
         if delivery.replaying:
-            recorded = delivery.take(self._call.number)
+            recorded = delivery.take(self.number)
             return await self._beside_others() if recorded is None else self._result(recorded, None)
         # Tasks and timers of the function do not count as the action's own.
         current_delivery.set(None)
@@ -106,7 +125,7 @@ class DurableCall:
             result = await self.make(None)
         finally:
             current_delivery.set(delivery)
-        if self._recording.bridge.closed:
+        if self._bridge.closed:
             # The outcome is recorded, but the action does not resume in this attempt.
             raise asyncio.CancelledError
         assert result is not None
@@ -117,31 +136,31 @@ class DurableCall:
 
     def _notify(self) -> None:
         """Notify observers that the call is made, or taken from its record."""
-        step = self._step
-        call = self._call
-        on_call = self._recording.on_call
+        step = self.step
+        observers = self._durable.observers
+        on_call = self._durable.on_call
         if on_call is not None:
-            on_call(step, call)
-        what = step.run.state, step.action.name, call.identity.function, call.number
-        if call.recorded is not None:
-            self._observers.call_replayed(*what, call.recorded)
+            on_call(step, self)
+        what = step.run.state, step.action.name, self.identity.function, self.number
+        if self.recorded is not None:
+            observers.call_replayed(*what, self.recorded)
         else:
             assert step.run.journal is not None
-            self._observers.call_begun(*what, step.run.journal.was_interrupted)
-            if (tell := self._observers.call_request) is not None:
-                tell(*what, "request", call.identity.request)
+            observers.call_begun(*what, step.run.journal.was_interrupted)
+            if (tell := observers.call_request) is not None:
+                tell(*what, "request", self.identity.request)
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
         # The watchdog finds the task that produces the outcome by the name of this variable.
-        pending = PendingCall(self, self._call)
-        if self._call.recorded is None or not is_cancelled(self._call.recorded):
+        pending = PendingCall(self)
+        if self.recorded is None or not is_cancelled(self.recorded):
             self._delivery.expect(pending)
         try:
             outcome = await pending.future
         except asyncio.CancelledError:
             self._delivery.leave(pending)
-            if not (self._delivery.lets_finish(self._call.number) or self._recording.bridge.closed):
+            if not (self._delivery.lets_finish(self.number) or self._bridge.closed):
                 pending.stop()
             raise
         raised = pending.raised
@@ -157,11 +176,13 @@ class DurableCall:
         """
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
-            return decoded(self._codec, self._what, outcome, self._values if self._what.shared else None)
+            return decode_result(
+                self._durable.codec, self._callable, outcome, self._values if self._callable.shared else None
+            )
         # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
         if raised is None:
-            raise carried(failures.rebuild(self._codec, outcome.error))
-        raise carried(failures.first_time(failures.rebuild(self._codec, outcome.error), raised))
+            raise carried(failures.rebuild(self._durable.codec, outcome.error))
+        raise carried(failures.first_time(failures.rebuild(self._durable.codec, outcome.error), raised))
 
     # -- start and end ----------------------------------------------------------------
 
@@ -175,67 +196,62 @@ class DurableCall:
             The outcome, and the exception that the call just raised; None if ``pending`` delivers them.
         """
         delivery = self._delivery
-        recording = self._recording
-        what = self._what
+        callable_ = self._callable
         if pending is not None:
             delivery.performing.append(pending)
-        attempts = CallAttempts(
-            self._step, what, self._call, self._threads, self._observers, recording.bridge
-        )
-        recording.begin(attempts, delivery.main if pending is None else None)
+        self._durable.begin(self, delivery.main if pending is None else None)
         try:
             try:
                 # Before the function runs: ids that it gets must be bound to the input of this run.
-                if what.wants_key or what.reconciler is not None or self._step.run.lineage.known:
+                if callable_.wants_key or callable_.reconciler is not None or self.step.run.lineage.known:
                     await self._announce()
-                value = await attempts.value_of(self._arguments)
+                value = await self.execute()
             except BaseException as error:
                 if _is_given_up(error, pending):
                     raise
-                return self._end_failed(pending, error, attempts.number)
+                return self._end_failed(pending, error)
             if pending is not None:
                 if delivery.closed:
                     # The action timed out: another attempt has its place, and the numbers of its calls.
                     return None
                 pending.ended = True
-            attempts.recording = True
+            self.recording = True
             # The place is taken when the function ends, not when its record is stored: stores acknowledge in
             # any order.
-            place = attempts.number, delivery.calls.end(), delivery.elapsed()
+            place = delivery.calls.end(), delivery.elapsed()
             # From here on, later outcomes wait until this one is recorded.
-            slot = None if pending is None else delivery.end(pending)
+            queued = None if pending is None else delivery.end(pending)
             record = await self._recorded(value, place)
-            if slot is None:
+            if queued is None:
                 return record, None
-            delivery.resolve(slot, record)
+            delivery.resolve(queued, record)
             return None
         finally:
-            recording.end(attempts)
-            if pending is not None and recording.bridge.closed:
+            self._durable.end(self)
+            if pending is not None and self._bridge.closed:
                 # No outcome comes any more, so nothing may wait for this one, or for one that came later.
                 pending.drop()
                 delivery.forget(pending)
 
     def _end_failed(
-        self, pending: PendingCall | None, error: BaseException, attempts: int
+        self, pending: PendingCall | None, error: BaseException
     ) -> tuple[CallRecord, BaseException | None] | None:
         """End a call that failed for good. Its failure is recorded with the action's next record.
 
         Raises:
             asyncio.CancelledError: The attempt of the job ends, and the call may not have started.
         """
-        if self._recording.bridge.closed:
+        if self._bridge.closed:
             raise asyncio.CancelledError from error
         raised = raised_by(error)
         delivery = self._delivery
         if pending is not None and delivery.closed:
             return None
-        place = attempts, delivery.calls.end(), delivery.elapsed()
-        outcome = self._record(None, self._described(raised), place)
+        outcome = self._record(None, self._describe(raised), (delivery.calls.end(), delivery.elapsed()))
         self._notify_failed(raised, outcome)
         if pending is None:
             # Not recorded yet: it is stored with the action's next call or its end.
-            delivery.calls.seen(self._call.number, outcome)
+            delivery.calls.seen(self.number, outcome)
             return outcome, raised
         pending.ended = True
         pending.raised = raised
@@ -249,118 +265,117 @@ class DurableCall:
         then on, the number belongs to this input and this history, even if inputs return in another order
         after a crash.
         """
-        journal = journal_of(self._step)
-        calls = self._delivery.calls
-        path = self._step.path
-        outcomes = calls.still_unrecorded(self._call.after)
-        if self._what.reconciler is not None and not self._call.may_have_run:
-            append = journal.add_intent(path, self._call, outcomes)
-            await self._recording.stored(append, calls, outcomes)
+        journal = journal_of(self.step)
+        path = self.step.path
+        outcomes = self._delivery.calls.still_unrecorded(self.after)
+        if self._callable.reconciler is not None and not self.may_have_run:
+            append = partial(journal.add_intent, path, self.number, self.identity, outcomes)
         elif outcomes:
-            await self._recording.stored(journal.add_outcomes(path, outcomes), calls, outcomes)
+            append = partial(journal.add_outcomes, path, outcomes)
         elif not journal.bound:
-            await self._recording.stored(journal.bind())
+            append = journal.bind
+        else:
+            return
+        await self._durable.store(append, self._delivery.calls, outcomes)
 
-    async def _recorded(self, value: Any, place: tuple[int, int, int]) -> CallRecord:
+    async def _recorded(self, value: Any, place: tuple[int, int]) -> CallRecord:
         """Record the result of the call. From here on the call is never made again.
 
         Args:
             value: The result.
-            place: Number of attempts, place in the order of outcomes, and microseconds since the start.
+            place: Place in the order of outcomes, and microseconds since the start.
         """
         unusable: BaseException | None = None
         try:
             try:
-                data = encoded(self._codec, self._what, value)
-                if self._what.shared:
+                data = encode_result(self._durable.codec, self._callable, value)
+                if self._callable.shared:
                     data = await self._values.packed(data)
                 record = self._record(data, None, place)
                 stored = await self._store(record)
             except (DurableResultError, RecordTooLargeError) as refused:
                 # The call took effect and must not be repeated. So this error is its outcome.
-                unusable = result_error(self._step, self._call, refused)
-                record = self._record(None, self._described(unusable), place)
+                unusable = result_error(self.step, self.identity, self.number.nth, refused)
+                record = self._record(None, self._describe(unusable), place)
                 stored = await self._store(record)
         except Exception as error:
             # The outcome has no record and will never be delivered. So the attempt must end.
-            self._recording.fail(error)
+            self._durable.fail(error)
             raise
-        state = self._step.run.state
-        action = self._step.action.name
-        if (tell := self._observers.recorded) is not None:
+        state = self.step.run.state
+        action = self.step.action.name
+        if (tell := self._durable.observers.recorded) is not None:
             tell(state, action, stored)
         if unusable is not None:
             self._notify_failed(unusable, record)
             return record
-        what = state, action, self._call.identity.function, self._call.number
-        if (tell := self._observers.call_content) is not None:
+        what = state, action, self.identity.function, self.number
+        if (tell := self._durable.observers.call_content) is not None:
             tell(*what, "result", value)
-        self._observers.call_recorded(*what)
+        self._durable.observers.call_recorded(*what)
         return record
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
-        step = self._step
-        call = self._call
-        self._observers.call_failed(
-            step.run.state, step.action.name, call.identity.function, call.number, error, record.ended_at
+        step = self.step
+        self._durable.observers.call_failed(
+            step.run.state, step.action.name, self.identity.function, self.number, error, record.ended_at
         )
 
     @property
     def _values(self) -> SharedValues:
-        journals = self._step.shared.journals
+        journals = self.step.shared.journals
         assert journals is not None
         return journals.values
 
     def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
         """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
         calls = self._delivery.calls
-        after = self._call.after
-        outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
-        outcomes[self._call.number] = record
-        append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
-        return self._recording.stored(append, calls, outcomes, late=True)
+        outcomes = calls.still_unrecorded(self.after) if self.after else {}
+        outcomes[self.number] = record
+        journal = self.step.run.journal
+        assert journal is not None
+        append = partial(journal.add_outcomes, self.step.path, outcomes)
+        return self._durable.store(append, calls, outcomes, late=True)
 
     def _record(
-        self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int, int]
+        self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]
     ) -> CallRecord:
-        attempts, order, elapsed = place
+        order, elapsed = place
         record = CallRecord(
-            self._call.identity, value, error, attempts, int(time.time() * 1000), order, elapsed
+            self.identity, value, error, self.attempts, int(time.time() * 1000), order, elapsed
         )
-        if value is None or self._what.result_type is None:
+        if value is None or self._callable.result_type is None:
             return record
-        return record._replace(result_type=result_type_of(self._what.result_type).text)
+        return record._replace(result_type=result_type_of(self._callable.result_type).text)
 
-    def _described(self, error: BaseException) -> dict[str, Any]:
-        return failure_kept(self._codec, journal_of(self._step).limit, self._call, error)
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        return describe_failure(self._durable.codec, journal_of(self.step).limit, self.identity, error)
 
 
 class PendingCall(PendingOutcome):
     """A durable call whose outcome is delivered in order.
 
     Args:
-        durable_call: The call.
-        call: Its number and identity.
+        call: The call.
 
     Attributes:
-        call: Its number and identity.
+        call: The call.
         future: Ends when the outcome is delivered.
         raised: What the call raised, until the action has taken it.
     """
 
-    __slots__ = ("_context", "_made", "call", "future", "raised")
+    __slots__ = ("_context", "call", "future", "raised")
 
-    def __init__(self, durable_call: DurableCall, call: Call) -> None:
+    def __init__(self, call: DurableCall) -> None:
         super().__init__(call.number)
         self.call = call
-        self._made = durable_call
         self._context = outside()
         self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
         self.raised: BaseException | None = None
 
     def begin(self) -> None:
         """Make the call in a task that does not belong to the action."""
-        self.perform(self._made.make(self), self._context)
+        self.perform(self.call.make(self), self._context)
 
     def deliver(self, outcome: Outcome) -> None:
         """End the wait for the call."""

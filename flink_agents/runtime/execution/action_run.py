@@ -23,6 +23,7 @@ from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.swallowed import cancel_again
 from flink_agents.runtime.journal.calls import CallReplay
+from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.reads import Read, note_read
@@ -258,6 +259,13 @@ class ActionRun:
         else:
             raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
+
+
+def journal_of(step: ActionRun) -> RunJournal:
+    """Return the journal of the run that an execution belongs to. A durable call always has one."""
+    journal = step.run.journal
+    assert journal is not None
+    return journal
 
 
 def check_awaited(step: ActionRun) -> None:

@@ -168,36 +168,6 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     return steps
 
 
-# Not frozen: that would make each call three times as expensive.
-@dataclass(slots=True)
-class Call:
-    """One durable call of an execution. It does not change.
-
-    Attributes:
-        number: Its number.
-        identity: Its function and arguments.
-        recorded: Its outcome if it was made before; else None.
-        may_have_run: True if an intent is recorded, so that it may have taken effect.
-        after: The outcomes that the action had seen before the call and that were not recorded then.
-    """
-
-    number: Number
-    identity: CallIdentity
-    recorded: CallRecord | None = None
-    may_have_run: bool = False
-    after: Mapping[Number, Outcome] = field(default_factory=dict)
-
-    @property
-    def task(self) -> str:
-        """The task that makes the call."""
-        return self.number.task
-
-    @property
-    def index(self) -> int:
-        """The position of the call among those of its task."""
-        return self.number.nth
-
-
 class Mismatch(Exception):
     """A replay makes another call, or waits for something else, than was recorded.
 
@@ -222,7 +192,6 @@ class Mismatch(Exception):
         self.flat = flat
 
 
-_NOTHING: Mapping[Number, Outcome] = {}
 _NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
 """Shared by executions without records. Never add to it."""
 
@@ -270,18 +239,20 @@ class CallReplay:
         self._made[kind, task] = index + 1
         return Number(kind, task, index)
 
-    def make(
-        self,
-        task: str,
-        identity: CallIdentity,
-        may_be: Callable[[CallIdentity], bool] = lambda recorded: False,
-    ) -> Call:
+    def match_call(
+        self, task: str, identity: CallIdentity, is_former: Callable[[CallIdentity], bool]
+    ) -> tuple[Number, CallRecord | None, bool]:
         """Assign a number to the next call of ``task``, and match it with its record.
 
         Args:
             task: The task that makes the call.
             identity: The function and the arguments of the call.
-            may_be: Returns True if the call is a recorded one although the digests of their arguments differ.
+            is_former: Returns True if the call is a recorded one although the digests of their arguments
+                differ.
+
+        Returns:
+            The number; the outcome if the call was made before; True if its intent is recorded, so that it
+            may have taken effect.
 
         Raises:
             Mismatch: Another call was recorded under its number.
@@ -301,11 +272,9 @@ class CallReplay:
         # An intent without an outcome: the call may have taken effect before a crash.
         call = recorded.call if recorded is not None else intent
         if call is not None and not call.same(identity):
-            if not may_be(call):
+            if not is_former(call):
                 raise self.note_mismatch(Mismatch(number, call, identity))
-        # A copy, because outcomes that come later do not belong to this call's history.
-        after = self.seen_by(task) if self.unrecorded else _NOTHING
-        return Call(number, identity, recorded, intent is not None, after)
+        return number, recorded, intent is not None
 
     def restart(self, path: str) -> None:
         """Number the outcomes of an action of a sub-agent from the start: an attempt of it begins."""

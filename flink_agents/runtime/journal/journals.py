@@ -10,7 +10,6 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
@@ -52,7 +51,7 @@ class Journals:
         on_plan_change: The policy if another plan recorded a run.
         make: Creates further stores like ``store``, for journals of jobs that this one succeeds.
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
-        on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
+        on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call, before anything else; for
             debugging, or None.
         identity: Compares the store with the restored state; None if the host has no state for it.
 
@@ -76,7 +75,7 @@ class Journals:
         on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
         make: Callable[[], ActionStateStore] | None = None,
         pruner: Pruner | None = None,
-        on_call: Callable[[Any, Call], None] | None = None,
+        on_call: Callable[[Any, Any], None] | None = None,
         identity: JournalIdentity | None = None,
     ) -> None:
         # Almost all journals are the job's own. They use its store directly.

@@ -25,6 +25,7 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.durable.execution_records import ExecutionRecords
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState
@@ -103,17 +104,18 @@ class AgentLoop:
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, shared.seconds)
         self._durable = self._durable_calls()
-        shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy())
+        records = ExecutionRecords(shared, self._durable)
+        shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy(records))
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
+        self._attempts = Attempts(shared, steps, slots, self._pool, records, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspender = RunSuspender(shared, self._bridge)
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
 
-    def _sub_agent_strategy(self) -> MakeStrategy:
-        of_job = {"pool": self._pool, "durable": self._durable, "is_over": self._is_over}
+    def _sub_agent_strategy(self, records: ExecutionRecords) -> MakeStrategy:
+        of_job = {"pool": self._pool, "durable": records, "is_over": self._is_over}
         return partial(SubAgentAttempts, **of_job)
 
     def _durable_calls(self) -> DurableCalls:
@@ -299,7 +301,7 @@ class AgentLoop:
         A run that makes a call in its own task is cancelled later.
         """
         drained = self._loop.create_task(durable.drain())
-        keys = durable.recording.busy_keys
+        keys = durable.busy_keys
         await cancel_tasks([task for task, runs in self._tasks.items() if runs.key_text not in keys])
         await drained
 

@@ -18,8 +18,8 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
-from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.durable.values import mismatch_error
+from flink_agents.runtime.durable.execution_records import ExecutionRecords
+from flink_agents.runtime.durable.mismatches import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.action_tasks import TimedCode
 from flink_agents.runtime.execution.delivery import current_delivery
@@ -84,7 +84,7 @@ class Attempts:
         steps: StepExecutor,
         slots: Slots,
         pool: WorkerPool,
-        durable: DurableCalls | None,
+        durable: ExecutionRecords | None,
         is_over: Callable[[], bool],
     ) -> None:
         self._limits = shared.services.limits

@@ -23,7 +23,7 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside
 from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.durable.execution_records import ExecutionRecords
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.action_tasks import ActionTask
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
@@ -56,7 +56,7 @@ class SubAgentAttempts(Attempts):
         steps: StepExecutor,
         *,
         pool: WorkerPool,
-        durable: DurableCalls | None,
+        durable: ExecutionRecords | None,
         is_over: Callable[[], bool],
     ) -> None:
         # An attempt has the slot of the action of the job's agent, which also records all outcomes.

@@ -20,23 +20,23 @@ patch(
 )
 patch(
     "mismatch-unnoticed",
-    "calls:CallReplay.make",
+    "calls:CallReplay.match_call",
     "if call is not None and not call.same(identity):",
     "if False:",
     "A call gets the result of another call.",
 )
 patch(
     "intent-unmatched",
-    "calls:CallReplay.make",
+    "calls:CallReplay.match_call",
     "recorded.call if recorded is not None else intent",
     "recorded.call if recorded is not None else None",
     "A call whose begin was recorded as another one is made.",
 )
 patch(
     "intent-forgotten",
-    "calls:CallReplay.make",
-    "Call(number, identity, recorded, intent is not None, after)",
-    "Call(number, identity, recorded, False, after)",
+    "calls:CallReplay.match_call",
+    "return number, recorded, intent is not None",
+    "return number, recorded, False",
     "A call whose begin was recorded is made without asking the reconciler.",
 )
 patch(

@@ -1,0 +1,272 @@
+"""The begin and the end of executions of actions that may make durable calls, and the records of their ends.
+
+Everything runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
+from flink_agents.api.durable import OnMismatch
+from flink_agents.api.errors import MissingAwaitError, RecordTooLargeError, StateError
+from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
+from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.durable.mismatches import mismatch_error
+from flink_agents.runtime.execution.action_run import ActionRun, journal_of
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
+from flink_agents.runtime.journal.buffered import BufferedJournal
+from flink_agents.runtime.journal.calls import Mismatch, is_inside
+from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.serde.awaitables import awaitable_text
+
+_log = bounded_logger("flink_agents.durable")
+
+
+class ExecutionRecords:
+    """Begins and ends executions that may make durable calls, and records their ends.
+
+    Args:
+        shared: The agent's shared objects.
+        durable: Makes the calls.
+
+    Attributes:
+        on_mismatch: The policy if a replay makes another call than was recorded.
+    """
+
+    def __init__(self, shared: RunEnvironment, durable: DurableCalls) -> None:
+        self._shared = shared
+        self._durable = durable
+        self._observers = shared.telemetry.observers
+        self.on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
+
+    def enter(self, step: ActionRun) -> None:
+        """Make the running task the main task of ``step``. Tasks that it starts belong to it as well."""
+        delivery = step.delivery or self._durable.delivery_of(step)
+        delivery.main = step.task
+        delivery.ready = 0
+        current_delivery.set(delivery)
+
+    def check_awaited(self, step: ActionRun) -> None:
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
+
+        Raises:
+            MissingAwaitError: It has not.
+        """
+        delivery = step.delivery
+        if delivery is None:
+            return
+        if step.run.waits is not None:
+            check_waits_awaited(step)
+        if not delivery.unawaited:
+            return
+        created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
+        called = delivery.unawaited.values()
+        forgotten = next(
+            (coroutine for coroutine in called if inspect.getcoroutinestate(coroutine) == created_state), None
+        )
+        if forgotten is None:
+            return
+        # Calls in flight may finish and be recorded, but no retry may start.
+        delivery.failing = True
+        raise MissingAwaitError(
+            f"action {step.action.name!r} ended without awaiting {awaitable_text(forgotten)}: "
+            "it was not made",
+            expected="an await, or a task, for each durable call",
+            found="a durable call without an await",
+            fix="write await ctx.durable_execute_async(...), or await ctx.gather(...) for several; "
+            "close() a call that you do not want",
+        )
+
+    def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
+        """End an execution; returns a coroutine to await if some of its calls still run."""
+        delivery = step.delivery
+        if delivery is None or delivery.closed:
+            return None
+        if delivery.failing and delivery.performing:
+            return self._finish_failed(step, delivery)
+        delivery.close()
+        if delivery.performing or delivery.others or delivery.calls.unsure:
+            return self._finish(step, delivery)
+        return None
+
+    async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
+        """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
+        going_on = [
+            pending_call.performing
+            for pending_call in delivery.performing
+            if pending_call.performing is not None
+        ]
+        going_on = [task for task in going_on if not task.done()]
+        if going_on and not self._durable.bridge.closed:
+            await asyncio.wait(going_on, timeout=self._durable.grace)
+        delivery.close()
+        await self._finish(step, delivery)
+
+    async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
+        """Stop calls that still run. A result that is being recorded is completed."""
+        performing = delivery.performing
+        delivery.performing = []
+        # First stop all, then wait for all: they end concurrently.
+        for pending in performing:
+            pending.stop()
+        going_on = {
+            pending_call.performing: pending_call
+            for pending_call in performing
+            if pending_call.performing is not None
+        }
+        await self._end_calls(
+            step, {task: pending_call for task, pending_call in going_on.items() if not task.done()}
+        )
+        other_tasks = [task for task in delivery.others if not task.done()]
+        for task in other_tasks:
+            task.cancel()
+        if other_tasks and not self._durable.bridge.closed:
+            await asyncio.wait(other_tasks, timeout=CANCEL_SECONDS)
+        if delivery.calls.unsure and not self._durable.bridge.closed:
+            # These appends were cancelled, so they may be stored already. Stored twice, they count once.
+            unsure = delivery.calls.take_unsure()
+            append = partial(journal_of(step).add_outcomes, step.path, unsure)
+            await self._durable.store(append, delivery.calls, unsure)
+
+    async def end_attempt(self, step: ActionRun, delivery: Delivery, path: str, failed: bool) -> None:
+        """End the calls that an attempt of a sub-agent's action has left.
+
+        Args:
+            step: The action of the job's agent.
+            delivery: Delivers outcomes to it.
+            path: The path of the sub-agent's action.
+            failed: True if it has raised: then calls may finish and be recorded, in bounded time.
+        """
+        going_on = {
+            pending.performing: pending
+            for pending in delivery.performing
+            if pending.performing is not None
+            and not pending.performing.done()
+            and is_inside(pending.number.task, path)
+        }
+        if failed and going_on and not self._durable.bridge.closed:
+            await asyncio.wait(going_on, timeout=self._durable.grace)
+        for pending in going_on.values():
+            pending.stop()
+        await self._end_calls(step, {task: attempt for task, attempt in going_on.items() if not task.done()})
+
+    async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], PendingOutcome]) -> None:
+        if not going_on or self._durable.bridge.closed:
+            return
+        _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
+        for task in late:
+            if going_on[task].ended:
+                # Its result exists and is being recorded.
+                await asyncio.wait({task})
+            else:
+                _log.warning("%s: a durable call still runs although it was cancelled", step.action.where)
+
+    # -- begins and ends of executions ------------------------------------------------
+
+    def begin(self, step: ActionRun) -> None:
+        """Prepare an execution with recorded outcomes, so that they are checked at its end."""
+        journal = step.run.journal
+        if isinstance(journal, BufferedJournal) or (
+            journal is not None and journal.has_records and journal.step(step.path).outcomes
+        ):
+            step.calls = self._durable.delivery_of(step).calls
+
+    async def end(self, step: ActionRun, record: ActionRecord | None = None) -> None:
+        """Record the end of an execution that made durable calls, and the outcomes that are not stored yet.
+
+        Args:
+            step: The execution.
+            record: Its end; by default, that of an execution that succeeded.
+
+        Raises:
+            NonDeterminismError: It did not make all calls that were recorded.
+            UnserializableValueError: An event that it sent cannot be recorded.
+        """
+        calls = step.calls
+        assert calls is not None
+        if record is None:
+            try:
+                # First: an execution that skipped recorded calls must not be recorded as ended.
+                calls.check_end()
+            except Mismatch as mismatch:
+                raise mismatch_error(step, mismatch) from None
+            events = self._shared.events.record_sent(step)
+            short_term, sensory = step.run.written_since(step.mark)
+            record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.calls)
+        outcomes = dict(calls.unrecorded)
+        journal = step.run.journal
+        assert journal is not None
+        notes = step.run.state.notes
+        # An end of an execution that neither called nor waited may be missing in the store, and is repeated.
+        if notes is not None and journal.replayed and journal.step(step.path).outcomes:
+            # The trace has to know that the action, and so its run, ends for the first time.
+            notes.partial = True
+        await self._durable.store(partial(journal.add_action, step.path, record, outcomes), calls, outcomes)
+        if (tell := self._observers.recorded) is not None:
+            tell(step.run.state, step.action.name, 1 + len(outcomes))
+
+    async def end_failed(self, step: ActionRun, side: list[tuple[str, Any]]) -> None:
+        """Record the end of an execution that failed, if the run continues without it.
+
+        Args:
+            step: The execution.
+            side: The side outputs that replace those of the execution: the dead letter, if that is the
+                policy.
+        """
+        calls = step.calls
+        if calls is None:
+            return
+        events: list[list[Any]] = []
+        if step.run.waits is not None:
+            outputs, final = step.run.waits.final(step)
+            events = [self._shared.events.packed(event) for event in outputs]
+            side = [*final, *(side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG)]
+        record = ActionRecord({}, {}, events, [list(side_output) for side_output in side], calls.calls)
+        try:
+            await self.end(step, record)
+        except (StateError, RecordTooLargeError):
+            # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
+            outcomes = dict(calls.unrecorded)
+            if outcomes:
+                append = partial(journal_of(step).add_outcomes, step.path, outcomes)
+                await self._durable.store(append, calls, outcomes)
+
+    async def void(self, step: ActionRun) -> None:
+        """Make the records of an execution void."""
+        self._observers.action_mismatched(step.run.state, step.action.name)
+        journal = journal_of(step)
+        waits = step.run.waits
+        outcomes = dict(journal.step(step.path).outcomes)
+        await self._durable.store(partial(journal.void, step.path))
+        if waits is not None:
+            waits.give_back(outcomes.values())
+            if waits.parts is not None:
+                waits.parts.void(step.path)
+
+    def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
+        """Apply the recorded effects of an execution."""
+        letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
+        calls = journal_of(step).step(step.path).calls_made()
+        self._observers.action_replayed(step.run.state, step.action.name, calls, letter)
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.replay(step.path)
+        step.run.write(MemoryScope.SHORT_TERM, record.short_term)
+        step.run.write(MemoryScope.SENSORY, record.sensory)
+        for packed in record.events:
+            step.emit(self._shared.events.unpacked(*packed), recorded=True)
+        if record.side:
+            step.side = [(tag, value) for tag, value in record.side]
+        steps.succeed(step)

@@ -1,0 +1,239 @@
+"""Results of durable calls as bytes, and errors about them.
+
+Results with a ``result_type`` are validated once, stored as they then are, and checked before the call.
+
+The value that the type makes of a result is recorded with its classes, like every value. A replay restores it
+and does not validate it again: validators may change a value each time they see it, and serializers may hide
+or drop a part. Only a result that was recorded without a type, or for another one, is validated on replay.
+
+The type tells before the call which values it can have. So a type with a part that no record can hold is
+rejected then, and not after the call has had its effect. It also gives the classes that cannot be
+found by name, such as those of functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import (
+    AgentConfigurationError,
+    AgentsError,
+    DurableResultError,
+    ResultTypeError,
+    StateError,
+    UnknownTypeNameError,
+)
+from flink_agents.api.resources.provenance import as_data
+from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
+from flink_agents.runtime.retention.shared_values import SharedValues
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.classes.local_classes import LocalClasses
+from flink_agents.runtime.serde.classes.own_forms import OwnForm, own_form_adapter, with_own_form
+from flink_agents.runtime.serde.classes.storable import Unstorable, classes_in, unstorable_part
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.declared_types import adapter_of, order_of, problems_text, type_text
+
+_RETURN_LESS = "return what the run needs, or a reference to it"
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class ResultType:
+    """A type of results, with what follows from it.
+
+    Args:
+        kind: The type.
+
+    Attributes:
+        text: The type as text that is equal in every process, for records.
+        unstorable: The first part that no record can hold; None if there is none.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter: TypeAdapter[Any] = adapter_of(kind)
+        if not self._adapter.pydantic_complete:
+            self._adapter.rebuild()
+        self._own_form = own_form_adapter(kind)
+        self._classes = LocalClasses(classes_in(self._adapter.core_schema))
+        self.text = _ADDRESS.sub("", _text(kind))
+        self.unstorable: Unstorable | None = unstorable_part(self._adapter.core_schema)
+
+    def encode(self, codec: ValueCodec, value: Any) -> bytes:
+        """Return the bytes of what the type makes of a result.
+
+        Raises:
+            ValidationError: The result does not fit the type.
+            UnserializableValueError: A part of it cannot be encoded.
+        """
+        result = with_own_form(self._own_form, self._adapter.validate_python(value))
+        with self._classes.known():
+            return codec.encode(result)
+
+    def decode(self, codec: ValueCodec, data: bytes, recorded_type: str | None) -> Any:
+        """Return a recorded result.
+
+        Args:
+            codec: Decodes it.
+            data: The bytes of the result.
+            recorded_type: The text of the type for which it was recorded; None if there was none.
+        """
+        with self._classes.known():
+            try:
+                value = self._restored(codec.decode(data))
+            except UnknownTypeNameError:
+                # Its class was renamed: the type names the successor.
+                return self._converted(codec, data)
+        if recorded_type == self.text:
+            return value
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            try:
+                return self._converted(codec, data)
+            except (ValidationError, StateError):
+                raise error from None
+
+    def _restored(self, value: Any) -> Any:
+        if isinstance(value, OwnForm):
+            assert self._own_form is not None
+            return self._own_form.validate_python(value.content)
+        return value
+
+    def _converted(self, codec: ValueCodec, data: bytes) -> Any:
+        """Return a result of another class, from its stored fields."""
+        return self._adapter.validate_python(codec.decode_fields(data), by_name=True, by_alias=True)
+
+
+def result_type_of(kind: Any) -> ResultType:
+    """Return a type with its checks; built once.
+
+    Raises:
+        Exception: Pydantic does not describe such values.
+    """
+    try:
+        return _cached(kind, order_of(kind))
+    except TypeError:
+        return ResultType(kind)  # Such a type is not hashable.
+
+
+@lru_cache(maxsize=256)
+def _cached(kind: Any, order: str | None) -> ResultType:
+    return ResultType(kind)
+
+
+def encode_result(codec: ValueCodec, callable_: DurableCallable, value: Any) -> bytes:
+    """Return the bytes of a result.
+
+    Raises:
+        DurableResultError: It does not have the declared type, or cannot be encoded.
+    """
+    try:
+        if callable_.result_type is not None:
+            return result_type_of(callable_.result_type).encode(codec, value)
+        return codec.encode(value)
+    except ValidationError as error:
+        raise DurableResultError(
+            "the result does not fit result_type",
+            expected=f"a result of the type {type_text(callable_.result_type)}",
+            found=problems_text(error, value),
+            fix="let the function return such a value, or correct result_type",
+        ) from error
+    except Exception as error:
+        raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
+
+
+def decode_result(
+    codec: ValueCodec, callable_: DurableCallable, record: CallRecord, values: SharedValues | None
+) -> Any:
+    """Return the recorded result.
+
+    Args:
+        codec: Decodes it.
+        callable_: The callable.
+        record: The record.
+        values: The store of shared values; None if the result is not shared.
+    """
+    assert record.value is not None
+    data = record.value if values is None else values.unpacked(record.value)
+    if callable_.result_type is None:
+        return codec.decode(data)
+    # Pydantic made the value. So its messages count as data, like those of a record.
+    return as_data(result_type_of(callable_.result_type).decode(codec, data, record.result_type))
+
+
+def describe_failure(
+    codec: ValueCodec, limit: int, identity: CallIdentity, error: BaseException
+) -> dict[str, Any]:
+    """Return the recorded form of a failure, cut to the size that its record can hold.
+
+    Args:
+        codec: Encodes it.
+        limit: The most bytes of a record.
+        identity: The call that failed.
+        error: The exception that it raised.
+    """
+    used_bytes = len(identity.pack(codec)) + RECORD_FRAME
+    return failures.describe(codec, error, failures.room(limit, used_bytes))
+
+
+def check_result_type(codec: ValueCodec, callable_: DurableCallable) -> None:
+    """Check ``result_type`` before the function has any effect.
+
+    Raises:
+        AgentConfigurationError: Pydantic does not know that type.
+        ResultTypeError: No record can hold its values.
+    """
+    try:
+        unstorable = result_type_of(callable_.result_type).unstorable
+    except Exception as error:  # a foreign type may raise anything where it is described
+        raise AgentConfigurationError(
+            f"the durable call of {callable_.identity} has a wrong result_type",
+            expected="a type that pydantic describes, such as a model, a dataclass or list[str]",
+            found=f"{type_text(callable_.result_type)}: {type(error).__name__}",
+            fix="name such a type, or leave result_type out: results keep the types that they have",
+        ) from error
+    if unstorable is not None and not codec.allow_pickle:
+        at = f" ({unstorable.where})" if unstorable.where is not None else ""
+        raise ResultTypeError(
+            f"the result_type of the durable call of {callable_.identity} has values that no record can hold",
+            expected="plain values, pydantic models or dataclasses of them, or types that pydantic writes as "
+            "JSON and reads back",
+            found=f"{type_text(callable_.result_type)}: {unstorable.text}{at}",
+            fix="leave that part out of the type, or give it such a type. The call was not made",
+        )
+
+
+def result_error(
+    step: ActionRun, identity: CallIdentity, number: int, refused: AgentsError
+) -> DurableResultError:
+    """Return the error of a call whose result cannot be recorded."""
+    fix = refused.fix if isinstance(refused, DurableResultError) and refused.fix else _RETURN_LESS
+    return DurableResultError(
+        f"what {identity.function} returned cannot be recorded: call {number} of action "
+        f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
+        expected=refused.expected or "plain values, pydantic models or dataclasses, within the store's limit",
+        found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
+        fix=f"{fix}. The call took effect and is not repeated",
+    )
+
+
+def _text(kind: Any) -> str:
+    """Return a type as text, without what pydantic is told about its values."""
+    if get_origin(kind) is Annotated:
+        return _text(get_args(kind)[0])
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return f"{kind.__module__}:{kind.__qualname__}"
+    arguments = ", ".join(_texts(get_args(kind)))
+    return f"{get_origin(kind)}[{arguments}]" if arguments else repr(kind)
+
+
+def _texts(kinds: tuple[Any, ...]) -> Iterator[str]:
+    for kind in kinds:
+        yield f"[{', '.join(_texts(tuple(kind)))}]" if isinstance(kind, list) else _text(kind)
