@@ -25,7 +25,7 @@ def flat_numbers(before: Any) -> Any:
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
     delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
-    delivery.settle = delivered_at_once(delivery.settle)
+    delivery.resolve = delivered_at_once(delivery.resolve)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
     return lambda self: ""
@@ -123,7 +123,7 @@ def tasks_by_address(before: Any) -> Any:
 # -- what is recorded, and when ------------------------------------------------------------------
 
 
-@mutation("history-not-recorded", "runtime.journal.calls:CallReplay.still_unrecorded")
+@mutation("history-not-recorded", "runtime.journal.calls:ExecutionOutcomes.still_unrecorded")
 def history_not_recorded(before: Any) -> Any:
     """A call is recorded without the failures and timers that the action had seen when it made it."""
     return lambda self, after: {}
@@ -145,7 +145,7 @@ def given_before_recorded(before: Any) -> Any:
     return recorded
 
 
-@mutation("attempts-forget", "runtime.journal.calls:CallReplay.keep")
+@mutation("attempts-forget", "runtime.journal.calls:ExecutionOutcomes.keep")
 def attempts_forget(before: Any) -> Any:
     """A further attempt of an action does not know what the one before recorded."""
 
@@ -298,7 +298,7 @@ def payloads_shared(before: Any) -> Any:
     return lambda self, event: event
 
 
-@mutation("unsure-is-unknown", "runtime.journal.calls:CallReplay.take_unsure")
+@mutation("unsure-is-unknown", "runtime.journal.calls:ExecutionOutcomes.take_unsure")
 def unsure_is_unknown(before: Any) -> Any:
     """The next attempt of an action does not know what was being recorded when the one before ended."""
     return lambda self: before(self) and {}

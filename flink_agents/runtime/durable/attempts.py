@@ -307,7 +307,7 @@ class AttemptedCall(WaitPhase):
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Other actions may use the slot meanwhile."""
-        slot = self.step.retry_state.slot if self.step.retry_state is not None else None
+        slot = self.step.slot
         what = f"a pause before attempt {self.attempts + 1} of durable call {self._callable.identity}"
         with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)

@@ -37,7 +37,7 @@ from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
 if TYPE_CHECKING:
     from flink_agents.runtime.durable.durable_calls import DurableCalls
 
-_NOTHING_SEEN: Mapping[Number, Outcome] = {}
+_NOTHING_SEEN: dict[Number, Outcome] = {}
 
 
 class DurableCall(AttemptedCall):
@@ -82,10 +82,10 @@ class DurableCall(AttemptedCall):
         is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
         self._plain = (args, kwargs) if is_plain else None
         task = delivery.task_path()
-        calls = delivery.calls
-        self.number, self.recorded, self.may_have_run = calls.match_call(task, self.identity, self._is_former)
+        matched = delivery.match_call(task, self.identity, self._is_former)
+        self.number, self.recorded, self.may_have_run = matched
         # A copy, because outcomes that come later do not belong to this call's history.
-        self.after: Mapping[Number, Outcome] = calls.seen_by(task) if calls.unrecorded else _NOTHING_SEEN
+        self.after = delivery.seen_by(task) if delivery.unrecorded else _NOTHING_SEEN
 
     def _is_former(self, recorded: CallIdentity) -> bool:
         codec = self._durable.codec
@@ -218,7 +218,7 @@ class DurableCall(AttemptedCall):
             self.recording = True
             # The place is taken when the function ends, not when its record is stored: stores acknowledge in
             # any order.
-            place = delivery.calls.end(), delivery.elapsed()
+            place = delivery.next_place(), delivery.elapsed()
             # From here on, later outcomes wait until this one is recorded.
             queued = None if pending is None else delivery.end(pending)
             record = await self._recorded(value, place)
@@ -247,11 +247,11 @@ class DurableCall(AttemptedCall):
         delivery = self._delivery
         if pending is not None and delivery.closed:
             return None
-        outcome = self._record(None, self._describe(raised), (delivery.calls.end(), delivery.elapsed()))
+        outcome = self._record(None, self._describe(raised), (delivery.next_place(), delivery.elapsed()))
         self._notify_failed(raised, outcome)
         if pending is None:
             # Not recorded yet: it is stored with the action's next call or its end.
-            delivery.calls.seen(self.number, outcome)
+            delivery.seen(self.number, outcome)
             return outcome, raised
         pending.ended = True
         pending.raised = raised
@@ -267,7 +267,7 @@ class DurableCall(AttemptedCall):
         """
         journal = journal_of(self.step)
         path = self.step.path
-        outcomes = self._delivery.calls.still_unrecorded(self.after)
+        outcomes = self._delivery.still_unrecorded(self.after)
         if self._callable.reconciler is not None and not self.may_have_run:
             append = partial(journal.add_intent, path, self.number, self.identity, outcomes)
         elif outcomes:
@@ -276,7 +276,7 @@ class DurableCall(AttemptedCall):
             append = journal.bind
         else:
             return
-        await self._durable.store(append, self._delivery.calls, outcomes)
+        await self._durable.store(append, self._delivery, outcomes)
 
     async def _recorded(self, value: Any, place: tuple[int, int]) -> CallRecord:
         """Record the result of the call. From here on the call is never made again.
@@ -329,13 +329,13 @@ class DurableCall(AttemptedCall):
 
     def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
         """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
-        calls = self._delivery.calls
-        outcomes = calls.still_unrecorded(self.after) if self.after else {}
+        delivery = self._delivery
+        outcomes = delivery.still_unrecorded(self.after) if self.after else {}
         outcomes[self.number] = record
         journal = self.step.run.journal
         assert journal is not None
         append = partial(journal.add_outcomes, self.step.path, outcomes)
-        return self._durable.store(append, calls, outcomes, late=True)
+        return self._durable.store(append, delivery, outcomes, late=True)
 
     def _record(
         self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]

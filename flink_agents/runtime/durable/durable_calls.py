@@ -31,7 +31,7 @@ from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.calls import CallReplay, Mismatch, Number, Outcome, as_shown
+from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown
 from flink_agents.runtime.journal.records import CallIdentity
 
 _log = bounded_logger("flink_agents.durable")
@@ -112,7 +112,7 @@ class DurableCalls:
                 fix="write await ctx.durable_execute_async(...)",
             )
         # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
-        step.slot()
+        step.require_slot()
         thread = CallingThread()
         return self.bridge.wait_for(lambda: self._call(step, callable_, args, kwargs, thread), thread.errands)
 
@@ -129,7 +129,7 @@ class DurableCalls:
         if callable_.result_type is not None:
             check_result_type(self.codec, callable_)
         delivery = step.delivery or self.delivery_of(step)
-        step.calls = delivery.calls
+        step.calls = delivery
         try:
             call = DurableCall(self, step, delivery, callable_, args, kwargs, threads)
         except Mismatch as mismatch:
@@ -145,7 +145,7 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            arguments = CallReplay(records), seed, partial(_stuck, step), waits_of, self.bridge
+            arguments = records, seed, partial(_stuck, step), waits_of, self.bridge
             if run.waits is None:
                 step.delivery = Delivery(*arguments)
             else:
@@ -159,7 +159,7 @@ class DurableCalls:
     async def store(
         self,
         append: Callable[[], Coroutine[Any, Any, None]],
-        calls: CallReplay | None = None,
+        delivery: Delivery | None = None,
         outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
         late: bool = False,
     ) -> int:
@@ -171,7 +171,7 @@ class DurableCalls:
 
         Args:
             append: Appends them to the journal.
-            calls: Remembers ``outcomes`` once they are stored, so that retries of the action find them.
+            delivery: Remembers ``outcomes`` once they are stored, so that retries of the action find them.
             outcomes: The outcomes among the records.
             late: True if a call was made before the end of the attempt, so that its record may follow.
 
@@ -191,15 +191,15 @@ class DurableCalls:
                 self.broken = True
                 self.fail(error)
             else:
-                if calls is not None and outcomes:
-                    calls.keep(outcomes)
+                if delivery is not None and outcomes:
+                    delivery.keep(outcomes)
                 return len(outcomes)
             # Outside of the handler: a frame that waits inside would keep the error alive as its context.
             await self._wait_for_end()
         except asyncio.CancelledError:
-            if calls is not None:
+            if delivery is not None:
                 # The append may or may not have reached the store. The action's next attempt must know that.
-                calls.unsure.update(outcomes)
+                delivery.unsure.update(outcomes)
             raise
 
     async def _refuse(self, late: bool) -> None:
@@ -284,8 +284,8 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
         requested = call.identity
         if isinstance(recorded, CallIdentity) and recorded.same(requested):
             requested = f"the same call as call {call.number.nth} of its task {call.number.task}"
-    mismatch = delivery.calls.note_mismatch(Mismatch(number, recorded, requested))
-    step.calls = delivery.calls
+    mismatch = delivery.note_mismatch(Mismatch(number, recorded, requested))
+    step.calls = delivery
     if deferred_call is not None:
         deferred_call.fail(mismatch_error(step, mismatch))
     else:

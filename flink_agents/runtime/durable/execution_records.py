@@ -97,7 +97,7 @@ class ExecutionRecords:
         if delivery.failing and delivery.performing:
             return self._finish_failed(step, delivery)
         delivery.close()
-        if delivery.performing or delivery.others or delivery.calls.unsure:
+        if delivery.performing or delivery.others or delivery.unsure:
             return self._finish(step, delivery)
         return None
 
@@ -134,11 +134,11 @@ class ExecutionRecords:
             task.cancel()
         if other_tasks and not self._durable.bridge.closed:
             await asyncio.wait(other_tasks, timeout=CANCEL_SECONDS)
-        if delivery.calls.unsure and not self._durable.bridge.closed:
+        if delivery.unsure and not self._durable.bridge.closed:
             # These appends were cancelled, so they may be stored already. Stored twice, they count once.
-            unsure = delivery.calls.take_unsure()
+            unsure = delivery.take_unsure()
             append = partial(journal_of(step).add_outcomes, step.path, unsure)
-            await self._durable.store(append, delivery.calls, unsure)
+            await self._durable.store(append, delivery, unsure)
 
     async def end_attempt(self, step: ActionRun, delivery: Delivery, path: str, failed: bool) -> None:
         """End the calls that an attempt of a sub-agent's action has left.
@@ -181,7 +181,7 @@ class ExecutionRecords:
         if isinstance(journal, BufferedJournal) or (
             journal is not None and journal.has_records and journal.step(step.path).outcomes
         ):
-            step.calls = self._durable.delivery_of(step).calls
+            step.calls = self._durable.delivery_of(step)
 
     async def end(self, step: ActionRun, record: ActionRecord | None = None) -> None:
         """Record the end of an execution that made durable calls, and the outcomes that are not stored yet.
@@ -194,18 +194,19 @@ class ExecutionRecords:
             NonDeterminismError: It did not make all calls that were recorded.
             UnserializableValueError: An event that it sent cannot be recorded.
         """
-        calls = step.calls
-        assert calls is not None
+        delivery = step.calls
+        assert delivery is not None
         if record is None:
             try:
                 # First: an execution that skipped recorded calls must not be recorded as ended.
-                calls.check_end()
+                delivery.check_end()
             except Mismatch as mismatch:
                 raise mismatch_error(step, mismatch) from None
             events = self._shared.events.record_sent(step)
             short_term, sensory = step.run.written_since(step.mark)
-            record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.calls)
-        outcomes = dict(calls.unrecorded)
+            side = list(map(list, step.side or ()))
+            record = ActionRecord(short_term, sensory, events, side, delivery.call_count)
+        outcomes = dict(delivery.unrecorded)
         journal = step.run.journal
         assert journal is not None
         notes = step.run.state.notes
@@ -213,7 +214,9 @@ class ExecutionRecords:
         if notes is not None and journal.replayed and journal.step(step.path).outcomes:
             # The trace has to know that the action, and so its run, ends for the first time.
             notes.partial = True
-        await self._durable.store(partial(journal.add_action, step.path, record, outcomes), calls, outcomes)
+        await self._durable.store(
+            partial(journal.add_action, step.path, record, outcomes), delivery, outcomes
+        )
         if (tell := self._observers.recorded) is not None:
             tell(step.run.state, step.action.name, 1 + len(outcomes))
 
@@ -225,23 +228,25 @@ class ExecutionRecords:
             side: The side outputs that replace those of the execution: the dead letter, if that is the
                 policy.
         """
-        calls = step.calls
-        if calls is None:
+        delivery = step.calls
+        if delivery is None:
             return
         events: list[list[Any]] = []
         if step.run.waits is not None:
             outputs, final = step.run.waits.final(step)
             events = [self._shared.events.packed(event) for event in outputs]
             side = [*final, *(side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG)]
-        record = ActionRecord({}, {}, events, [list(side_output) for side_output in side], calls.calls)
+        record = ActionRecord(
+            {}, {}, events, [list(side_output) for side_output in side], delivery.call_count
+        )
         try:
             await self.end(step, record)
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
-            outcomes = dict(calls.unrecorded)
+            outcomes = dict(delivery.unrecorded)
             if outcomes:
                 append = partial(journal_of(step).add_outcomes, step.path, outcomes)
-                await self._durable.store(append, calls, outcomes)
+                await self._durable.store(append, delivery, outcomes)
 
     async def void(self, step: ActionRun) -> None:
         """Make the records of an execution void."""

@@ -155,7 +155,7 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         resource = self._of.shared.agent.resource(name, resource_type)
         if isinstance(resource, Tool):
-            return self._of.shared.services.limits.limited(resource, self._of.slot)
+            return self._of.shared.services.limits.limited(resource, self._of.require_slot)
         return resource
 
     @override
@@ -204,7 +204,7 @@ class ActionRunContext(RunnerContext):
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._of.guard()
         if self._of.shared.services.sub_agents is None:
-            self._of.slot()
+            self._of.require_slot()
         assert self._of.shared.services.sub_agents is not None
         return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
 

@@ -141,7 +141,7 @@ class StepExecutor(FailurePolicies):
             return self.failed(step, error)
         if step.awaited is not None:
             return step
-        if step.retry_state is not None:
+        if step.needs_loop:
             # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
         if self._notifies_sent:
@@ -204,7 +204,7 @@ class StepExecutor(FailurePolicies):
         """
         action = step.action
         event = step.event
-        if action.name in self._owned or step.retry_state is not None:
+        if action.name in self._owned or step.slot is not None:
             event = self._shared.events.own(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)

@@ -196,7 +196,7 @@ _NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
 """Shared by executions without records. Never add to it."""
 
 
-class CallReplay:
+class ExecutionOutcomes:
     """Numbers the outcomes of one execution, and matches them with recorded ones.
 
     Args:
@@ -204,14 +204,14 @@ class CallReplay:
 
     Attributes:
         ended: The place of the next outcome in the order.
-        calls: The number of calls so far.
+        call_count: The number of calls so far.
         attempts: The paths of actions of sub-agents whose attempts have not ended; empty for most.
         unrecorded: Outcomes that were delivered and are not recorded yet, by number.
         unsure: Outcomes that may or may not be recorded, because their append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "attempts", "calls", "ended", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_made", "_records", "attempts", "call_count", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
@@ -222,7 +222,7 @@ class CallReplay:
         self.unrecorded: dict[Number, Outcome] = {}
         self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
-        self.calls = 0
+        self.call_count = 0
         self.attempts: tuple[str, ...] = ()
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
@@ -261,7 +261,7 @@ class CallReplay:
         self._made[RecordKind.CALL, task] = index + 1
         number = Number(RecordKind.CALL, task, index)
         # Also for recorded calls: the count is the index of the action's own record.
-        self.calls += 1
+        self.call_count += 1
         records = self._records
         # Flat numbers do not show which task made a call, so a branch cannot be matched.
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
@@ -276,7 +276,7 @@ class CallReplay:
                 raise self.note_mismatch(Mismatch(number, call, identity))
         return number, recorded, intent is not None
 
-    def restart(self, path: str) -> None:
+    def restart_numbers(self, path: str) -> None:
         """Number the outcomes of an action of a sub-agent from the start: an attempt of it begins."""
         self.end_attempt(path)
         self.attempts = (*self.attempts, path)
@@ -315,7 +315,7 @@ class CallReplay:
                 task = number.kind, number.task
                 self._made[task] = max(self._made.get(task, 0), number.nth + 1)
 
-    def end(self) -> int:
+    def next_place(self) -> int:
         """Return the place in the order for an outcome that has just ended."""
         self.ended += 1
         return self.ended - 1

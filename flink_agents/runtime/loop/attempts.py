@@ -28,6 +28,7 @@ from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import failure_of
 from flink_agents.runtime.loop.action_loop import make_action_task
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -151,12 +152,10 @@ class Attempts:
             if limiter is not None:
                 # The limit first, then the slot. An execution with a slot never waits for a limit.
                 await limiter.acquire(state)
-            slot = Slot(self._slots, state)
+            slot = step.slot = Slot(self._slots, state)
             try:
                 if not slot.take_now():
                     await slot.take()
-                step.retry_state = step.retry_state or RetryState()
-                step.retry_state.slot = slot
                 started = clock()
                 if step.awaited is None:
                     await self._call(step)
@@ -262,6 +261,9 @@ class Attempts:
         delivery = step.delivery
         wait = thread_wait.get()
         if step.action.settings.timeout is not None and delivery is not None and wait is not None:
+            # If the run is suspended, the root keeps how long its attempts with timeouts ran.
+            root = root_of(step)
+            root.retry_state = root.retry_state or RetryState()
             timed = TimedCode(path, name, wait, self._ran_before(step))
             delivery.deadlines = (*delivery.deadlines, timed)
 

@@ -97,7 +97,7 @@ class SubAgentAttempts(Attempts):
     async def _perform_limited(self, step: ActionRun, root: ActionRun) -> None:
         """Execute an attempt within its limits. A wait for these is an outcome, too."""
         limiter = self._own_limits.of_action(step.action)
-        async with entered(limiter, root.slot()) if limiter is not None else nullcontext():
+        async with entered(limiter, root.require_slot()) if limiter is not None else nullcontext():
             if root.delivery is None:
                 await self._perform_unrecorded(step)
             else:
@@ -191,8 +191,7 @@ class SubAgentAttempts(Attempts):
     @override
     async def _call(self, step: ActionRun) -> None:
         step.variables = isolated()
-        assert step.retry_state is not None
-        step.retry_state.slot = root_of(step).slot()
+        step.slot = root_of(step).require_slot()
         bounded = step.action.settings.timeout is not None
         await (self._in_time(step, clock()) if bounded else self._wait(step))
 
@@ -284,7 +283,7 @@ class SubAgentAttempts(Attempts):
 
     def _is_mismatched(self, step: ActionRun) -> bool:
         delivery = step.delivery
-        return delivery is not None and delivery.calls.mismatch is not None
+        return delivery is not None and delivery.mismatch is not None
 
 
 class _NoLimits:

@@ -122,7 +122,7 @@ class RunSuspender:
         run.ended = None
         run.emit_queued()
         # Its own end is recorded, too.
-        step.calls = step.delivery.calls
+        step.calls = step.delivery
         step.delivery.at_rest = partial(suspend_at_rest, step, waits)
 
     def _live_mailbox(self, runs: KeyRuns, run: Run) -> ActiveMailbox:

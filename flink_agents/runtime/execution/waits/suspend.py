@@ -34,12 +34,11 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
     # Outputs from here on come from code that handles the cancellation, and are dropped.
     step.put = len(step.sent), len(step.side or ())
     journal = step.run.journal
-    calls = delivery.calls
     assert isinstance(journal, BufferedJournal)
-    if calls.unrecorded:
+    if delivery.unrecorded:
         # The action has seen these outcomes. A replay needs them to come to the same place.
-        outcomes = dict(calls.unrecorded)
+        outcomes = dict(delivery.unrecorded)
         journal.keep_outcomes(step.path, outcomes)
-        calls.keep(outcomes)
+        delivery.keep(outcomes)
     step.end()
     delivery.interrupt()
