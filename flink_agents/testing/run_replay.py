@@ -17,8 +17,8 @@ from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.durable.call import DurableCall
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.call import DurableCall
 from flink_agents.runtime.execution.limits import ControlFlow
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader

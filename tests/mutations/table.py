@@ -18,13 +18,13 @@ from tests.mutations.mutation import mutation
 # -- numbers, order and rest ---------------------------------------------------------------------
 
 
-@mutation("flat-numbers", "runtime.execution.delivery:Delivery.task_path")
+@mutation("flat-numbers", "runtime.execution.outcomes.delivery:Delivery.task_path")
 def flat_numbers(before: Any) -> Any:
     """Calls are numbered in the order in which the action comes to them, and replayed by number.
 
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
-    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
     delivery.resolve = delivered_at_once(delivery.resolve)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
@@ -44,10 +44,10 @@ def reads_unrecorded(before: Any) -> Any:
     return finish
 
 
-@mutation("delivered-at-once", "runtime.execution.delivery:Delivery.resolve")
+@mutation("delivered-at-once", "runtime.execution.outcomes.delivery:Delivery.resolve")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
-    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
     end = delivery.end
 
     def at_once(self: Any) -> None:
@@ -70,7 +70,7 @@ def delivered_at_once(before: Any) -> Any:
     return settle
 
 
-@mutation("several-in-one-turn", "runtime.execution.delivery:Delivery._deliver_new")
+@mutation("several-in-one-turn", "runtime.execution.outcomes.delivery:Delivery._deliver_new")
 def several_in_one_turn(before: Any) -> Any:
     """All outcomes that are there are delivered in one turn of the loop."""
 
@@ -94,7 +94,7 @@ def timers_not_recorded(before: Any) -> Any:
     return asyncio.SelectorEventLoop.call_at
 
 
-@mutation("failure-before-earlier-success", "runtime.execution.delivery:Delivery.end")
+@mutation("failure-before-earlier-success", "runtime.execution.outcomes.delivery:Delivery.end")
 def failure_before_earlier_success(before: Any) -> Any:
     """A failure is seen at once, a success that came before it only when it is recorded."""
 
@@ -114,7 +114,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
-@mutation("tasks-by-address", "runtime.execution.action_tasks:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.outcomes.action_tasks:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__
@@ -129,10 +129,10 @@ def history_not_recorded(before: Any) -> Any:
     return lambda self, after: {}
 
 
-@mutation("given-before-recorded", "runtime.durable.call:DurableCall._recorded")
+@mutation("given-before-recorded", "runtime.execution.calls.call:DurableCall._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.durable.results import encode_result
+    from flink_agents.runtime.execution.calls.results import encode_result
 
     going_on: set[Any] = set()
 
@@ -186,7 +186,7 @@ def nothing_stored(before: Any) -> Any:
 # -- identity ------------------------------------------------------------------------------------
 
 
-@mutation("not-announced", "runtime.durable.call:DurableCall._announce")
+@mutation("not-announced", "runtime.execution.calls.call:DurableCall._announce")
 def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
@@ -197,7 +197,7 @@ def not_announced(before: Any) -> Any:
     return announce
 
 
-@mutation("announced-late", "runtime.durable.durable_calls:DurableCalls.store")
+@mutation("announced-late", "runtime.execution.calls.durable_calls:DurableCalls.store")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
     going_on: set[Any] = set()
@@ -224,7 +224,7 @@ def any_input(before: Any) -> Any:
     return claim
 
 
-@mutation("random-keys", "runtime.durable.attempts:idempotency_key")
+@mutation("random-keys", "runtime.execution.calls.attempts:idempotency_key")
 def random_keys(before: Any) -> Any:
     """A call has another idempotency key in each attempt."""
     return lambda call: uuid.uuid4().hex
@@ -276,7 +276,7 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.durable.attempts:AttemptedCall._bind_copies")
+@mutation("arguments-shared", "runtime.execution.calls.attempts:AttemptedCall._bind_copies")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial

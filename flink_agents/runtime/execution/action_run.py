@@ -14,11 +14,11 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.calls.call_scope import durable_function, inside, name_of, running
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.swallowed import cancel_again

@@ -32,11 +32,11 @@ from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemorySco
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.execution.environment.routing import (
     given_client,
 )
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn

@@ -16,9 +16,9 @@ from types import FrameType
 from typing import Any
 
 from flink_agents.api.common.current import OWN_LOCKS
-from flink_agents.runtime.execution import call_scope
-from flink_agents.runtime.execution.action_tasks import ActionTask, OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls import call_scope
+from flink_agents.runtime.execution.outcomes.action_tasks import ActionTask, OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}

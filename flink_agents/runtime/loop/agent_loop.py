@@ -24,8 +24,8 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.durable.execution_records import ExecutionRecords
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
+from flink_agents.runtime.execution.calls.execution_records import ExecutionRecords
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState

@@ -18,14 +18,14 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
-from flink_agents.runtime.durable.execution_records import ExecutionRecords
-from flink_agents.runtime.durable.mismatches import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.action_tasks import TimedCode
-from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.execution.calls.execution_records import ExecutionRecords
+from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
+from flink_agents.runtime.execution.outcomes.action_tasks import TimedCode
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of

@@ -23,12 +23,12 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.outcomes import Outcome, cancelled_from_outside
 from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.execution_records import ExecutionRecords
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.action_tasks import ActionTask
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.calls.execution_records import ExecutionRecords
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import Limiter, Slots, entered
+from flink_agents.runtime.execution.outcomes.action_tasks import ActionTask
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.attempt_end import AttemptEnd

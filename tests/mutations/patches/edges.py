@@ -146,7 +146,7 @@ patch(
 )
 patch(
     "tasks-count-attempts",
-    "execution.action_tasks:ActionTask.__init__",
+    "execution.outcomes.action_tasks:ActionTask.__init__",
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",

@@ -25,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.durable.attempts import AttemptedCall, AttemptEnded
+from flink_agents.runtime.execution.calls.attempts import AttemptedCall, AttemptEnded
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 from tests.suite.factors import factors

@@ -14,9 +14,9 @@ from typing import Any
 from flink_agents.api.action_state import RecordKind
 from flink_agents.runtime.concurrency.outcomes import Outcome as CodeOutcome, carried, thrown
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.approvals import asked_inside, forget_asked
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, attempts_task
 from flink_agents.runtime.journal.records import FAILED, WaitRecord

@@ -9,9 +9,9 @@ from contextvars import Context
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 

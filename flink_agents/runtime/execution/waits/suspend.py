@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import outside
+from flink_agents.runtime.execution.outcomes.delivery import outside
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal

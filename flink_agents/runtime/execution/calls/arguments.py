@@ -13,7 +13,7 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.durable.former_digests import former_digests
+from flink_agents.runtime.execution.calls.former_digests import former_digests
 from flink_agents.runtime.journal.records import CallIdentity
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_with_fields

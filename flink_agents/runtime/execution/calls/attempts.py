@@ -33,10 +33,10 @@ from flink_agents.runtime.concurrency.outcomes import (
 )
 from flink_agents.runtime.concurrency.threads import ThreadWait, seconds_of, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, within
-from flink_agents.runtime.durable.arguments import with_clients
-from flink_agents.runtime.durable.threads import Threads
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.call_scope import durable_function, running
+from flink_agents.runtime.execution.calls.arguments import with_clients
+from flink_agents.runtime.execution.calls.call_scope import durable_function, running
+from flink_agents.runtime.execution.calls.threads import Threads
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Number, step_name

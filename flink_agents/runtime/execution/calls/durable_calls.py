@@ -21,14 +21,14 @@ from flink_agents.api.errors import ContextMisuseError, RecordTooLargeError, Sto
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.attempts import AttemptedCall
-from flink_agents.runtime.durable.call import DurableCall, PendingCall
-from flink_agents.runtime.durable.mismatches import mismatch_error
-from flink_agents.runtime.durable.results import check_result_type
-from flink_agents.runtime.durable.threads import CallingThread, Threads
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.calls.attempts import AttemptedCall
+from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.calls.results import check_result_type
+from flink_agents.runtime.execution.calls.threads import CallingThread, Threads
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
 from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
-from flink_agents.runtime.durable.arguments import are_former_arguments, encode_arguments
-from flink_agents.runtime.durable.attempts import AttemptedCall, raised_by
-from flink_agents.runtime.durable.results import (
+from flink_agents.runtime.execution.action_run import ActionRun, journal_of
+from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
+from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.results import (
     decode_result,
     describe_failure,
     encode_result,
     result_error,
     result_type_of,
 )
-from flink_agents.runtime.durable.threads import Threads
-from flink_agents.runtime.execution.action_run import ActionRun, journal_of
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.calls.threads import Threads
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallIdentity, CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues
@@ -35,7 +35,7 @@ from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.durable.durable_calls import DurableCalls
+    from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 
 _NOTHING_SEEN: dict[Number, Outcome] = {}
 

@@ -20,14 +20,14 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.action_tasks import (
+from flink_agents.runtime.execution.outcomes.action_tasks import (
     ActionTask,
     TimedCode,
     awaits_foreign,
     is_foreign,
     is_task_inside,
 )
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome, QueuedOutcome
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome, QueuedOutcome
 from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
 from flink_agents.runtime.journal.calls import ExecutionOutcomes, Number, Outcome, StepRecords, is_inside
 

@@ -18,12 +18,12 @@ from flink_agents.api.errors import MissingAwaitError, RecordTooLargeError, Stat
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
-from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.durable.mismatches import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
+from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
 from flink_agents.runtime.journal.buffered import BufferedJournal
