@@ -132,15 +132,13 @@ def history_not_recorded(before: Any) -> Any:
 @mutation("given-before-recorded", "runtime.execution.calls.call:DurableCall._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.execution.calls.results import encode_result
-
     going_on: set[Any] = set()
 
     async def recorded(self: Any, value: Any, place: Any) -> Any:
         task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return self._record(encode_result(self._durable.codec, self._callable, value), None, place)
+        return self._record(self._encode(value), None, place)
 
     return recorded
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
 from threading import get_ident
 from typing import Any, Literal, cast
 
+from flink_agents.api.common.current import current_action_run
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
@@ -27,6 +28,9 @@ from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.reads import Read, note_read
 from flink_agents.runtime.state.suspended import StoredWait
+
+current_step: ContextVar[ActionRun | None] = cast("Any", current_action_run)
+"""The execution of the action whose code runs. Tasks that it starts inherit it."""
 
 MOST_NOTED = 64
 """If an action has created more coroutines than this, those that it already awaits are dropped."""

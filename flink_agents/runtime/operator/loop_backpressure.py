@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -32,7 +31,6 @@ class LoopBackpressure:
 
     Args:
         shared: The agent's shared objects.
-        steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
         feeder: Knows if the loop has enough work.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
@@ -46,7 +44,6 @@ class LoopBackpressure:
     def __init__(
         self,
         shared: RunEnvironment,
-        steps: StepExecutor,
         clock: Callable[[], int],
         feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
@@ -54,7 +51,6 @@ class LoopBackpressure:
         to_look_at: deque[KeyRuns],
     ) -> None:
         self._shared = shared
-        self._steps = steps
         self._clock = clock
         self._feeder = feeder
         self._check_cancelled = check_cancelled
@@ -67,7 +63,7 @@ class LoopBackpressure:
     @cached_property
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
-        self.running_loop = loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        self.running_loop = loop = AgentLoop(self._shared, self._clock, self._to_look_at)
         if self._input_has_ended:
             loop.suspender.end_of_input()
         return loop

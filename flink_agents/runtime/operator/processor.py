@@ -130,7 +130,7 @@ class AgentProcessor:
         self.feeder = InputDispatcher(shared, state, suspended_runs)
         self.to_look_at: deque[KeyRuns] = deque()
         self.waits = LoopBackpressure(
-            shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
+            shared, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
         )
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)

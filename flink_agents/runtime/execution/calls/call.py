@@ -11,25 +11,22 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DurableResultError, RecordTooLargeError
+from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
-from flink_agents.runtime.execution.calls.results import (
-    decode_result,
-    describe_failure,
-    encode_result,
-    result_error,
-    result_type_of,
-)
+from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
 from flink_agents.runtime.execution.calls.threads import Threads
 from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
-from flink_agents.runtime.journal.records import CallIdentity, CallRecord
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
@@ -176,9 +173,7 @@ class DurableCall(AttemptedCall):
         """
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
-            return decode_result(
-                self._durable.codec, self._callable, outcome, self._values if self._callable.shared else None
-            )
+            return self._decode(outcome)
         # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
         if raised is None:
             raise carried(failures.rebuild(self._durable.codec, outcome.error))
@@ -288,7 +283,7 @@ class DurableCall(AttemptedCall):
         unusable: BaseException | None = None
         try:
             try:
-                data = encode_result(self._durable.codec, self._callable, value)
+                data = self._encode(value)
                 if self._callable.shared:
                     data = await self._values.packed(data)
                 record = self._record(data, None, place)
@@ -349,7 +344,38 @@ class DurableCall(AttemptedCall):
         return record._replace(result_type=result_type_of(self._callable.result_type).text)
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
-        return describe_failure(self._durable.codec, journal_of(self.step).limit, self.identity, error)
+        """Return the recorded form of a failure, cut to the size that its record can hold."""
+        codec = self._durable.codec
+        used_bytes = len(self.identity.pack(codec)) + RECORD_FRAME
+        return failures.describe(codec, error, failures.room(journal_of(self.step).limit, used_bytes))
+
+    def _encode(self, value: Any) -> bytes:
+        """Return the bytes of the result.
+
+        Raises:
+            DurableResultError: It does not have the declared type, or cannot be encoded.
+        """
+        codec = self._durable.codec
+        result_type = self._callable.result_type
+        try:
+            if result_type is not None:
+                return result_type_of(result_type).encode(codec, value)
+            return codec.encode(value)
+        except ValidationError as error:
+            raise misfit_error(result_type, value, error) from error
+        except Exception as error:
+            raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
+
+    def _decode(self, record: CallRecord) -> Any:
+        """Return the recorded result."""
+        assert record.value is not None
+        codec = self._durable.codec
+        data = self._values.unpacked(record.value) if self._callable.shared else record.value
+        result_type = self._callable.result_type
+        if result_type is None:
+            return codec.decode(data)
+        # Pydantic made the value. So its messages count as data, like those of a record.
+        return as_data(result_type_of(result_type).decode(codec, data, record.result_type))
 
 
 class PendingCall(PendingOutcome):

@@ -24,7 +24,6 @@ from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, is_inside
@@ -177,6 +176,9 @@ class ExecutionRecords:
 
     def begin(self, step: ActionRun) -> None:
         """Prepare an execution with recorded outcomes, so that they are checked at its end."""
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.begin(step.path)
         journal = step.run.journal
         if isinstance(journal, BufferedJournal) or (
             journal is not None and journal.has_records and journal.step(step.path).outcomes
@@ -260,7 +262,7 @@ class ExecutionRecords:
             if waits.parts is not None:
                 waits.parts.void(step.path)
 
-    def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
+    def replay(self, step: ActionRun, record: ActionRecord) -> None:
         """Apply the recorded effects of an execution."""
         letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
         calls = journal_of(step).step(step.path).calls_made()
@@ -274,4 +276,3 @@ class ExecutionRecords:
             step.emit(self._shared.events.unpacked(*packed), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
-        steps.succeed(step)

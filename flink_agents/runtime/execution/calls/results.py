@@ -29,11 +29,8 @@ from flink_agents.api.errors import (
     StateError,
     UnknownTypeNameError,
 )
-from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
-from flink_agents.runtime.retention.shared_values import SharedValues
-from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.journal.records import CallIdentity
 from flink_agents.runtime.serde.classes.local_classes import LocalClasses
 from flink_agents.runtime.serde.classes.own_forms import OwnForm, own_form_adapter, with_own_form
 from flink_agents.runtime.serde.classes.storable import Unstorable, classes_in, unstorable_part
@@ -128,61 +125,6 @@ def _cached(kind: Any, order: str | None) -> ResultType:
     return ResultType(kind)
 
 
-def encode_result(codec: ValueCodec, callable_: DurableCallable, value: Any) -> bytes:
-    """Return the bytes of a result.
-
-    Raises:
-        DurableResultError: It does not have the declared type, or cannot be encoded.
-    """
-    try:
-        if callable_.result_type is not None:
-            return result_type_of(callable_.result_type).encode(codec, value)
-        return codec.encode(value)
-    except ValidationError as error:
-        raise DurableResultError(
-            "the result does not fit result_type",
-            expected=f"a result of the type {type_text(callable_.result_type)}",
-            found=problems_text(error, value),
-            fix="let the function return such a value, or correct result_type",
-        ) from error
-    except Exception as error:
-        raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
-
-
-def decode_result(
-    codec: ValueCodec, callable_: DurableCallable, record: CallRecord, values: SharedValues | None
-) -> Any:
-    """Return the recorded result.
-
-    Args:
-        codec: Decodes it.
-        callable_: The callable.
-        record: The record.
-        values: The store of shared values; None if the result is not shared.
-    """
-    assert record.value is not None
-    data = record.value if values is None else values.unpacked(record.value)
-    if callable_.result_type is None:
-        return codec.decode(data)
-    # Pydantic made the value. So its messages count as data, like those of a record.
-    return as_data(result_type_of(callable_.result_type).decode(codec, data, record.result_type))
-
-
-def describe_failure(
-    codec: ValueCodec, limit: int, identity: CallIdentity, error: BaseException
-) -> dict[str, Any]:
-    """Return the recorded form of a failure, cut to the size that its record can hold.
-
-    Args:
-        codec: Encodes it.
-        limit: The most bytes of a record.
-        identity: The call that failed.
-        error: The exception that it raised.
-    """
-    used_bytes = len(identity.pack(codec)) + RECORD_FRAME
-    return failures.describe(codec, error, failures.room(limit, used_bytes))
-
-
 def check_result_type(codec: ValueCodec, callable_: DurableCallable) -> None:
     """Check ``result_type`` before the function has any effect.
 
@@ -208,6 +150,16 @@ def check_result_type(codec: ValueCodec, callable_: DurableCallable) -> None:
             found=f"{type_text(callable_.result_type)}: {unstorable.text}{at}",
             fix="leave that part out of the type, or give it such a type. The call was not made",
         )
+
+
+def misfit_error(result_type: Any, value: Any, error: ValidationError) -> DurableResultError:
+    """Return the error of a call whose result does not have its declared type."""
+    return DurableResultError(
+        "the result does not fit result_type",
+        expected=f"a result of the type {type_text(result_type)}",
+        found=problems_text(error, value),
+        fix="let the function return such a value, or correct result_type",
+    )
 
 
 def result_error(
