@@ -262,10 +262,10 @@ class LoopExecutor(StepExecutor):
         return 0.0 if ran is None else ran.get("", 0.0)
 
     def _limit_time(self, step: ActionRun, path: str, name: str) -> None:
-        """Let durable waits of an attempt not count towards its timeout, if it has one."""
+        """Let durable waits of an attempt not count towards its timeout."""
         delivery = step.delivery
         wait = thread_wait.get()
-        if step.action.settings.timeout is not None and delivery is not None and wait is not None:
+        if delivery is not None and wait is not None:
             # If the run is suspended, the root keeps how long its attempts with timeouts ran.
             root = root_of(step)
             root.retry_state = root.retry_state or RetryState()
@@ -283,7 +283,8 @@ class LoopExecutor(StepExecutor):
         variables.run(thread_wait.set, thread_wait.get())
         step.task = asyncio.current_task()
         variables.run(self.records.enter, step)
-        self._limit_time(step, "", "")
+        if step.action.settings.timeout is not None:
+            self._limit_time(step, "", "")
         try:
             await in_context(variables, self.wait(step))
         except BaseException as error:

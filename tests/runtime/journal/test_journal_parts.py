@@ -125,7 +125,7 @@ def test_the_order_of_outcomes() -> None:
     records = StepRecords(outcomes=outcomes)
     assert [number.nth for number, _ in records.in_order()] == [2, 1]
     calls = ExecutionOutcomes(records)
-    assert (calls.end(), calls.end()) == (3, 4)
+    assert (calls.next_place(), calls.next_place()) == (3, 4)
 
 
 def is_no_former(recorded: CallIdentity) -> bool:

@@ -84,9 +84,22 @@ class DurableCalls:
     # -- calls ------------------------------------------------------------------------
 
     def call(
-        self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        step: ActionRun,
+        callable_: DurableCallable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        threads: Threads | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Make a call of an action on the loop. Its number is assigned here, before anything is awaited."""
+        """Make a call of an action on the loop. Its number is assigned here, before anything is awaited.
+
+        Args:
+            step: The execution of the action.
+            callable_: The function and its settings.
+            args: Arguments by position.
+            kwargs: Arguments by name.
+            threads: Executes the function if it is not ``async def``. Default: the pool.
+        """
         # A `def` action must not get a coroutine that it cannot await.
         if threading.get_ident() != self._loop_thread:
             raise ContextMisuseError(
@@ -95,7 +108,18 @@ class DurableCalls:
                 found="a def action",
                 fix="write ctx.durable_execute(...), or make the action async def",
             )
-        return self._call(step, callable_, args, kwargs, self._pool)
+        if self.bridge.closed:
+            raise asyncio.CancelledError
+        if callable_.result_type is not None:
+            check_result_type(self.codec, callable_)
+        delivery = step.delivery or self.delivery_of(step)
+        step.calls = delivery
+        try:
+            call = DurableCall(self, step, delivery, callable_, args, kwargs, threads or self._pool)
+        except Mismatch as mismatch:
+            raise mismatch_error(step, mismatch) from None
+        value = delivery.unawaited[call.number] = call.value()
+        return value
 
     def call_from_thread(
         self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -114,28 +138,7 @@ class DurableCalls:
         # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
         step.require_slot()
         thread = CallingThread()
-        return self.bridge.wait_for(lambda: self._call(step, callable_, args, kwargs, thread), thread.errands)
-
-    def _call(
-        self,
-        step: ActionRun,
-        callable_: DurableCallable,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        threads: Threads,
-    ) -> Coroutine[Any, Any, Any]:
-        if self.bridge.closed:
-            raise asyncio.CancelledError
-        if callable_.result_type is not None:
-            check_result_type(self.codec, callable_)
-        delivery = step.delivery or self.delivery_of(step)
-        step.calls = delivery
-        try:
-            call = DurableCall(self, step, delivery, callable_, args, kwargs, threads)
-        except Mismatch as mismatch:
-            raise mismatch_error(step, mismatch) from None
-        value = delivery.unawaited[call.number] = call.value()
-        return value
+        return self.bridge.wait_for(lambda: self.call(step, callable_, args, kwargs, thread), thread.errands)
 
     def delivery_of(self, step: ActionRun) -> Delivery:
         """Return the object that delivers outcomes to an execution. It is made when it is first needed."""

@@ -190,17 +190,17 @@ class _OfRoot(Durable):
 
     @override
     def call(
-        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         root = root_of(step)
         root.guard()
         if not root.action.journalled:
             root.shared.makes_calls(root.action)
-        return root.shared.services.durable.call(root, what, args, kwargs)
+        return root.shared.services.durable.call(root, callable_, args, kwargs)
 
     @override
     def call_from_thread(
-        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
             f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} makes a durable "

@@ -212,7 +212,8 @@ class SubAgentExecutor(LoopExecutor):
         if end is None or delivery is None:
             return asyncio.Task(self._executed(step), loop=loop, context=variables)
         variables.run(current_delivery.set, delivery)
-        self._limit_time(step, end.path, end.name)
+        if step.action.settings.timeout is not None:
+            self._limit_time(step, end.path, end.name)
         task = ActionTask(
             self._executed(step), delivery=delivery, parent="", path=end.path, loop=loop, context=variables
         )
