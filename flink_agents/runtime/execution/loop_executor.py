@@ -167,8 +167,11 @@ class LoopExecutor(StepExecutor):
                 if step.awaited is None:
                     await self._start_code(step)
                 if step.awaited is not None:
-                    unbounded = step.action.settings.timeout is None
-                    await (self._await_code(step) if unbounded else self._in_time(step, started))
+                    timeout = step.action.settings.timeout
+                    if timeout is None:
+                        await self._await_code(step)
+                    else:
+                        await self._in_time(step, started + timeout)
                 seconds = clock() - started
             finally:
                 # In the reverse order of taking them.
@@ -248,12 +251,9 @@ class LoopExecutor(StepExecutor):
             # It closes this coroutine, in which nothing can follow, or no policy handles it.
             self.fail_whole_job(step, error)
 
-    def _in_time(self, step: ActionRun, started: float) -> Awaitable[None]:
-        """Await the result of an action that started at ``started``, until its timeout expires."""
-        timeout = step.action.settings.timeout
-        if timeout is None:
-            return self._await_code(step)
-        remaining_seconds = max(0.0, started + timeout - clock() - self._ran_before(step))
+    def _in_time(self, step: ActionRun, deadline: float) -> Awaitable[None]:
+        """Await the result of an action, until a time by the clock of its attempt."""
+        remaining_seconds = max(0.0, deadline - clock() - self._ran_before(step))
         return within(Deadline.of(step.action), self._await_code(step), remaining_seconds)
 
     def _ran_before(self, step: ActionRun) -> float:

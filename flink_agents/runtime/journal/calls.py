@@ -14,7 +14,6 @@ next attempt, or the next attempt of the job, makes the call again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -192,10 +191,6 @@ class Mismatch(Exception):
         self.flat = flat
 
 
-_NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
-"""Shared by executions without records. Never add to it."""
-
-
 class ExecutionOutcomes:
     """Numbers the outcomes of one execution, and matches them with recorded ones.
 
@@ -224,10 +219,6 @@ class ExecutionOutcomes:
         self.mismatch: Mismatch | None = None
         self.call_count = 0
         self.attempts: tuple[str, ...] = ()
-
-    def in_order(self) -> deque[tuple[Number, Outcome]]:
-        """Return the recorded outcomes in the order in which they are delivered."""
-        return deque(self._records.in_order()) if self._records.outcomes else _NOTHING_RECORDED
 
     def recorded(self, number: Number) -> Outcome | None:
         """Return the outcome that was recorded under ``number``, or None."""

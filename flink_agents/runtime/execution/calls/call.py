@@ -149,7 +149,6 @@ class DurableCall(AttemptedCall):
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
-        # The watchdog finds the task that produces the outcome by the name of this variable.
         pending = PendingCall(self)
         if self.recorded is None or not is_cancelled(self.recorded):
             self._delivery.expect(pending)

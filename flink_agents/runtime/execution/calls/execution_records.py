@@ -102,32 +102,15 @@ class ExecutionRecords:
 
     async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
         """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
-        going_on = [
-            pending_call.performing
-            for pending_call in delivery.performing
-            if pending_call.performing is not None
-        ]
-        going_on = [task for task in going_on if not task.done()]
-        if going_on and not self._durable.bridge.closed:
-            await asyncio.wait(going_on, timeout=self._durable.grace)
+        await self._let_finish(delivery, "")
         delivery.close()
         await self._finish(step, delivery)
 
     async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
         """Stop calls that still run. A result that is being recorded is completed."""
-        performing = delivery.performing
+        running = _running_calls(delivery, "")
         delivery.performing = []
-        # First stop all, then wait for all: they end concurrently.
-        for pending in performing:
-            pending.stop()
-        going_on = {
-            pending_call.performing: pending_call
-            for pending_call in performing
-            if pending_call.performing is not None
-        }
-        await self._end_calls(
-            step, {task: pending_call for task, pending_call in going_on.items() if not task.done()}
-        )
+        await self._stop_calls(step, running)
         other_tasks = [task for task in delivery.others if not task.done()]
         for task in other_tasks:
             task.cancel()
@@ -148,25 +131,24 @@ class ExecutionRecords:
             path: The path of the sub-agent's action.
             failed: True if it has raised: then calls may finish and be recorded, in bounded time.
         """
-        going_on = {
-            pending.performing: pending
-            for pending in delivery.performing
-            if pending.performing is not None
-            and not pending.performing.done()
-            and is_inside(pending.number.task, path)
-        }
-        if failed and going_on and not self._durable.bridge.closed:
-            await asyncio.wait(going_on, timeout=self._durable.grace)
-        for pending in going_on.values():
-            pending.stop()
-        await self._end_calls(step, {task: attempt for task, attempt in going_on.items() if not task.done()})
+        if failed:
+            await self._let_finish(delivery, path)
+        await self._stop_calls(step, _running_calls(delivery, path))
 
-    async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], PendingOutcome]) -> None:
-        if not going_on or self._durable.bridge.closed:
+    async def _let_finish(self, delivery: Delivery, path: str) -> None:
+        running = _running_calls(delivery, path)
+        if running and not self._durable.bridge.closed:
+            await asyncio.wait(running, timeout=self._durable.grace)
+
+    async def _stop_calls(self, step: ActionRun, running: dict[asyncio.Task[Any], PendingOutcome]) -> None:
+        # First stop all, then wait for all: they end concurrently.
+        for pending in running.values():
+            pending.stop()
+        if not running or self._durable.bridge.closed:
             return
-        _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
+        _, late = await asyncio.wait(running, timeout=CANCEL_SECONDS)
         for task in late:
-            if going_on[task].ended:
+            if running[task].ended:
                 # Its result exists and is being recorded.
                 await asyncio.wait({task})
             else:
@@ -276,3 +258,14 @@ class ExecutionRecords:
             step.emit(self._shared.events.unpacked(*packed), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
+
+
+def _running_calls(delivery: Delivery, path: str) -> dict[asyncio.Task[Any], PendingOutcome]:
+    """Return the calls that still run of the action of a sub-agent with that path; of all if it is empty."""
+    return {
+        pending.performing: pending
+        for pending in delivery.performing
+        if pending.performing is not None
+        and not pending.performing.done()
+        and is_inside(pending.number.task, path)
+    }

@@ -97,7 +97,7 @@ class Delivery(ExecutionOutcomes):
         self._stuck = stuck
         self._describe = describe
         self._bridge = bridge
-        self._replay = self.in_order()
+        self._replay = deque(records.in_order() if records.outcomes else ())
         self._seconds = bridge.seconds
         self._begun = self._origin = self._seconds()
         self.awaits: dict[str, None] = {}

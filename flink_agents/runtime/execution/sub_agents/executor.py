@@ -179,8 +179,8 @@ class SubAgentExecutor(LoopExecutor):
     async def _execute_code(self, step: ActionRun) -> None:
         step.variables = isolated()
         step.slot = root_of(step).require_slot()
-        bounded = step.action.settings.timeout is not None
-        await (self._in_time(step, clock()) if bounded else self._await_code(step))
+        timeout = step.action.settings.timeout
+        await (self._await_code(step) if timeout is None else self._in_time(step, clock() + timeout))
 
     @override
     async def _await_code(self, step: ActionRun) -> None:
