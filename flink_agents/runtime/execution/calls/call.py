@@ -59,7 +59,7 @@ class DurableCall(AttemptedCall):
         Mismatch: Another call was recorded under its number.
     """
 
-    __slots__ = ("_delivery", "_durable", "after", "identity", "recorded")
+    __slots__ = ("_delivery", "_durable", "_raised", "after", "identity", "recorded")
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class DurableCall(AttemptedCall):
         super().__init__(step, callable_, threads, durable.bridge)
         self._durable = durable
         self._delivery = delivery
+        # The exception that the function just raised, until the action gets it.
+        self._raised: BaseException | None = None
         self._data, self.identity = encode_arguments(durable.codec, callable_, args, kwargs)
         values = (*args, *kwargs.values())
         is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
@@ -115,21 +117,19 @@ class DurableCall(AttemptedCall):
         # The short path: the record is the next one in order.
         if delivery.replaying:
             recorded = delivery.take(self.number)
-            return await self._beside_others() if recorded is None else self._result(recorded, None)
+            return await self._beside_others() if recorded is None else self._result(recorded)
         # Tasks and timers of the function do not count as the action's own.
         current_delivery.set(None)
         try:
-            result = await self.make(None)
+            outcome = await self.make(None)
         finally:
             current_delivery.set(delivery)
         if self._bridge.closed:
             # The outcome is recorded, but the action does not resume in this attempt.
             raise asyncio.CancelledError
-        assert result is not None
-        outcome, raised = result
-        del result
+        assert outcome is not None
         delivery.now = max(delivery.now, outcome.elapsed / 1e6)
-        return self._result(outcome, raised)
+        return self._result(outcome)
 
     def _notify(self) -> None:
         """Notify observers that the call is made, or taken from its record."""
@@ -159,35 +159,31 @@ class DurableCall(AttemptedCall):
             if not (self._delivery.lets_finish(self.number) or self._bridge.closed):
                 pending.stop()
             raise
-        raised = pending.raised
-        pending.raised = None
-        return self._result(outcome, raised)
+        return self._result(outcome)
 
-    def _result(self, outcome: Outcome, raised: BaseException | None) -> Any:
-        """Return or raise the result in the action.
-
-        Args:
-            outcome: The outcome of the call.
-            raised: The exception that it just raised, if any. Its traceback leads to the user's line.
-        """
+    def _result(self, outcome: Outcome) -> Any:
+        """Return or raise the result in the action."""
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
             return self._decode(outcome)
+        raised = self._raised
+        self._raised = None
         # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
         if raised is None:
             raise carried(failures.rebuild(self._durable.codec, outcome.error))
+        # The traceback of the exception that was just raised leads to the user's line.
         raise carried(failures.first_time(failures.rebuild(self._durable.codec, outcome.error), raised))
 
     # -- start and end ----------------------------------------------------------------
 
-    async def make(self, pending: PendingCall | None) -> tuple[CallRecord, BaseException | None] | None:
+    async def make(self, pending: PendingCall | None) -> CallRecord | None:
         """Make the call and record its outcome.
 
         Args:
             pending: Holds the call's place among outcomes; None if the action's own task makes the call.
 
         Returns:
-            The outcome, and the exception that the call just raised; None if ``pending`` delivers them.
+            The outcome; None if ``pending`` delivers it.
         """
         delivery = self._delivery
         callable_ = self._callable
@@ -217,7 +213,7 @@ class DurableCall(AttemptedCall):
             queued = None if pending is None else delivery.end(pending)
             record = await self._recorded(value, place)
             if queued is None:
-                return record, None
+                return record
             delivery.resolve(queued, record)
             return None
         finally:
@@ -227,9 +223,7 @@ class DurableCall(AttemptedCall):
                 pending.drop()
                 delivery.forget(pending)
 
-    def _end_failed(
-        self, pending: PendingCall | None, error: BaseException
-    ) -> tuple[CallRecord, BaseException | None] | None:
+    def _end_failed(self, pending: PendingCall | None, error: BaseException) -> CallRecord | None:
         """End a call that failed for good. Its failure is recorded with the action's next record.
 
         Raises:
@@ -243,12 +237,12 @@ class DurableCall(AttemptedCall):
             return None
         outcome = self._record(None, self._describe(raised), (delivery.next_place(), delivery.elapsed()))
         self._notify_failed(raised, outcome)
+        self._raised = raised
         if pending is None:
             # Not recorded yet: it is stored with the action's next call or its end.
             delivery.seen(self.number, outcome)
-            return outcome, raised
+            return outcome
         pending.ended = True
-        pending.raised = raised
         delivery.end(pending, outcome)
         return None
 
@@ -386,17 +380,15 @@ class PendingCall(PendingOutcome):
     Attributes:
         call: The call.
         future: Ends when the outcome is delivered.
-        raised: What the call raised, until the action has taken it.
     """
 
-    __slots__ = ("_context", "call", "future", "raised")
+    __slots__ = ("_context", "call", "future")
 
     def __init__(self, call: DurableCall) -> None:
         super().__init__(call.number)
         self.call = call
         self._context = outside()
         self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
-        self.raised: BaseException | None = None
 
     def begin(self) -> None:
         """Make the call in a task that does not belong to the action."""
