@@ -195,7 +195,7 @@ def not_announced(before: Any) -> Any:
     return announce
 
 
-@mutation("announced-late", "runtime.execution.calls.durable_calls:DurableCalls.store")
+@mutation("announced-late", "runtime.execution.calls.in_flight:CallsInFlight.store")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
     going_on: set[Any] = set()

@@ -20,7 +20,7 @@ from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.threads import thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.execution.action_run import ActionRun, current_step
-from flink_agents.runtime.execution.calls.execution_records import ExecutionRecords
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS, FAILURES
@@ -54,13 +54,13 @@ class LoopExecutor(StepExecutor):
         shared: The agent's shared objects.
         slots: The slots of ``run.max-in-flight``.
         pool: Threads for ``def`` actions.
-        records: Records the ends of executions that make durable calls.
+        durable: Makes durable calls, and records the ends of executions.
         is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
 
     Attributes:
         slots: The slots of ``run.max-in-flight``.
         pool: Threads for ``def`` actions.
-        records: Records the ends of executions that make durable calls.
+        durable: Makes durable calls, and records the ends of executions.
         is_over: Returns True if the task attempt has ended.
     """
 
@@ -69,14 +69,14 @@ class LoopExecutor(StepExecutor):
         shared: RunEnvironment,
         slots: Slots,
         pool: WorkerPool,
-        records: ExecutionRecords,
+        durable: DurableCalls,
         is_over: Callable[[], bool],
     ) -> None:
         super().__init__(shared)
         self._limits = shared.services.limits
         self.slots = slots
         self.pool = pool
-        self.records = records
+        self.durable = durable
         self.is_over = is_over
 
     async def execute(self, run: Run, first: ActionRun | None = None) -> None:
@@ -95,7 +95,7 @@ class LoopExecutor(StepExecutor):
                     await self.pause(attempt)
                 if run.journal is not None:
                     # An exception from here is not a failure of the action.
-                    self.records.begin(attempt)
+                    self.durable.begin(attempt)
                 following: ActionRun | None = None
                 try:
                     await self.perform(attempt)
@@ -117,7 +117,7 @@ class LoopExecutor(StepExecutor):
             return False
         record = journal.step(step.path).action
         if record is not None:
-            self.records.replay(step, record)
+            self.durable.replay(step, record)
             self.succeed(step)
         return record is not None
 
@@ -152,7 +152,7 @@ class LoopExecutor(StepExecutor):
         """
         self._begin_attempt(step)
         state = step.run.state
-        records = self.records
+        durable = self.durable
         limiter = self._limits.of_action(step.action)
         failure: BaseException | None = None
         try:
@@ -179,11 +179,11 @@ class LoopExecutor(StepExecutor):
                 if limiter is not None:
                     limiter.release()
             # Before the end is recorded: a forgotten call must fail the action.
-            records.check_awaited(step)
-            if (going_on := records.finish(step)) is not None:
+            durable.check_awaited(step)
+            if (going_on := durable.finish(step)) is not None:
                 await going_on
             if step.calls is not None and step.suspended is None:
-                await records.end(step)
+                await durable.end(step)
             if step.suspended is None:
                 # An end that is not in the journal is none: after a crash, the action ends again.
                 notify_ended(self.observers, step, seconds)
@@ -199,7 +199,7 @@ class LoopExecutor(StepExecutor):
             del failure
 
     async def _end_suspended(self, step: ActionRun, failure: BaseException | None) -> NoReturn:
-        if (going_on := self.records.finish(step)) is not None:
+        if (going_on := self.durable.finish(step)) is not None:
             await going_on
         try:
             raise failure or failure_of(step) or RunSuspended(step)
@@ -209,8 +209,8 @@ class LoopExecutor(StepExecutor):
     async def end_failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised; returns the next one, or None if the run continues without one."""
         self._end_at_once(step, error)
-        records = self.records
-        if (going_on := records.finish(step)) is not None:
+        durable = self.durable
+        if (going_on := durable.finish(step)) is not None:
             await going_on
         if (ended_by := step.run.state.ended_by) is not None:
             step.end()
@@ -223,12 +223,12 @@ class LoopExecutor(StepExecutor):
             side_output_count = len(step.run.side_outputs)
             following = self.failed(step, error)
             if following is None:
-                await records.end_failed(step, step.run.side_outputs[side_output_count:])
+                await durable.end_failed(step, step.run.side_outputs[side_output_count:])
             return following
-        if records.on_mismatch is OnMismatch.RERUN:
-            await records.void(step)
+        if durable.on_mismatch is OnMismatch.RERUN:
+            await durable.void(step)
             return self.restart(step)
-        self.mismatched(step, mismatch_error(step, mismatch), records.on_mismatch)
+        self.mismatched(step, mismatch_error(step, mismatch), durable.on_mismatch)
         return None
 
     async def end_tasks(self, step: ActionRun) -> None:
@@ -282,7 +282,7 @@ class LoopExecutor(StepExecutor):
         # The deadline does not count the time that its calls wait for a thread.
         variables.run(thread_wait.set, thread_wait.get())
         step.task = asyncio.current_task()
-        variables.run(self.records.enter, step)
+        variables.run(self.durable.enter, step)
         if step.action.settings.timeout is not None:
             self._limit_time(step, "", "")
         try:

@@ -26,7 +26,7 @@ from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.execution.action_run import current_step
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
-from flink_agents.runtime.execution.calls.execution_records import ExecutionRecords
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.loop_executor import LoopExecutor, cancel_tasks
@@ -100,8 +100,7 @@ class AgentLoop:
         self._bridge = Bridge(self._loop, shared.seconds)
         self._durable = self._durable_calls()
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        records = ExecutionRecords(shared, self._durable)
-        self._executor = LoopExecutor(shared, slots, self._pool, records, self._is_over)
+        self._executor = LoopExecutor(shared, slots, self._pool, self._durable, self._is_over)
         shared.services.sub_agents = SubAgents(shared, self._loop, self._executor)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspender = RunSuspender(shared, self._bridge)
@@ -111,7 +110,7 @@ class AgentLoop:
 
     def _durable_calls(self) -> DurableCalls:
         shared = self._shared
-        durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
+        durable = DurableCalls(shared, CallsInFlight(shared, self._bridge, self._fail), self._pool)
         if shared.journals is not None:
             shared.services.register_durable(durable)
         return durable
@@ -291,8 +290,8 @@ class AgentLoop:
 
         A run that makes a call in its own task is cancelled later.
         """
-        drained = self._loop.create_task(durable.drain())
-        keys = durable.busy_keys
+        drained = self._loop.create_task(durable.in_flight.drain())
+        keys = durable.in_flight.busy_keys
         await cancel_tasks([task for task, runs in self._tasks.items() if runs.key_text not in keys])
         await drained
 

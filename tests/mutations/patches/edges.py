@@ -154,21 +154,21 @@ patch(
 patch(
     "action-replay-empty",
     "execution.loop_executor:LoopExecutor.replay",
-    "self.records.replay(step, record)",
+    "self.durable.replay(step, record)",
     "pass",
     "An action that comes from its record does nothing.",
 )
 patch(
     "failure-unrecorded",
     "execution.loop_executor:LoopExecutor.end_failed",
-    "await records.end_failed(step, step.run.side_outputs[side_output_count:])",
+    "await durable.end_failed(step, step.run.side_outputs[side_output_count:])",
     "pass",
     "The end of an action that failed is not recorded.",
 )
 patch(
     "rerun-keeps-records",
     "execution.loop_executor:LoopExecutor.end_failed",
-    "await records.void(step)",
+    "await durable.void(step)",
     "pass",
     "An action that runs anew after a mismatch keeps its old records.",
 )
@@ -189,7 +189,7 @@ patch(
 patch(
     "end-unrecorded",
     "execution.loop_executor:LoopExecutor.perform",
-    "await records.end(step)",
+    "await durable.end(step)",
     "pass",
     "The end of an action is not recorded.",
 )

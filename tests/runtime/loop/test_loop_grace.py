@@ -78,7 +78,7 @@ def go_when_over(harness: OperatorHarness) -> None:
     loop: Any = harness._subtasks[0].processor.waits.running_loop
 
     def wait() -> None:
-        until(lambda: loop._durable.closed)
+        until(lambda: loop._durable.in_flight.closed)
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))

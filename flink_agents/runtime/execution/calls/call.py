@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, ca
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
 from flink_agents.runtime.execution.calls.threads import Threads
 from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
@@ -31,9 +32,6 @@ from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
 
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
-
 _NOTHING_SEEN: dict[Number, Outcome] = {}
 
 
@@ -41,7 +39,7 @@ class DurableCall(AttemptedCall):
     """One durable call. Used on the event loop only.
 
     Args:
-        durable: The durable calls of the subtask.
+        in_flight: Stores its records, and knows that it is in flight.
         step: The execution of the action that makes it.
         delivery: Delivers outcomes to the action.
         callable_: The function and its settings.
@@ -59,11 +57,11 @@ class DurableCall(AttemptedCall):
         Mismatch: Another call was recorded under its number.
     """
 
-    __slots__ = ("_delivery", "_durable", "_raised", "after", "identity", "recorded")
+    __slots__ = ("_delivery", "_in_flight", "_raised", "after", "identity", "recorded")
 
     def __init__(
         self,
-        durable: DurableCalls,
+        in_flight: CallsInFlight,
         step: ActionRun,
         delivery: Delivery,
         callable_: DurableCallable,
@@ -71,12 +69,12 @@ class DurableCall(AttemptedCall):
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> None:
-        super().__init__(step, callable_, threads, durable.bridge)
-        self._durable = durable
+        super().__init__(step, callable_, threads, in_flight.bridge)
+        self._in_flight = in_flight
         self._delivery = delivery
         # The exception that the function just raised, until the action gets it.
         self._raised: BaseException | None = None
-        self._data, self.identity = encode_arguments(durable.codec, callable_, args, kwargs)
+        self._data, self.identity = encode_arguments(in_flight.codec, callable_, args, kwargs)
         values = (*args, *kwargs.values())
         is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
         self._plain = (args, kwargs) if is_plain else None
@@ -87,7 +85,7 @@ class DurableCall(AttemptedCall):
         self.after = delivery.seen_by(task) if delivery.unrecorded else _NOTHING_SEEN
 
     def _is_former(self, recorded: CallIdentity) -> bool:
-        codec = self._durable.codec
+        codec = self._in_flight.codec
         args, kwargs = self._plain or codec.decode(self._data)
         return are_former_arguments(codec, self._callable, list(args), kwargs, recorded)
 
@@ -134,8 +132,8 @@ class DurableCall(AttemptedCall):
     def _notify(self) -> None:
         """Notify observers that the call is made, or taken from its record."""
         step = self.step
-        observers = self._durable.observers
-        on_call = self._durable.on_call
+        observers = self._in_flight.observers
+        on_call = self._in_flight.on_call
         if on_call is not None:
             on_call(step, self)
         what = step.run.state, step.action.name, self.identity.function, self.number
@@ -170,9 +168,9 @@ class DurableCall(AttemptedCall):
         self._raised = None
         # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
         if raised is None:
-            raise carried(failures.rebuild(self._durable.codec, outcome.error))
+            raise carried(failures.rebuild(self._in_flight.codec, outcome.error))
         # The traceback of the exception that was just raised leads to the user's line.
-        raise carried(failures.first_time(failures.rebuild(self._durable.codec, outcome.error), raised))
+        raise carried(failures.first_time(failures.rebuild(self._in_flight.codec, outcome.error), raised))
 
     # -- start and end ----------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class DurableCall(AttemptedCall):
         callable_ = self._callable
         if pending is not None:
             delivery.performing.append(pending)
-        self._durable.begin(self, delivery.main if pending is None else None)
+        self._in_flight.begin(self, delivery.main if pending is None else None)
         try:
             try:
                 # Before the function runs: ids that it gets must be bound to the input of this run.
@@ -217,7 +215,7 @@ class DurableCall(AttemptedCall):
             delivery.resolve(queued, record)
             return None
         finally:
-            self._durable.end(self)
+            self._in_flight.end(self)
             if pending is not None and self._bridge.closed:
                 # No outcome comes any more, so nothing may wait for this one, or for one that came later.
                 pending.drop()
@@ -264,7 +262,7 @@ class DurableCall(AttemptedCall):
             append = journal.bind
         else:
             return
-        await self._durable.store(append, self._delivery, outcomes)
+        await self._in_flight.store(append, self._delivery, outcomes)
 
     async def _recorded(self, value: Any, place: tuple[int, int]) -> CallRecord:
         """Record the result of the call. From here on the call is never made again.
@@ -288,24 +286,24 @@ class DurableCall(AttemptedCall):
                 stored = await self._store(record)
         except Exception as error:
             # The outcome has no record and will never be delivered. So the attempt must end.
-            self._durable.fail(error)
+            self._in_flight.fail(error)
             raise
         state = self.step.run.state
         action = self.step.action.name
-        if (tell := self._durable.observers.recorded) is not None:
+        if (tell := self._in_flight.observers.recorded) is not None:
             tell(state, action, stored)
         if unusable is not None:
             self._notify_failed(unusable, record)
             return record
         what = state, action, self.identity.function, self.number
-        if (tell := self._durable.observers.call_content) is not None:
+        if (tell := self._in_flight.observers.call_content) is not None:
             tell(*what, "result", value)
-        self._durable.observers.call_recorded(*what)
+        self._in_flight.observers.call_recorded(*what)
         return record
 
     def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
         step = self.step
-        self._durable.observers.call_failed(
+        self._in_flight.observers.call_failed(
             step.run.state, step.action.name, self.identity.function, self.number, error, record.ended_at
         )
 
@@ -323,7 +321,7 @@ class DurableCall(AttemptedCall):
         journal = self.step.run.journal
         assert journal is not None
         append = partial(journal.add_outcomes, self.step.path, outcomes)
-        return self._durable.store(append, delivery, outcomes, late=True)
+        return self._in_flight.store(append, delivery, outcomes, late=True)
 
     def _record(
         self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]
@@ -338,7 +336,7 @@ class DurableCall(AttemptedCall):
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
         """Return the recorded form of a failure, cut to the size that its record can hold."""
-        codec = self._durable.codec
+        codec = self._in_flight.codec
         used_bytes = len(self.identity.pack(codec)) + RECORD_FRAME
         return failures.describe(codec, error, failures.room(journal_of(self.step).limit, used_bytes))
 
@@ -348,7 +346,7 @@ class DurableCall(AttemptedCall):
         Raises:
             DurableResultError: It does not have the declared type, or cannot be encoded.
         """
-        codec = self._durable.codec
+        codec = self._in_flight.codec
         result_type = self._callable.result_type
         try:
             if result_type is not None:
@@ -362,7 +360,7 @@ class DurableCall(AttemptedCall):
     def _decode(self, record: CallRecord) -> Any:
         """Return the recorded result."""
         assert record.value is not None
-        codec = self._durable.codec
+        codec = self._in_flight.codec
         data = self._values.unpacked(record.value) if self._callable.shared else record.value
         result_type = self._callable.result_type
         if result_type is None:

@@ -1,81 +1,66 @@
-"""The durable calls of a subtask: makes them, stores their records, and knows which are in flight.
+"""Durable calls of actions, and the records of executions that make them.
 
 Everything runs on the event loop, except :meth:`DurableCalls.call_from_thread`.
-
-A call in flight may have taken effect already. If the process is still running when the attempt of the job
-ends, the call can finish and be recorded within a grace period, so that the next attempt does not repeat it.
-Nothing starts in that period: no call, and no retry of a call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.api.durable import DurableCallable
-from flink_agents.api.errors import ContextMisuseError, RecordTooLargeError, StoreError
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
+from flink_agents.api.durable import DurableCallable, OnMismatch
+from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RecordTooLargeError, StateError
+from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.calls.attempts import AttemptedCall
+from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.calls.results import check_result_type
 from flink_agents.runtime.execution.calls.threads import CallingThread, Threads
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.stacks import waits_of
+from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown
-from flink_agents.runtime.journal.records import CallIdentity
+from flink_agents.runtime.journal.buffered import BufferedJournal
+from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown, is_inside
+from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
+from flink_agents.runtime.serde.awaitables import awaitable_text
 
 _log = bounded_logger("flink_agents.durable")
 
-_NO_OUTCOMES: Mapping[Number, Outcome] = {}
-
 
 class DurableCalls:
-    """Makes the durable calls of a subtask, and stores their records.
+    """Makes the durable calls of executions, and records the ends of these.
 
     Args:
         shared: The agent's shared objects.
-        bridge: Leads to the event loop, and knows if the attempt of the job is over.
+        in_flight: Stores records, and knows which calls are in flight.
         pool: Threads for functions that are not ``async def``.
-        fail: Ends the attempt of the job because of an error.
 
     Attributes:
-        bridge: Leads to the event loop, and knows if the attempt of the job is over.
-        codec: Encodes values.
-        observers: Notified of calls.
-        fail: Ends the attempt of the job because of an error.
-        on_call: Called with each durable call before anything else happens; for debugging, or None.
-        grace: The seconds for which calls in flight may finish at the end of an attempt.
-        broken: True if the store failed, so that nothing can be recorded any longer.
-        closed: True if the grace period is over, so that nothing is recorded any longer.
+        in_flight: Stores records, and knows which calls are in flight.
+        on_mismatch: The policy if a replay makes another call than was recorded.
     """
 
-    def __init__(
-        self,
-        shared: RunEnvironment,
-        bridge: Bridge,
-        pool: WorkerPool,
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.bridge = bridge
-        self.codec = shared.codec
-        self.observers = shared.telemetry.observers
-        self.fail = fail
-        self.on_call = shared.journals.on_call if shared.journals is not None else None
-        self.grace = shared.config.get(AgentOptions.SHUTDOWN_GRACE).total_seconds()
-        self.broken = self.closed = False
+    def __init__(self, shared: RunEnvironment, in_flight: CallsInFlight, pool: WorkerPool) -> None:
+        self._shared = shared
+        self.in_flight = in_flight
+        self._bridge = in_flight.bridge
+        self._observers = shared.telemetry.observers
         self._pool = pool
         self._loop_thread = 0
-        self._in_flight: set[AttemptedCall] = set()
+        self.on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
 
     def open(self) -> None:
         """Store the id of the loop's thread. The loop calls this when it starts."""
@@ -108,14 +93,14 @@ class DurableCalls:
                 found="a def action",
                 fix="write ctx.durable_execute(...), or make the action async def",
             )
-        if self.bridge.closed:
+        if self._bridge.closed:
             raise asyncio.CancelledError
         if callable_.result_type is not None:
-            check_result_type(self.codec, callable_)
+            check_result_type(self._shared.codec, callable_)
         delivery = step.delivery or self.delivery_of(step)
         step.calls = delivery
         try:
-            call = DurableCall(self, step, delivery, callable_, args, kwargs, threads or self._pool)
+            call = DurableCall(self.in_flight, step, delivery, callable_, args, kwargs, threads or self._pool)
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
         value = delivery.unawaited[call.number] = call.value()
@@ -138,7 +123,7 @@ class DurableCalls:
         # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
         step.require_slot()
         thread = CallingThread()
-        return self.bridge.wait_for(lambda: self.call(step, callable_, args, kwargs, thread), thread.errands)
+        return self._bridge.wait_for(lambda: self.call(step, callable_, args, kwargs, thread), thread.errands)
 
     def delivery_of(self, step: ActionRun) -> Delivery:
         """Return the object that delivers outcomes to an execution. It is made when it is first needed."""
@@ -148,7 +133,7 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            arguments = records, seed, partial(_stuck, step), waits_of, self.bridge
+            arguments = records, seed, partial(_stuck, step), waits_of, self._bridge
             if run.waits is None:
                 step.delivery = Delivery(*arguments)
             else:
@@ -157,122 +142,227 @@ class DurableCalls:
                 step.delivery.at_rest = partial(suspend_at_rest, step, run.waits)
         return step.delivery
 
-    # -- records ----------------------------------------------------------------------
+    # -- ends of calls ----------------------------------------------------------------
 
-    async def store(
-        self,
-        append: Callable[[], Coroutine[Any, Any, None]],
-        delivery: Delivery | None = None,
-        outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
-        late: bool = False,
-    ) -> int:
-        """Store records; when that is durable, return the number of outcomes among them.
+    def enter(self, step: ActionRun) -> None:
+        """Make the running task the main task of ``step``. Tasks that it starts belong to it as well."""
+        delivery = step.delivery or self.delivery_of(step)
+        delivery.main = step.task
+        delivery.ready = 0
+        current_delivery.set(delivery)
 
-        If they cannot be stored, the attempt of the job ends.
-
-        If the attempt ends, actions are cancelled. What they do in their clean-up is not recorded.
-
-        Args:
-            append: Appends them to the journal.
-            delivery: Remembers ``outcomes`` once they are stored, so that retries of the action find them.
-            outcomes: The outcomes among the records.
-            late: True if a call was made before the end of the attempt, so that its record may follow.
+    def check_awaited(self, step: ActionRun) -> None:
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
 
         Raises:
-            RecordTooLargeError: A record is larger than the store accepts.
+            MissingAwaitError: It has not.
         """
-        try:
-            # A later record must not be stored if an earlier one may be missing.
-            if self.broken or self.bridge.closed:
-                await self._refuse(late)
-            try:
-                await append()
-            except RecordTooLargeError:
-                raise
-            except StoreError as error:
-                # First, so that no other call starts an append.
-                self.broken = True
-                self.fail(error)
-            else:
-                if delivery is not None and outcomes:
-                    delivery.keep(outcomes)
-                return len(outcomes)
-            # Outside of the handler: a frame that waits inside would keep the error alive as its context.
-            await self._wait_for_end()
-        except asyncio.CancelledError:
-            if delivery is not None:
-                # The append may or may not have reached the store. The action's next attempt must know that.
-                delivery.unsure.update(outcomes)
-            raise
-
-    async def _refuse(self, late: bool) -> None:
-        """Return if a record may be stored although the attempt has ended; else wait, or raise."""
-        if late and self.bridge.closed and not (self.broken or self.closed):
+        delivery = step.delivery
+        if delivery is None:
             return
-        await self._wait_for_end()
+        if step.run.waits is not None:
+            check_waits_awaited(step)
+        if not delivery.unawaited:
+            return
+        created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
+        called = delivery.unawaited.values()
+        forgotten = next(
+            (coroutine for coroutine in called if inspect.getcoroutinestate(coroutine) == created_state), None
+        )
+        if forgotten is None:
+            return
+        # Calls in flight may finish and be recorded, but no retry may start.
+        delivery.failing = True
+        raise MissingAwaitError(
+            f"action {step.action.name!r} ended without awaiting {awaitable_text(forgotten)}: "
+            "it was not made",
+            expected="an await, or a task, for each durable call",
+            found="a durable call without an await",
+            fix="write await ctx.durable_execute_async(...), or await ctx.gather(...) for several; "
+            "close() a call that you do not want",
+        )
 
-    async def _wait_for_end(self) -> NoReturn:
-        """Block until the cancellation comes, so that the action cannot resume, whatever it catches."""
-        if self.bridge.closed:
-            raise asyncio.CancelledError
-        await self.bridge.loop.create_future()
-        raise AssertionError("nothing but a cancellation ends this wait")
+    def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
+        """End an execution; returns a coroutine to await if some of its calls still run."""
+        delivery = step.delivery
+        if delivery is None or delivery.closed:
+            return None
+        if delivery.failing and delivery.performing:
+            return self._finish_failed(step, delivery)
+        delivery.close()
+        if delivery.performing or delivery.others or delivery.unsure:
+            return self._finish(step, delivery)
+        return None
 
-    # -- calls in flight --------------------------------------------------------------
+    async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
+        """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
+        await self._let_finish(delivery, "")
+        delivery.close()
+        await self._finish(step, delivery)
 
-    def begin(self, call: AttemptedCall, own_task: asyncio.Task[Any] | None) -> None:
-        """Count a call as in flight. Its run waits for it.
+    async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
+        """Stop calls that still run. A result that is being recorded is completed."""
+        running = _running_calls(delivery, "")
+        delivery.performing = []
+        await self._stop_calls(step, running)
+        other_tasks = [task for task in delivery.others if not task.done()]
+        for task in other_tasks:
+            task.cancel()
+        if other_tasks and not self._bridge.closed:
+            await asyncio.wait(other_tasks, timeout=CANCEL_SECONDS)
+        if delivery.unsure and not self._bridge.closed:
+            # These appends were cancelled, so they may be stored already. Stored twice, they count once.
+            unsure = delivery.take_unsure()
+            append = partial(journal_of(step).add_outcomes, step.path, unsure)
+            await self.in_flight.store(append, delivery, unsure)
+
+    async def end_attempt(self, step: ActionRun, delivery: Delivery, path: str, failed: bool) -> None:
+        """End the calls that an attempt of a sub-agent's action has left.
 
         Args:
-            call: The call.
-            own_task: The action's own task if that makes the call; None if the running task does.
+            step: The action of the job's agent.
+            delivery: Delivers outcomes to it.
+            path: The path of the sub-agent's action.
+            failed: True if it has raised: then calls may finish and be recorded, in bounded time.
         """
-        call.in_own_task = own_task is not None
-        call.task = own_task or asyncio.current_task()
-        self._in_flight.add(call)
-        call.step.run.state.begin_wait(call)
+        if failed:
+            await self._let_finish(delivery, path)
+        await self._stop_calls(step, _running_calls(delivery, path))
 
-    def end(self, call: AttemptedCall) -> None:
-        """Note that a call has ended, recorded or not."""
-        self._in_flight.discard(call)
-        call.step.run.state.end_wait(call)
-        call.task = None
-        if call.ended is not None and not call.ended.done():
-            call.ended.set_result(None)
+    async def _let_finish(self, delivery: Delivery, path: str) -> None:
+        running = _running_calls(delivery, path)
+        if running and not self._bridge.closed:
+            await asyncio.wait(running, timeout=self.in_flight.grace)
 
-    @property
-    def busy_keys(self) -> set[str]:
-        """Keys whose actions make calls in their own tasks that must not be cancelled yet."""
-        return {call.step.run.key_text for call in self._in_flight if call.effective and call.in_own_task}
+    async def _stop_calls(self, step: ActionRun, running: dict[asyncio.Task[Any], PendingOutcome]) -> None:
+        # First stop all, then wait for all: they end concurrently.
+        for pending in running.values():
+            pending.stop()
+        if not running or self._bridge.closed:
+            return
+        _, late = await asyncio.wait(running, timeout=CANCEL_SECONDS)
+        for task in late:
+            if running[task].ended:
+                # Its result exists and is being recorded.
+                await asyncio.wait({task})
+            else:
+                _log.warning("%s: a durable call still runs although it was cancelled", step.action.where)
 
-    async def drain(self) -> None:
-        """Let calls in flight finish and be recorded, for a bounded time. After that, none is recorded."""
-        # Without a store, results cannot be recorded, so waiting has no use.
-        seconds = 0.0 if self.broken else self.grace
-        loop = asyncio.get_running_loop()
-        awaited = list[asyncio.Future[None]]()
-        for call in list(self._in_flight):
-            if call.effective:
-                call.ended = loop.create_future()
-                awaited.append(call.ended)
-            elif call.task is not None:
-                # It waits for a thread or for a retry, so cancelling it loses no effect.
-                call.task.cancel()
-        if awaited and seconds > 0:
-            _, late = await asyncio.wait(awaited, timeout=seconds)
-            if late:
-                _log.warning(
-                    "%d durable calls did not end within %g s of the end of the attempt: the next one makes "
-                    "them again",
-                    len(late),
-                    seconds,
-                )
-        # From here on, late results are dropped: the next attempt repeats these calls.
-        self.closed = True
-        for call in list(self._in_flight):
-            # A call in the action's own task is cancelled with that task.
-            if call.task is not None and not call.in_own_task:
-                call.task.cancel()
+    # -- begins and ends of executions ------------------------------------------------
+
+    def begin(self, step: ActionRun) -> None:
+        """Prepare an execution with recorded outcomes, so that they are checked at its end."""
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.begin(step.path)
+        journal = step.run.journal
+        if isinstance(journal, BufferedJournal) or (
+            journal is not None and journal.has_records and journal.step(step.path).outcomes
+        ):
+            step.calls = self.delivery_of(step)
+
+    async def end(self, step: ActionRun, record: ActionRecord | None = None) -> None:
+        """Record the end of an execution that made durable calls, and the outcomes that are not stored yet.
+
+        Args:
+            step: The execution.
+            record: Its end; by default, that of an execution that succeeded.
+
+        Raises:
+            NonDeterminismError: It did not make all calls that were recorded.
+            UnserializableValueError: An event that it sent cannot be recorded.
+        """
+        delivery = step.calls
+        assert delivery is not None
+        if record is None:
+            try:
+                # First: an execution that skipped recorded calls must not be recorded as ended.
+                delivery.check_end()
+            except Mismatch as mismatch:
+                raise mismatch_error(step, mismatch) from None
+            events = self._shared.events.record_sent(step)
+            short_term, sensory = step.run.written_since(step.mark)
+            side = list(map(list, step.side or ()))
+            record = ActionRecord(short_term, sensory, events, side, delivery.call_count)
+        outcomes = dict(delivery.unrecorded)
+        journal = step.run.journal
+        assert journal is not None
+        notes = step.run.state.notes
+        # An end of an execution that neither called nor waited may be missing in the store, and is repeated.
+        if notes is not None and journal.replayed and journal.step(step.path).outcomes:
+            # The trace has to know that the action, and so its run, ends for the first time.
+            notes.partial = True
+        await self.in_flight.store(
+            partial(journal.add_action, step.path, record, outcomes), delivery, outcomes
+        )
+        if (tell := self._observers.recorded) is not None:
+            tell(step.run.state, step.action.name, 1 + len(outcomes))
+
+    async def end_failed(self, step: ActionRun, side: list[tuple[str, Any]]) -> None:
+        """Record the end of an execution that failed, if the run continues without it.
+
+        Args:
+            step: The execution.
+            side: The side outputs that replace those of the execution: the dead letter, if that is the
+                policy.
+        """
+        delivery = step.calls
+        if delivery is None:
+            return
+        events: list[list[Any]] = []
+        if step.run.waits is not None:
+            outputs, final = step.run.waits.final(step)
+            events = [self._shared.events.packed(event) for event in outputs]
+            side = [*final, *(side_output for side_output in side if side_output[0] == DEAD_LETTER_TAG)]
+        record = ActionRecord(
+            {}, {}, events, [list(side_output) for side_output in side], delivery.call_count
+        )
+        try:
+            await self.end(step, record)
+        except (StateError, RecordTooLargeError):
+            # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
+            outcomes = dict(delivery.unrecorded)
+            if outcomes:
+                append = partial(journal_of(step).add_outcomes, step.path, outcomes)
+                await self.in_flight.store(append, delivery, outcomes)
+
+    async def void(self, step: ActionRun) -> None:
+        """Make the records of an execution void."""
+        self._observers.action_mismatched(step.run.state, step.action.name)
+        journal = journal_of(step)
+        waits = step.run.waits
+        outcomes = dict(journal.step(step.path).outcomes)
+        await self.in_flight.store(partial(journal.void, step.path))
+        if waits is not None:
+            waits.give_back(outcomes.values())
+            if waits.parts is not None:
+                waits.parts.void(step.path)
+
+    def replay(self, step: ActionRun, record: ActionRecord) -> None:
+        """Apply the recorded effects of an execution."""
+        letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
+        calls = journal_of(step).step(step.path).calls_made()
+        self._observers.action_replayed(step.run.state, step.action.name, calls, letter)
+        waits = step.run.waits
+        if waits is not None and waits.parts is not None:
+            waits.parts.replay(step.path)
+        step.run.write(MemoryScope.SHORT_TERM, record.short_term)
+        step.run.write(MemoryScope.SENSORY, record.sensory)
+        for packed in record.events:
+            step.emit(self._shared.events.unpacked(*packed), recorded=True)
+        if record.side:
+            step.side = [(tag, value) for tag, value in record.side]
+
+
+def _running_calls(delivery: Delivery, path: str) -> dict[asyncio.Task[Any], PendingOutcome]:
+    """Return the calls that still run of the action of a sub-agent with that path; of all if it is empty."""
+    return {
+        pending.performing: pending
+        for pending in delivery.performing
+        if pending.performing is not None
+        and not pending.performing.done()
+        and is_inside(pending.number.task, path)
+    }
 
 
 def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:

@@ -48,7 +48,7 @@ class SubAgentExecutor(LoopExecutor):
     """
 
     def __init__(self, shared: RunEnvironment, caller: LoopExecutor) -> None:
-        super().__init__(shared, caller.slots, caller.pool, caller.records, caller.is_over)
+        super().__init__(shared, caller.slots, caller.pool, caller.durable, caller.is_over)
 
     async def answer(self, run: SubAgentRun, event: Event) -> list[Any]:
         """Execute a run to its end; returns the agent's outputs."""
@@ -249,7 +249,7 @@ class SubAgentExecutor(LoopExecutor):
             await self.end_tasks(step)
         if delivery is None or end is None:
             return
-        await self.records.end_attempt(root_of(step), delivery, end.path, failed)
+        await self.durable.end_attempt(root_of(step), delivery, end.path, failed)
         delivery.deadlines = tuple(timed for timed in delivery.deadlines if timed.name != end.name)
 
     @override
