@@ -18,8 +18,8 @@ from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.call import DurableCall
 from flink_agents.runtime.execution.limits import ControlFlow
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.operator.assembly import OperatorHost
@@ -76,13 +76,14 @@ def replay_run(
     header = _read_header(codec, records)
     replay = RunReplay()
 
-    def note_call(step: ActionRun, call: Call) -> None:
+    def note_call(step: ActionRun, call: DurableCall) -> None:
         name = call.identity.function
-        replay.calls.append((step.action.name, call.index, name, call.identity.request or ""))
+        number = call.number.nth
+        replay.calls.append((step.action.name, number, name, call.identity.request or ""))
         if until_call is not None and len(replay.calls) > until_call:
-            raise EndOfReplay(f"before call {call.index} of action {step.action.name}: {name}")
+            raise EndOfReplay(f"before call {number} of action {step.action.name}: {name}")
         if call.recorded is None:
-            raise EndOfReplay(f"call {call.index} of action {step.action.name}, {name}, has no record")
+            raise EndOfReplay(f"call {number} of action {step.action.name}, {name}, has no record")
 
     place = _place_with(journal, records)
     key = decode_key(journal.key)
@@ -113,7 +114,9 @@ def replay_run(
 class _ReplayHarness(OperatorHarness):
     """Calls ``on_call`` for each durable call. Further arguments are those of a harness."""
 
-    def __init__(self, on_call: Callable[[ActionRun, Call], None], *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, on_call: Callable[[ActionRun, DurableCall], None], *arguments: Any, **options: Any
+    ) -> None:
         self._on_call = on_call
         super().__init__(*arguments, **options)
 

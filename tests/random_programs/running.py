@@ -12,7 +12,7 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import StoreError
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
 from flink_agents.api.events.signals import Signal
-from flink_agents.runtime.loop import attempts
+from flink_agents.runtime.execution import loop_executor
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
 from flink_agents.testing.harness import Snapshot
@@ -471,14 +471,14 @@ def listening() -> Iterator[None]:
     ours = logging.getLogger("flink_agents")
     asyncios = logging.getLogger("asyncio")
     previous_settings = ours.propagate, asyncios.disabled
-    cancel_seconds = attempts.CANCEL_SECONDS
+    cancel_seconds = loop_executor.CANCEL_SECONDS
     ours.addHandler(listener)
     ours.propagate = False
     asyncios.disabled = True
-    attempts.CANCEL_SECONDS = CANCEL_SECONDS
+    loop_executor.CANCEL_SECONDS = CANCEL_SECONDS
     try:
         yield
     finally:
         ours.removeHandler(listener)
         ours.propagate, asyncios.disabled = previous_settings
-        attempts.CANCEL_SECONDS = cancel_seconds
+        loop_executor.CANCEL_SECONDS = cancel_seconds

@@ -31,11 +31,11 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
 from flink_agents.runtime.execution.environment.routing import (
     given_client,
 )
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
@@ -154,7 +154,7 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         resource = self._of.shared.agent.resource(name, resource_type)
         if isinstance(resource, Tool):
-            return self._of.shared.services.limits.limited(resource, self._of.slot)
+            return self._of.shared.services.limits.limited(resource, self._of.require_slot)
         return resource
 
     @override
@@ -203,7 +203,7 @@ class ActionRunContext(RunnerContext):
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._of.guard()
         if self._of.shared.services.sub_agents is None:
-            self._of.slot()
+            self._of.require_slot()
         assert self._of.shared.services.sub_agents is not None
         return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
 

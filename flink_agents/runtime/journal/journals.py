@@ -18,7 +18,6 @@ from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import GroupedStore, Origin, OtherJobs, inherited
@@ -90,7 +89,7 @@ class Journals:
         job_id: Identity of the job.
         state: The operator's state, which names the store; None if the host has none.
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
-        on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
+        on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call, before anything else; for
             debugging, or None.
 
     Attributes:
@@ -116,7 +115,7 @@ class Journals:
         job_id: str,
         state: OperatorSlot | None,
         pruner: Pruner | None,
-        on_call: Callable[[Any, Call], None] | None,
+        on_call: Callable[[Any, Any], None] | None,
     ) -> None:
         # Almost all journals are the job's own. They use its store directly.
         self._own = make_store()

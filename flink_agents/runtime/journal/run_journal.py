@@ -8,12 +8,13 @@ from operator import attrgetter
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
+from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.memory_reads import ReadLog, packed_reads
 from flink_agents.runtime.journal.records import (
     FRAME,
     TASK_NUMBERS,
     ActionRecord,
+    CallIdentity,
     RunHeader,
     input_digest,
     portions,
@@ -201,10 +202,12 @@ class RunJournal:
             # The task that made that append may have been cancelled.
             await self.bind()
 
-    async def add_intent(self, step: str, call: Call, outcomes: Mapping[Number, Outcome]) -> None:
+    async def add_intent(
+        self, step: str, number: Number, identity: CallIdentity, outcomes: Mapping[Number, Outcome]
+    ) -> None:
         """Record that a call is about to be made; returns when that is durable."""
-        data = call.identity.pack(self._codec)
-        intent = Record(RecordKind.INTENT, self._seq, step_name(step, call.task), call.index, data)
+        data = identity.pack(self._codec)
+        intent = Record(RecordKind.INTENT, self._seq, step_name(step, number.task), number.nth, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
     def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:

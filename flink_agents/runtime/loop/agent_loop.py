@@ -23,15 +23,17 @@ from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads, WorkerPool
-from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.execution.action_run import current_step
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
+from flink_agents.runtime.execution.loop_executor import LoopExecutor, cancel_tasks
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
-from flink_agents.runtime.loop.action_loop import ActionLoop
+from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
 from flink_agents.runtime.loop.actor import (
     KeyActor,
     KeyRecovery,
@@ -40,10 +42,8 @@ from flink_agents.runtime.loop.actor import (
     end_if_executed,
     ended_here,
 )
-from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
-from flink_agents.runtime.loop.sub_agent_attempts import SubAgentAttempts
 from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -65,7 +65,6 @@ class AgentLoop:
 
     Args:
         shared: The agent's shared objects.
-        steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
         to_look_at: Receives the actors with news for Flink's task thread.
 
@@ -80,13 +79,11 @@ class AgentLoop:
     def __init__(
         self,
         shared: RunEnvironment,
-        steps: StepExecutor,
         clock: Callable[[], int],
         to_look_at: deque[KeyActor],
     ) -> None:
         self._shared = shared
         self._to_look_at = to_look_at
-        self._steps = steps
         self._interleaves = shared.interleaves
         self._plan = "" if shared.journals is None else shared.journals.plan
         self._clock = clock
@@ -106,18 +103,22 @@ class AgentLoop:
         self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, shared.seconds)
-        self._durable = durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
-        if shared.journals is not None:
-            shared.services.register_durable(durable)
-        of_job = {"pool": self._pool, "durable": durable, "is_over": self._is_over}
-        shared.services.sub_agents = SubAgents(shared, self._loop, partial(SubAgentAttempts, **of_job))
+        self._durable = self._durable_calls()
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
+        self._executor = LoopExecutor(shared, slots, self._pool, self._durable, self._is_over)
+        shared.services.sub_agents = SubAgents(shared, self._loop, self._executor)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspender = RunSuspender(shared, self._bridge)
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
+
+    def _durable_calls(self) -> DurableCalls:
+        shared = self._shared
+        durable = DurableCalls(shared, CallsInFlight(shared, self._bridge, self._fail), self._pool)
+        if shared.journals is not None:
+            shared.services.register_durable(durable)
+        return durable
 
     # -- for Flink's thread -----------------------------------------------------------
 
@@ -291,8 +292,8 @@ class AgentLoop:
 
         A run that makes a call in its own task is cancelled later.
         """
-        drained = self._loop.create_task(durable.drain())
-        keys = durable.recording.busy_keys
+        drained = self._loop.create_task(durable.in_flight.drain())
+        keys = durable.in_flight.busy_keys
         await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
         await drained
 
@@ -415,24 +416,24 @@ class AgentLoop:
             if actor.ends:
                 check_not_ended(actor, run, waiting)
             if waiting.run is None:
-                self._steps.begin(run, waiting.record)
+                self._executor.begin(run, waiting.record)
             if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
                 check_run(run, waiting.suspension, self._shared)
             # From here on, a request to end the run cancels this task.
             state.executing = True
-            await self._steps.execute(run, self._attempts, waiting.step)
+            await self._executor.execute(run, waiting.step)
             state.executing = False
             # Its code caught the cancellation and ended normally. It must not count as success.
             if state.ended_by is not None:
                 raise state.ended_by
         except CHANGES as error:
-            self._steps.give_up(run, waiting.record, error)
+            self._executor.give_up(run, waiting.record, error)
         except (RunEndedError, asyncio.CancelledError) as error:
             if self._bridge.closed or state.ended_by is None:
                 raise
             # The cancellation was handled. The task continues with the next run.
             ended_here()
-            self._steps.end_run(run, waiting.record, state.ended_by, error)
+            self._executor.end_run(run, waiting.record, state.ended_by, error)
         finally:
             state.executing = False
 

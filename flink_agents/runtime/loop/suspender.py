@@ -123,7 +123,7 @@ class RunSuspender:
         run.ended = None
         run.emit_queued()
         # Its own end is recorded, too.
-        step.calls = step.delivery.calls
+        step.calls = step.delivery
         step.delivery.at_rest = partial(suspend_at_rest, step, waits)
 
     def _live_mailbox(self, actor: KeyActor, run: Run) -> ActiveMailbox:

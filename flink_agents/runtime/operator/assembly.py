@@ -33,10 +33,8 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan, LoadedAgent
-from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
+from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry, default_policies
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
-from flink_agents.runtime.execution.environment.settings import default_policies
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.metrics.observers import made_observers
@@ -138,7 +136,7 @@ class OperatorHost:
             if outputs need no timestamps.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         make_pruner: Creates the object that removes records no checkpoint needs, or None.
-        on_call: Called with each durable call and its ``ActionRun``; for debugging, or None.
+        on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call; for debugging, or None.
         around_durable: Wraps the object that makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
         seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
@@ -157,7 +155,7 @@ class OperatorHost:
     outlet: Callable[[LowWatermark | None], Outlet]
     check_cancelled: Callable[[], None] = lambda: None
     make_pruner: Callable[[RunMetrics], Pruner | None] = lambda metrics: None
-    on_call: Callable[[Any, Call], None] | None = None
+    on_call: Callable[[Any, Any], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     seconds: Callable[[], float] = time.monotonic

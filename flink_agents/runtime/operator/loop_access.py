@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -32,7 +31,6 @@ class LoopAccess:
 
     Args:
         shared: The agent's shared objects.
-        steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
@@ -46,14 +44,12 @@ class LoopAccess:
     def __init__(
         self,
         shared: RunEnvironment,
-        steps: StepExecutor,
         clock: Callable[[], int],
         check_cancelled: Callable[[], None],
         most_seconds: float,
         to_look_at: deque[KeyActor],
     ) -> None:
         self._shared = shared
-        self._steps = steps
         self._clock = clock
         self.most_load = shared.config.get(AgentOptions.MAX_IN_FLIGHT) + shared.config.get(
             AgentOptions.QUEUE_TOTAL
@@ -68,7 +64,7 @@ class LoopAccess:
     @cached_property
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
-        self.running_loop = loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        self.running_loop = loop = AgentLoop(self._shared, self._clock, self._to_look_at)
         # The first run that waits may come after the end of the input.
         if self._input_has_ended:
             loop.suspender.end_of_input()

@@ -110,9 +110,7 @@ class AgentProcessor:
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, features.event_time)
         self.to_look_at: deque[KeyActor] = deque()
-        self.loop_access = LoopAccess(
-            shared, self._steps, clock, check_cancelled, most_seconds, self.to_look_at
-        )
+        self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
         self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)

@@ -24,7 +24,7 @@ from flink_agents.api.common.current import current_action_run
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.concurrency.bridge import cancelled_from_outside
-from flink_agents.runtime.durable.values import identity
+from flink_agents.runtime.execution.calls.arguments import encode_arguments
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun
 from flink_agents.runtime.journal.calls import action_path, step_name, task_of
@@ -195,7 +195,7 @@ class AnswerLog:
     ) -> DurableCallable:
         """Return ``what`` with a function that is recorded or repeated."""
         try:
-            called = identity(self._codec, what, args, kwargs)
+            _, called = encode_arguments(self._codec, what, args, kwargs)
         except AgentsError:
             return what  # The runtime rejects it.
         run = step.run

@@ -1,4 +1,4 @@
-"""Mutations at the edges of a job: changed code and classes, deployments, threads, clusters."""
+"""Mutations of the execution of actions, and at the edges of a job: changed code, deployments, threads."""
 
 from tests.mutations.patches.patch import Room
 
@@ -125,14 +125,14 @@ patch(
 )
 patch(
     "replay-counts",
-    "loop.sub_agent_attempts:SubAgentAttempts._replay_again",
+    "execution.sub_agents.executor:SubAgentExecutor._replay_again",
     "step.retry_state = failures",
     "pass",
     "A replay that fails uses up an attempt of a sub-agent's action.",
 )
 patch(
     "pause-unwaited",
-    "loop.sub_agent_attempts:SubAgentAttempts.pause",
+    "execution.sub_agents.executor:SubAgentExecutor.pause",
     "await step.shared.pause(step.retry_state.delay)",
     "pass",
     "A sub-agent's action is tried again without a pause.",
@@ -146,7 +146,7 @@ patch(
 )
 patch(
     "tasks-count-attempts",
-    "execution.action_tasks:ActionTask.__init__",
+    "execution.outcomes.action_tasks:ActionTask.__init__",
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",
@@ -157,4 +157,53 @@ patch(
     "self._outer.make_parents(full)",
     "pass",
     "What an asked agent wrote has no parents in memory.",
+)
+patch(
+    "action-replay-empty",
+    "execution.loop_executor:LoopExecutor.replay",
+    "self.durable.replay(step, record)",
+    "pass",
+    "An action that comes from its record does nothing.",
+)
+patch(
+    "failure-unrecorded",
+    "execution.loop_executor:LoopExecutor.end_failed",
+    "await durable.end_failed(step, step.run.side_outputs[side_output_count:])",
+    "pass",
+    "The end of an action that failed is not recorded.",
+)
+patch(
+    "rerun-keeps-records",
+    "execution.loop_executor:LoopExecutor.end_failed",
+    "await durable.void(step)",
+    "pass",
+    "An action that runs anew after a mismatch keeps its old records.",
+)
+patch(
+    "pool-memory-lost",
+    "execution.loop_executor:LoopExecutor._call_within",
+    "run.adopt(step.run)",
+    "pass",
+    "What an action with a timeout wrote in the pool is lost.",
+)
+patch(
+    "limiter-kept",
+    "execution.loop_executor:LoopExecutor.perform",
+    "limiter.release()",
+    "pass",
+    "An action keeps its place in a limit for ever.",
+)
+patch(
+    "end-unrecorded",
+    "execution.loop_executor:LoopExecutor.perform",
+    "await durable.end(step)",
+    "pass",
+    "The end of an action is not recorded.",
+)
+patch(
+    "retry-at-once",
+    "execution.loop_executor:LoopExecutor.pause",
+    "await step.shared.pause(step.retry_state.delay)",
+    "pass",
+    "The next attempt does not wait for its pause.",
 )

@@ -13,35 +13,35 @@ patch(
 )
 patch(
     "order-of-last-again",
-    "calls:CallReplay.__init__",
+    "calls:ExecutionOutcomes.__init__",
     "1 + max(",
     "max(",
     "The first new outcome has the place of the last recorded one.",
 )
 patch(
     "mismatch-unnoticed",
-    "calls:CallReplay.make",
+    "calls:ExecutionOutcomes.match_call",
     "if call is not None and not call.same(identity):",
     "if False:",
     "A call gets the result of another call.",
 )
 patch(
     "intent-unmatched",
-    "calls:CallReplay.make",
+    "calls:ExecutionOutcomes.match_call",
     "recorded.call if recorded is not None else intent",
     "recorded.call if recorded is not None else None",
     "A call whose begin was recorded as another one is made.",
 )
 patch(
     "intent-forgotten",
-    "calls:CallReplay.make",
-    "Call(number, identity, recorded, intent is not None, after)",
-    "Call(number, identity, recorded, False, after)",
+    "calls:ExecutionOutcomes.match_call",
+    "return number, recorded, intent is not None",
+    "return number, recorded, False",
     "A call whose begin was recorded is made without asking the reconciler.",
 )
 patch(
     "unread-calls-unnoticed",
-    "calls:CallReplay.check_end",
+    "calls:ExecutionOutcomes.check_end",
     "if self.mismatch is None:",
     "if False:",
     "An action may end without the calls that it recorded.",
@@ -55,14 +55,14 @@ patch(
 )
 patch(
     "attempt-calls-again",
-    "calls:CallReplay.keep",
+    "calls:ExecutionOutcomes.keep",
     "self._records.outcomes.update(recorded)",
     "pass",
     "A further attempt of an action makes its recorded calls again.",
 )
 patch(
     "first-mismatch-lost",
-    "calls:CallReplay.note_mismatch",
+    "calls:ExecutionOutcomes.note_mismatch",
     "self.mismatch = self.mismatch or mismatch",
     "self.mismatch = mismatch",
     "The last mismatch of an action is reported in place of the first.",
@@ -300,21 +300,21 @@ patch(
 )
 patch(
     "attempt-counts-on",
-    "calls:CallReplay.restart",
+    "calls:ExecutionOutcomes.restart_numbers",
     "self._made[kind, task] = 0",
     "pass",
     "The next attempt of a sub-agent's action makes calls with new numbers, and so again.",
 )
 patch(
     "attempt-seen-outside",
-    "calls:CallReplay.seen_by",
+    "calls:ExecutionOutcomes.seen_by",
     "if not self.attempts:",
     "if True:",
     "Failures of an attempt of a sub-agent's action are recorded with calls of others.",
 )
 patch(
     "inner-attempts-unrepeated",
-    "calls:CallReplay.of_attempts",
+    "calls:ExecutionOutcomes.of_attempts",
     "is_inside(number.task, path)",
     "_ATTEMPT not in number.task and is_inside(number.task, path)",
     "An attempt repeats its calls, but not the ends of the sub-agents that it had called.",

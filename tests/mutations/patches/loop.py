@@ -75,55 +75,6 @@ patch(
     "A close does not wait for calls in flight.",
 )
 patch(
-    "action-replay-empty",
-    "attempts:Attempts.replayed",
-    "self._durable.replay(step, record, self._steps)",
-    "pass",
-    "An action that comes from its record does nothing.",
-)
-patch(
-    "failure-unrecorded",
-    "attempts:Attempts.failed",
-    "await durable.end_failed(step, step.run.side_outputs[side_output_count:])",
-    "pass",
-    "The end of an action that failed is not recorded.",
-)
-patch(
-    "rerun-keeps-records",
-    "attempts:Attempts.failed",
-    "await durable.void(step)",
-    "pass",
-    "An action that runs anew after a mismatch keeps its old records.",
-)
-patch(
-    "pool-memory-lost",
-    "attempts:Attempts._call_within",
-    "run.adopt(step.run)",
-    "pass",
-    "What an action with a timeout wrote in the pool is lost.",
-)
-patch(
-    "limiter-kept",
-    "attempts:Attempts._perform",
-    "limiter.release()",
-    "pass",
-    "An action keeps its place in a limit for ever.",
-)
-patch(
-    "end-unrecorded",
-    "attempts:Attempts._perform",
-    "await durable.end(step)",
-    "pass",
-    "The end of an action is not recorded.",
-)
-patch(
-    "retry-at-once",
-    "attempts:Attempts.pause",
-    "await step.shared.pause(step.retry_state.delay)",
-    "pass",
-    "The next attempt does not wait for its pause.",
-)
-patch(
     "fresh-reads-its-own",
     "replays:Replays.read",
     "from_seq = None if recovery.fresh else actor.next_seq",

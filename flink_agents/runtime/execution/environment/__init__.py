@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from flink_agents.api.agents.observers import RunObserver
-from flink_agents.api.common.policies import OnSuspend
+from flink_agents.api.common.policies import OnError, OnSuspend
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings.options import AgentOptions, Configuration
@@ -19,7 +19,6 @@ from flink_agents.runtime.execution.environment.event_records import EventRecord
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
 from flink_agents.runtime.execution.environment.received import ReceivedValues
 from flink_agents.runtime.execution.environment.routing import OutputChecks, Routes
-from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
@@ -185,3 +184,10 @@ class RunEnvironment:
         """Note that an action must not start on Flink's task thread from now on."""
         action.off_thread = True
         self.may_record = self.journals is not None
+
+
+def default_policies(agent: LoadedAgent, config: Configuration) -> tuple[OnError, OnError]:
+    """Return the policies for actions without one, and for events that no action accepts."""
+    settings = agent.settings
+    on_error = OnError(settings.on_error or config.get(AgentOptions.ON_ERROR))
+    return on_error, OnError(settings.on_unhandled or config.get(AgentOptions.ON_UNHANDLED))

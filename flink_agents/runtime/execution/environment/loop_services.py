@@ -32,13 +32,13 @@ class Durable(Protocol):
     """Makes durable calls. A ``step`` is an ``action_run.ActionRun``."""
 
     def call(
-        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: Any, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> Coroutine[Any, Any, Any]:
         """Make a call for an action that runs on the event loop."""
         ...
 
     def call_from_thread(
-        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: Any, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> Any:
         """Make a call for an action that runs in a thread, and block until it ends."""
         ...
@@ -63,7 +63,7 @@ class NoStore(Durable):
 
     @override
     def call(
-        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: Any, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         raise StoreNotConfiguredError(
             "a durable call has no store that it could be recorded in",
@@ -74,9 +74,9 @@ class NoStore(Durable):
 
     @override
     def call_from_thread(
-        self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: Any, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        return self.call(step, what, args, kwargs)
+        return self.call(step, callable_, args, kwargs)
 
 
 class _Client:

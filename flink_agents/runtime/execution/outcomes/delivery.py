@@ -20,16 +20,16 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.action_tasks import (
+from flink_agents.runtime.execution.outcomes.action_tasks import (
     ActionTask,
     TimedCode,
     awaits_foreign,
     is_foreign,
     is_task_inside,
 )
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome, QueuedOutcome
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome, QueuedOutcome
 from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
-from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome, is_inside
+from flink_agents.runtime.journal.calls import ExecutionOutcomes, Number, Outcome, StepRecords, is_inside
 
 current_delivery: ContextVar[Delivery | None] = cast("Any", current.current_delivery)
 """The delivery of the action whose code runs. Tasks that the action starts inherit it."""
@@ -38,18 +38,17 @@ MAX_INTERRUPTS = 100
 """The most cancellations of an execution that catches each one and then waits forever again."""
 
 
-class Delivery:
+class Delivery(ExecutionOutcomes):
     """Delivers the outcomes that one execution of an action waits for. Used on the event loop only.
 
     Args:
-        calls: The outcomes of the execution.
+        records: The records of an earlier attempt.
         seed: Identifies the execution, with the same value on replay.
         stuck: Called if the code can never ask for the recorded outcome that is next.
         describe: Returns the place where a task waits, and for what, as text.
         bridge: Knows if the attempt of the job is over.
 
     Attributes:
-        calls: The outcomes of the execution.
         awaits: Places where tasks awaited something that is not an outcome, during a replay.
         performing: The calls that have started, finished or not.
         ready: The number of handles of the action that are scheduled or run.
@@ -87,18 +86,18 @@ class Delivery:
 
     def __init__(
         self,
-        calls: CallReplay,
+        records: StepRecords,
         seed: tuple[Any, ...],
         stuck: Callable[[Number, Outcome], None],
         describe: Callable[[asyncio.Task[Any]], str],
         bridge: Bridge,
     ) -> None:
-        self.calls = calls
+        super().__init__(records)
         self._seed = seed
         self._stuck = stuck
         self._describe = describe
         self._bridge = bridge
-        self._replay = calls.in_order()
+        self._replay = deque(records.in_order() if records.outcomes else ())
         self._seconds = bridge.seconds
         self._begun = self._origin = self._seconds()
         self.awaits: dict[str, None] = {}
@@ -175,7 +174,7 @@ class Delivery:
         self._pending[pending.number] = pending
         if not self._replay:
             pending.begin()
-        elif self.calls.recorded(pending.number) is None:
+        elif self.recorded(pending.number) is None:
             # It is new, so it starts after the last recorded outcome: a replay must not run ahead of its
             # records.
             self._deferred.append(pending)
@@ -299,7 +298,7 @@ class Delivery:
         """Drop the rest of the records, and start the calls and waits that they would have ended."""
         self._replay.clear()
         for number, pending in list(self._pending.items()):
-            if self.calls.recorded(number) is not None and pending.performing is None:
+            if self.recorded(number) is not None and pending.performing is None:
                 pending.begin()
 
     def _deliver_new(self, ended: QueuedOutcome) -> None:
@@ -310,7 +309,7 @@ class Delivery:
             return
         # It is not in the store yet, so it goes with the action's next record.
         if not ended.recorded:
-            self.calls.seen(pending.number, ended.outcome)
+            self.seen(pending.number, ended.outcome)
         self._give(pending, ended.outcome)
 
     def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
@@ -377,10 +376,10 @@ class Delivery:
             self._open()
         self._gone = {number for number in self._gone if not is_inside(number.task, path)}
         self.failing_paths = [failing for failing in self.failing_paths if not is_inside(failing, path)]
-        self.calls.restart(path)
+        self.restart_numbers(path)
         if repeats:
             self.forget_repeated(path)
-            repeated = self.calls.of_attempts(path, self._passed)
+            repeated = self.of_attempts(path, self._passed)
             # An enclosing attempt may repeat its own outcomes meanwhile: they keep their places among these.
             self._replay = deque(sorted([*repeated, *self._replay], key=_place))
 
@@ -414,8 +413,8 @@ class Delivery:
         }
 
     def end_failed_attempt(self, path: str, order: int) -> None:
-        """Note that an attempt of a sub-agent's action has failed; see ``CallReplay.end_failed_attempt``."""
-        self.calls.end_failed_attempt(path, order)
+        """Note that an attempt of a sub-agent's action has failed; see the base class."""
+        super().end_failed_attempt(path, order)
         for number in [number for number in self.unawaited if is_inside(number.task, path)]:
             # A call that was never awaited was not made.
             self.unawaited.pop(number).close()

@@ -24,7 +24,7 @@ class _Running(threading.local):
 
 
 running = _Running()
-"""Set together with ``durable_function``, by ``runtime.durable.attempts``."""
+"""Set together with ``durable_function``, by ``runtime.execution.calls.attempts``."""
 
 
 def inside() -> Callable[..., Any] | None:

@@ -7,48 +7,38 @@ thread of the pool; for actions in a thread, in that same thread. So no thread o
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from functools import lru_cache, partial
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.current import in_context, isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
-from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
+from flink_agents.api.durable import IDEMPOTENCY_KEY, NOT_DONE, DurableCallable, RetryableError, takes_argument
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.runtime.concurrency.bridge import (
     Bridge,
-    Errands,
-    Outcome,
     cancelled_from_outside,
     end_own_cancellations,
-    hand_to,
     is_close,
-    outcome_of,
     own_cancellations,
     thrown,
 )
-from flink_agents.runtime.concurrency.timeouts import (
-    Deadline,
-    ThreadWait,
-    seconds_of,
-    thread_wait,
-    timed_out,
-    within,
-)
-from flink_agents.runtime.durable.values import Arguments
+from flink_agents.runtime.concurrency.timeouts import Deadline, ThreadWait, seconds_of, thread_wait, within
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.call_scope import durable_function, running
+from flink_agents.runtime.execution.calls.arguments import with_clients
+from flink_agents.runtime.execution.calls.call_scope import durable_function, running
+from flink_agents.runtime.execution.calls.threads import Threads
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_attempt
-from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.metrics.observers import Observers
+from flink_agents.runtime.journal.calls import Number, step_name
 from flink_agents.runtime.serde.error_parts import read_response
 from flink_agents.runtime.serde.raised_texts import shown_text
 from flink_agents.runtime.serde.redacted import redacted
@@ -57,18 +47,6 @@ _log = bounded_logger("flink_agents.durable")
 
 _NO_CLIENTS: dict[str, Any] = {}
 """The clients of most calls."""
-
-
-class Threads(Protocol):
-    """Calls functions in a thread that may block."""
-
-    async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread, and wait until it ends."""
-        ...
-
-    async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """Call ``function`` in a thread, and wait until it ends or ``deadline`` expires."""
-        ...
 
 
 class CallFailed(Exception):
@@ -92,20 +70,20 @@ class AttemptEnded(Exception):
     """The attempt of the job ends, so no function may start. It does not leave the runtime."""
 
 
-class CallAttempts(WaitPhase):
-    """The attempts of one durable call, for which its run waits.
+class AttemptedCall(WaitPhase):
+    """The function of a durable call and its attempts, for which the run of the call waits.
 
     Args:
         step: The execution of an action that makes the call.
-        what: The callable.
-        call: Its number and identity.
+        callable_: The function and its settings.
         threads: Executes functions that are not ``async def``.
-        observers: Notified of further attempts.
         bridge: Knows if the attempt of the job is over.
 
     Attributes:
         step: The execution of an action that makes the call.
-        number: The number of attempts so far.
+        number: The number of the call.
+        may_have_run: True if an intent is recorded, so that the call may have taken effect.
+        attempts: The number of attempts so far.
         task: The task that makes the call.
         in_own_task: True if that is the action's own task.
         variables: The context in which the function of the present attempt is executed, or None.
@@ -114,43 +92,46 @@ class CallAttempts(WaitPhase):
         ended: Ends with the call; None until something waits for that.
     """
 
+    number: Number
+    may_have_run: bool
+    _data: bytes
+    _plain: tuple[Sequence[Any], Mapping[str, Any]] | None
+
     __slots__ = (
         "_bridge",
-        "_call",
         "_callable",
-        "_observers",
+        "_data",
+        "_plain",
         "_threads",
+        "attempts",
         "ended",
         "in_own_task",
         "inside",
+        "may_have_run",
         "number",
-        "variables",
         "recording",
         "step",
         "task",
+        "variables",
     )
 
-    def __init__(
-        self,
-        step: ActionRun,
-        what: DurableCallable,
-        call: Call,
-        threads: Threads,
-        observers: Observers,
-        bridge: Bridge,
-    ) -> None:
-        super().__init__(Phase.CALL, what.identity)
+    def __init__(self, step: ActionRun, callable_: DurableCallable, threads: Threads, bridge: Bridge) -> None:
+        super().__init__(Phase.CALL, callable_.identity)
         self.step = step
-        self._callable = what
-        self._call = call
+        self._callable = callable_
         self._threads = threads
-        self._observers = observers
         self._bridge = bridge
-        self.number = 0
+        self.attempts = 0
         self.variables: Context | None = None
         self.in_own_task = self.inside = self.recording = False
         self.task: asyncio.Task[Any] | None = None
         self.ended: asyncio.Future[None] | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key: 32 hex digits, equal for all attempts. None if the function uses none."""
+        callable_ = self._callable
+        return idempotency_key(self) if callable_.wants_key or callable_.reconciler is not None else None
 
     @property
     def what(self) -> str:
@@ -182,8 +163,8 @@ class CallAttempts(WaitPhase):
         self.inside = False
         self.awaited = self.thread = None
 
-    async def value_of(self, arguments: Arguments) -> Any:
-        """Return the result of the call; each attempt gets a copy of ``arguments``.
+    async def execute(self) -> Any:
+        """Return the result of the function; each attempt gets a copy of the arguments.
 
         If the call may have been made before, its reconciler comes first.
 
@@ -192,22 +173,22 @@ class CallAttempts(WaitPhase):
         """
         # A tool that must not be repeated: its outcome stays unknown.
         if self.step.run.cut_off is not None and self._was_cut_off:
-            return self._unknown("the action was cancelled during the call", arguments)
-        reconciler = self._callable.reconciler if self._call.may_have_run else None
+            return self._unknown("the action was cancelled during the call")
+        reconciler = self._callable.reconciler if self.may_have_run else None
         retry_state: RetryState | None = None
         while True:
-            self.number += 1
+            self.attempts += 1
             try:
                 clients = await self._open_clients() if self._callable.clients else _NO_CLIENTS
                 if reconciler is not None:
                     # First: if the last attempt took effect, the function must not run.
-                    question = arguments.of_reconciler(reconciler, clients)
+                    question = self._bind_reconciler(reconciler, clients)
                     value = await self._result_of(question, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
                     self.leave()
-                value = await self._result_of(arguments.of(self._callable, clients), self._callable.is_async)
+                value = await self._result_of(self._bind(clients), self._callable.is_async)
                 if self.variables is not None and own_cancellations in self.variables:
                     await end_own_cancellations(self._take_own_cancellations())
                 return value
@@ -221,12 +202,12 @@ class CallAttempts(WaitPhase):
                     raise
                 retry_state = self._next(retry_state, redacted(thrown(error)))
                 if retry_state is None:
-                    return self._end_failed(error, arguments)
+                    return self._fail(error)
             finally:
                 self.leave()
             await self._pause(retry_state.delay)
 
-    def _end_failed(self, error: BaseException, arguments: Arguments) -> Any:
+    def _fail(self, error: BaseException) -> Any:
         """Return the result of a call whose outcome is unknown; else raise.
 
         A variable of the frame that called the function would be in a cycle with the traceback of the error.
@@ -235,25 +216,50 @@ class CallAttempts(WaitPhase):
             CallFailed: The call failed for good.
         """
         if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
-            return self._unknown(f"it took longer than {self._callable.seconds:g} seconds", arguments)
+            return self._unknown(f"it took longer than {self._callable.seconds:g} seconds")
         raise CallFailed(redacted(thrown(error))) from None
 
     @property
     def _was_cut_off(self) -> bool:
         """True if the action was cancelled during this call before, so that it must not be repeated."""
         cut_off = self.step.run.cut_off
-        return cut_off is not None and (self.step.path, self._call.number) in cut_off
+        return cut_off is not None and (self.step.path, self.number) in cut_off
 
     def _note_cut_off(self) -> None:
         """Note for the next attempt of the action that the call may have taken effect."""
         unknown = self._callable.unknown
         if unknown is not None and not unknown.repeats and self.inside:
             run = self.step.run
-            run.cut_off = {*(run.cut_off or ()), (self.step.path, self._call.number)}
+            run.cut_off = {*(run.cut_off or ()), (self.step.path, self.number)}
 
-    def _unknown(self, reason: str, arguments: Arguments) -> Any:
+    def _unknown(self, reason: str) -> Any:
         assert self._callable.unknown is not None
-        return self._callable.unknown.result(reason, arguments.key)
+        return self._callable.unknown.result(reason, self.key)
+
+    def _bind(self, clients: Mapping[str, Any]) -> partial[Any]:
+        """Return the function bound to a copy of the arguments, and to open clients by name."""
+        callable_ = self._callable
+        if self._plain is not None and not (callable_.wants_key or clients):
+            args, kwargs = self._plain
+            return partial(callable_.function, *args, **kwargs)
+        return self._bind_copies(callable_, callable_.wants_key, clients)
+
+    def _bind_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
+        """Return ``reconciler`` bound to a copy of the arguments, and to the key and clients it takes."""
+        taken_clients = {name: client for name, client in clients.items() if takes_argument(reconciler, name)}
+        return self._bind_copies(
+            DurableCallable(reconciler), takes_argument(reconciler, IDEMPOTENCY_KEY), taken_clients
+        )
+
+    def _bind_copies(
+        self, callable_: DurableCallable, wants_key: bool, clients: Mapping[str, Any]
+    ) -> partial[Any]:
+        args, kwargs = self._plain or self.step.shared.codec.decode(self._data)
+        if wants_key and IDEMPOTENCY_KEY not in kwargs:
+            kwargs = {**kwargs, IDEMPOTENCY_KEY: self.key}
+        if clients:
+            args, kwargs = with_clients(callable_.positional, args, kwargs, clients)
+        return partial(callable_.function, *args, **kwargs)
 
     async def _open_clients(self) -> dict[str, Any]:
         """Return the clients that the function needs, by name. Opens those that are not open yet."""
@@ -277,19 +283,19 @@ class CallAttempts(WaitPhase):
             policy = _default_policy()
         if policy is None:
             return None
-        seed = f"{self.step.path}\x00{self._call.index}"
+        seed = f"{self.step.path}\x00{self.number.nth}"
         following = next_attempt(policy, retry_state, error, seed, self.step.shared.seconds())
         if following is not None:
             state = self.step.run.state
             action = self.step.action.name
             name = self._callable.identity
-            number = self._call.number
-            self._observers.call_attempt_failed(state, action, name, number, self.number, error)
-            self._observers.call_retried(state, action, name, number, self.number + 1)
+            observers = self.step.shared.telemetry.observers
+            observers.call_attempt_failed(state, action, name, self.number, self.attempts, error)
+            observers.call_retried(state, action, name, self.number, self.attempts + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
                 self.step.action.where,
-                self.number,
+                self.attempts,
                 self._callable.identity,
                 self.step.run.key,
                 following.delay,
@@ -300,8 +306,8 @@ class CallAttempts(WaitPhase):
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Other actions may use the slot meanwhile."""
-        slot = self.step.retry_state.slot if self.step.retry_state is not None else None
-        what = f"a pause before attempt {self.number + 1} of durable call {self._callable.identity}"
+        slot = self.step.slot
+        what = f"a pause before attempt {self.attempts + 1} of durable call {self._callable.identity}"
         with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)
 
@@ -371,51 +377,20 @@ class CallAttempts(WaitPhase):
         return Deadline(f"durable call {what.identity}", self.step.action.where, what.seconds)
 
 
-class CallingThread:
-    """The thread of an action that makes a durable call. It also executes the function.
-
-    Attributes:
-        errands: The functions that the thread executes while it waits for the call.
-    """
-
-    def __init__(self) -> None:
-        self.errands = Errands()
-
-    async def run(self, function: Callable[[], None]) -> None:
-        """Call a function in the waiting thread."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Outcome] = loop.create_future()
-        self.errands.put(partial(_call, function, loop, done))
-        (await done).result()
-
-    async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function in a new thread. If it takes too long, that thread is left behind."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Outcome] = loop.create_future()
-        threading.Thread(target=_call, args=(function, loop, done), name="agent-call", daemon=True).start()
-        await asyncio.wait({done}, timeout=deadline.seconds)
-        if not done.done():
-            done.cancel()
-            raise timed_out(deadline)
-        done.result().result()
-
-
-def _call(
-    function: Callable[[], None], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Outcome]
-) -> bool:
-    """Call ``function``, and set its outcome in ``done``.
-
-    Returns False: the waiting thread may get more to do.
-    """
-    outcome = outcome_of(function)
-
-    def tell() -> None:
-        if not done.done():
-            done.set_result(outcome)
-
-    # If the loop is closed, nothing waits for the outcome.
-    hand_to(loop, tell)
-    return False
+def idempotency_key(call: AttemptedCall) -> str:
+    """Return the idempotency key of a call. BLAKE2b: RFC 7693."""
+    run = call.step.run
+    name = step_name(call.step.path, call.number.task)
+    parts = (
+        run.identity,
+        call.step.shared.agent.name,
+        run.key_text,
+        run.sequence_number,
+        name,
+        call.number.nth,
+    )
+    path = "\x00".join(map(str, parts))
+    return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=1)

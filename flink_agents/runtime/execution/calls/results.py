@@ -1,4 +1,6 @@
-"""Results with a ``result_type``: validated once, stored as they then are, and checked before the call.
+"""Results of durable calls as bytes, and errors about them.
+
+Results with a ``result_type`` are validated once, stored as they then are, and checked before the call.
 
 The value that the type makes of a result is recorded with its classes, like every value. A replay restores it
 and does not validate it again: validators may change a value each time they see it, and serializers may hide
@@ -19,13 +21,27 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from flink_agents.api.common.places import place_of_class
-from flink_agents.api.errors import StateError, UnknownTypeNameError, UnserializableValueError
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import (
+    AgentConfigurationError,
+    AgentsError,
+    DurableResultError,
+    ResultTypeError,
+    StateError,
+    UnknownTypeNameError,
+    UnserializableValueError,
+)
+from flink_agents.plan.references import type_text
+from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.journal.records import CallIdentity
 from flink_agents.runtime.serde import values as class_values
 from flink_agents.runtime.serde.changed import hints_of
 from flink_agents.runtime.serde.codec import ValueCodec, is_writable
-from flink_agents.runtime.serde.declared_types import adapter_of, order_of
+from flink_agents.runtime.serde.declared_types import adapter_of, order_of, problems_text
 from flink_agents.runtime.serde.typenames import LocalClasses, is_data_class
 from flink_agents.runtime.serde.values import OwnForm, has_form, own_form_adapter, with_own_form
+
+_RETURN_LESS = "return what the run needs, or a reference to it"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -111,6 +127,57 @@ def result_type_of(kind: Any) -> ResultType:
 @lru_cache(maxsize=256)
 def _cached(kind: Any, order: str | None) -> ResultType:
     return ResultType(kind)
+
+
+def check_result_type(codec: ValueCodec, callable_: DurableCallable) -> None:
+    """Check ``result_type`` before the function has any effect.
+
+    Raises:
+        AgentConfigurationError: Pydantic does not know that type.
+        ResultTypeError: No record can hold its values.
+    """
+    try:
+        unstorable = result_type_of(callable_.result_type).unstorable
+    except Exception as error:  # a foreign type may raise anything where it is described
+        raise AgentConfigurationError(
+            f"the durable call of {callable_.identity} has a wrong result_type",
+            expected="a type that pydantic describes, such as a model, a dataclass or list[str]",
+            found=f"{type_text(callable_.result_type)}: {type(error).__name__}",
+            fix="name such a type, or leave result_type out: results keep the types that they have",
+        ) from error
+    if unstorable is not None and not codec.allow_pickle:
+        at = f" ({unstorable.where})" if unstorable.where is not None else ""
+        raise ResultTypeError(
+            f"the result_type of the durable call of {callable_.identity} has values that no record can hold",
+            expected="plain values, pydantic models or dataclasses of them, or types that pydantic writes as "
+            "JSON and reads back",
+            found=f"{type_text(callable_.result_type)}: {unstorable.text}{at}",
+            fix="leave that part out of the type, or give it such a type. The call was not made",
+        )
+
+
+def misfit_error(result_type: Any, value: Any, error: ValidationError) -> DurableResultError:
+    """Return the error of a call whose result does not have its declared type."""
+    return DurableResultError(
+        "the result does not fit result_type",
+        expected=f"a result of the type {type_text(result_type)}",
+        found=problems_text(error, value),
+        fix="let the function return such a value, or correct result_type",
+    )
+
+
+def result_error(
+    step: ActionRun, identity: CallIdentity, number: int, refused: AgentsError
+) -> DurableResultError:
+    """Return the error of a call whose result cannot be recorded."""
+    fix = refused.fix if isinstance(refused, DurableResultError) and refused.fix else _RETURN_LESS
+    return DurableResultError(
+        f"what {identity.function} returned cannot be recorded: call {number} of action "
+        f"{step.action.name!r}, key {step.run.key!r}, sequence {step.run.sequence_number}",
+        expected=refused.expected or "plain values, pydantic models or dataclasses, within the store's limit",
+        found=f"{refused.message}: {refused.found}" if refused.found else refused.message,
+        fix=f"{fix}. The call took effect and is not repeated",
+    )
 
 
 def _text(kind: Any) -> str:
