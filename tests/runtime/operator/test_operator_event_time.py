@@ -218,12 +218,12 @@ def test_a_subtask_that_had_a_key_is_never_silent(hold_harness: MakeHarness, par
         behind: Any = task.backend.downstream
         heard[number] = []
 
-        def row(tag: str = "", number: int = number, row: Any = behind.row) -> int:
+        def row(tag: str = "", number: int = number, row: Any = behind.accept_row) -> int:
             if not tag:
                 heard[number].append(harness.current_time)
             return row(tag)
 
-        behind.row = row
+        behind.accept_row = row
     begin = harness.current_time
     harness.advance_time(60_000)
     for times in heard.values():

@@ -21,7 +21,13 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.current import in_context, isolated
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
-from flink_agents.api.durable import IDEMPOTENCY_KEY, NOT_DONE, DurableCallable, RetryableError, takes_argument
+from flink_agents.api.durable import (
+    IDEMPOTENCY_KEY,
+    NOT_DONE,
+    DurableCallable,
+    RetryableError,
+    takes_argument,
+)
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.runtime.concurrency.bridge import (
     Bridge,

@@ -116,7 +116,7 @@ class _StreamReader(threading.Thread):
         self._error: Exception | None = None
         self.start()
 
-    def read_stream(self) -> None:
+    def run(self) -> None:
         """Read to the end of the stream."""
         try:
             for batch in self._collector.batches():
