@@ -176,6 +176,10 @@ class GroupWriter(ABC, Generic[P]):
         """
         # The loop's own method would look for the action that the code belongs to; a store has none.
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        if self.ended_by is not None:
+            # The loop will hear of the end, and fail what waits then as if it might be stored.
+            future.set_exception(self._rejection_error())
+            return future
         write.future = future
         self.waiting.add(future)
         self._queue.put(write)

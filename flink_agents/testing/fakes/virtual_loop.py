@@ -337,6 +337,6 @@ def _is_of_runtime(callback: Any) -> bool:
         name = str(frame.f_globals.get("__name__"))
         if not name.startswith(_BETWEEN):
             # This one awaits a function of the user.
-            return name.startswith(_OWN) and frame.f_code.co_name != "_recorded"
+            return name.startswith(_OWN) and frame.f_code.co_name != "_record_result"
         frame = frame.f_back
     return False
