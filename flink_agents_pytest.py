@@ -218,13 +218,13 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
         from flink_agents.runtime.flink import environment as implementation
 
         use_test_kit()
-        implementation.gateway.install()
+        implementation.gateway.prepare_jvms()
         configuration = implementation.FlinkConfiguration()
         for key, value in (flink or {}).items():
             configuration.set_string(key, value)
         env = implementation.StreamExecutionEnvironment.get_execution_environment(configuration)
         env.set_parallelism(parallelism)
-        return implementation.create(env, None, config)
+        return implementation.create_environment(env, None, config)
 
     return make
 

@@ -31,7 +31,7 @@ class Count(KeyedProcessFunction):
 
 def main(events: int, keys: int) -> None:
     """Run the job."""
-    gateway.install()
+    gateway.prepare_jvms()
     configuration = Configuration()
     configuration.set_string("python.execution-mode", "thread")
     env = StreamExecutionEnvironment.get_execution_environment(configuration)

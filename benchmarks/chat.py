@@ -21,7 +21,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common import WARM_UP, agents, discard, numbers, tell
+from benchmarks.common import WARM_UP, agents, discard, numbers, print_figures
 from benchmarks.durable import options
 from benchmarks.waiting import paced
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, ResourceDescriptor, action, chat_model
@@ -64,7 +64,7 @@ class Requests:
         if len(self._took) == self._events:
             requests = self._events - self._first
             took = sorted(self._took[self._first :])
-            tell(
+            print_figures(
                 requests_per_second=requests / (time.time() - self._begun),
                 cpu_ms_per_request=1000 * (time.process_time() - self._cpu) / requests,
                 loop_ms_per_request=1000 * (time.thread_time() - self._loop) / requests,
@@ -175,14 +175,14 @@ class Turns:
         self._turn.set()
         self._turn = asyncio.Event()
         if block == self._blocks - 1:
-            self._tell()
+            self._print_figures()
 
-    def _tell(self) -> None:
+    def _print_figures(self) -> None:
         (chat_cpu, chat_loop), (direct_cpu, direct_loop) = (
             [1000 * statistics.median(column) / BLOCK for column in zip(*self._spent[kind], strict=True)]
             for kind in (0, 1)
         )
-        tell(
+        print_figures(
             turns_chat_cpu_ms=chat_cpu,
             turns_direct_cpu_ms=direct_cpu,
             turns_cpu_ratio=chat_cpu / direct_cpu,
@@ -254,7 +254,7 @@ class Flooded(Agent):
         if self.done == self.events:
             floor = self.events / FLOOD_UNDER_WAY * FLOOD_SECONDS
             seconds = time.time() - self.begun
-            tell(flood_seconds=seconds, seconds_above_floor=seconds - floor)
+            print_figures(flood_seconds=seconds, seconds_above_floor=seconds - floor)
         return OutputEvent(output=event.input)
 
 

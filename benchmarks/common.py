@@ -31,10 +31,10 @@ class Clock:
         if self.seen == self.events:
             took = time.time() - self.begin
             rate = self.events * (1 - WARM_UP) / took if took > 0 else 0.0
-            tell(first_output=self.first, events_per_second=rate)
+            print_figures(first_output=self.first, events_per_second=rate)
 
 
-def tell(**figures: float) -> None:
+def print_figures(**figures: float) -> None:
     """Print what was measured."""
     print(json.dumps(figures), flush=True)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.brokers import kafka_options
-from benchmarks.common import WARM_UP, agents, discard, numbers, source, tell
+from benchmarks.common import WARM_UP, agents, discard, numbers, print_figures, source
 from benchmarks.waiting import Arrivals, paced
 from flink_agents import Agent, InputEvent, OutputEvent, action
 
@@ -50,7 +50,7 @@ class Steady:
             self._begun, self._all, self._loop = time.time(), time.process_time(), time.thread_time()
         if self._seen == self._events:
             calls = self._events - self._first
-            tell(
+            print_figures(
                 calls_per_second=calls / (time.time() - self._begun),
                 cpu_ms_per_call=1000 * (time.process_time() - self._all) / calls,
                 loop_ms_per_call=1000 * (time.thread_time() - self._loop) / calls,

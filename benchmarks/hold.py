@@ -14,7 +14,7 @@ import asyncio
 import time
 from typing import Any
 
-from benchmarks.common import agents, discard, numbers, tell
+from benchmarks.common import agents, discard, numbers, print_figures
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 
 WARM_UP_SECONDS = 3.0
@@ -76,7 +76,7 @@ class Checks:
             took = self.end - self.begin
             checked = {"late": self.late, "wrong": self.wrong} if self.timed else {}
             rate = self.counted / took if took else 0.0
-            tell(calls_per_second=rate, longest_delay_ms=self.longest, **checked)
+            print_figures(calls_per_second=rate, longest_delay_ms=self.longest, **checked)
 
 
 def main() -> None:

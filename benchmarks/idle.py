@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.brokers import ADDRESS
-from benchmarks.common import agents, tell
+from benchmarks.common import agents, print_figures
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.connectors.kafka import kafka_sink, kafka_source
 from flink_agents.connectors.kafka.topics import create_topic
@@ -123,7 +123,7 @@ def watch(topics: Topics, events: int, seconds: float) -> None:
     began = time.monotonic()
     time.sleep(seconds)
     used = processor_seconds() - previous_cpu_seconds
-    tell(cpu_percent=100 * used / (time.monotonic() - began))
+    print_figures(cpu_percent=100 * used / (time.monotonic() - began))
     for child in psutil.Process().children(recursive=True):
         child.kill()
     os._exit(0)

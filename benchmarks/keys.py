@@ -35,6 +35,7 @@ from benchmarks.store import Nothing
 from flink_agents import Agent, InputEvent, RunnerContext, action
 from flink_agents.api.action_state import Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
+from flink_agents.api.settings.options import Configuration
 from flink_agents.api.settings.stores import open_store
 from flink_agents.plan import compile_agent
 from flink_agents.runtime.journal.journals import Journals
@@ -42,6 +43,7 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, Listener
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.keyed_state import Head
 
 JOB = "benchmark"
 STEP = "_input_event/ask"
@@ -102,20 +104,30 @@ class Subtask:
         self.flink = Checkpoints()
         self.metrics = RunMetrics(())
         pruner = Pruner(Prune.CHECKPOINTS, 0, self.metrics, self.flink, True)
-        self.journals = Journals(opened_store, owner, ValueCodec(), compile_agent(Asking()), pruner=pruner)
+        self.journals = Journals(
+            lambda: opened_store,
+            owner,
+            ValueCodec(),
+            compile_agent(Asking()),
+            Configuration(),
+            JOB,
+            None,
+            pruner,
+            None,
+        )
 
     async def see(self, key: str) -> None:
         """Run the only input of a key."""
         journals = self.journals
-        if journals.may_have(JOB, key, None, False):
-            await journals.recorded(JOB, key, 0, None, False)
         journal = journals.key(JOB, key)
+        if journals.may_have(Head(JOB), key, False):
+            await journals.recorded(journal, 0, None, False)
         self.store.recovery_marker(journal)
         begin = Record(RecordKind.RUN, 0, "", 0, DATA), Record(RecordKind.CALL, 0, STEP, 0, DATA)
         await self.store.append(journal, begin)
         await self.store.append(journal, [Record(RecordKind.ACTION, 0, STEP, 1, DATA)])
         self.store.recovery_marker(journal)
-        journals.committed(JOB, key, 0, 1)
+        journals.committed(journal, 0, 1)
 
     async def see_all(self, keys: Iterator[str]) -> None:
         """Run the inputs of some keys, with checkpoints between them."""
@@ -211,7 +223,7 @@ def _in_a_process(task: str, store: str, options: dict[str, Any], keys: int) -> 
     return json.loads(answer.stdout.splitlines()[-1])
 
 
-def _do(task: str, store: str, options: dict[str, Any], keys: int) -> None:
+def _run_task(task: str, store: str, options: dict[str, Any], keys: int) -> None:
     tasks = {"run": lambda: run(store, options, keys), "size": lambda: size(store, options)}
     tasks["restart"] = lambda: restart(store, options)
     print(json.dumps(asyncio.run(tasks[task]())), flush=True)
@@ -227,7 +239,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.task:
-        _do(parsed.task, parsed.store, parsed.options, parsed.keys)
+        _run_task(parsed.task, parsed.store, parsed.options, parsed.keys)
         return
     with tempfile.TemporaryDirectory() as directory:
         with broker_for_jobs() if parsed.store == "kafka" else nullcontext():

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Clock, agents, discard, numbers, tell
+from benchmarks.common import Clock, agents, discard, numbers, print_figures
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 
 KEYS = 5000
@@ -105,13 +105,13 @@ def job(keys: int, directory: str) -> None:
     environment.execute("resume")
 
 
-def again(keys: int) -> None:
+def restart_job(keys: int) -> None:
     """Start a job, kill it when its state is whole, start it again."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         fresh = _first_output(keys, directory, 0)
         resumed = _first_output(keys, directory, keys)
-        tell(fresh_seconds=fresh, resume_seconds=resumed, added_seconds=resumed - fresh)
+        print_figures(fresh_seconds=fresh, resume_seconds=resumed, added_seconds=resumed - fresh)
 
 
 def _first_output(keys: int, directory: Path, before: int) -> float:
@@ -122,9 +122,9 @@ def _first_output(keys: int, directory: Path, before: int) -> float:
     command = [sys.executable, "-m", "benchmarks.resume", "job", str(keys), str(directory)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
     try:
-        first = _wait(process, directory / "seen-1")
+        first = _wait_for_note(process, directory / "seen-1")
         if not before:
-            whole = _wait(process, directory / f"seen-{keys}")
+            whole = _wait_for_note(process, directory / f"seen-{keys}")
             _wait_for_checkpoint(process, directory, whole)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ def _first_output(keys: int, directory: Path, before: int) -> float:
     return first - start_seconds
 
 
-def _wait(process: subprocess.Popen[str], note: Path) -> float:
+def _wait_for_note(process: subprocess.Popen[str], note: Path) -> float:
     until = time.monotonic() + PATIENCE
     while not (note.exists() and note.read_text()):
         if process.poll() is not None or time.monotonic() > until:
@@ -169,7 +169,7 @@ def main(arguments: list[str]) -> None:
         case ["static" | "durable" as kind, events, is_journalled]:
             rate(kind, int(events), is_journalled == "1")
         case ["again", keys]:
-            again(int(keys))
+            restart_job(int(keys))
         case ["job", keys, directory]:
             job(int(keys), directory)
         case _:

@@ -25,7 +25,7 @@ def retained_sizes(options: Mapping[str, Any]) -> list[int]:
     from kafka.structs import TopicPartition
 
     settings = KafkaSettings.from_options(options)
-    consumer: Any = settings.consumer()
+    consumer: Any = settings.create_consumer()
     message_sizes: dict[tuple[str, int, bytes], int] = {}
     try:
         names = (settings.topic, settings.claims_topic)

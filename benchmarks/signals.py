@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import WARM_UP, agents, discard, numbers, tell
+from benchmarks.common import WARM_UP, agents, discard, numbers, print_figures
 
 
 class Asked:
@@ -77,7 +77,9 @@ class Delays:
             self._delays.append(delay)
             if len(self._delays) == self._events:
                 delays = sorted(self._delays[int(self._events * WARM_UP) :])
-                tell(p50_ms=1000 * delays[len(delays) // 2], p99_ms=1000 * delays[int(len(delays) * 0.99)])
+                print_figures(
+                    p50_ms=1000 * delays[len(delays) // 2], p99_ms=1000 * delays[int(len(delays) * 0.99)]
+                )
         return delay
 
 

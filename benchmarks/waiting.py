@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.common import WARM_UP, agents, discard, numbers, tell
+from benchmarks.common import WARM_UP, agents, discard, numbers, print_figures
 
 SLOTS = 10_000
 PACE_SECONDS = 0.05
@@ -42,7 +42,7 @@ class Arrivals:
             delays = sorted(self._delays[int(self._events * WARM_UP) :])
             prefix = "above_call_" if self._seconds else ""
             figures = {"p50_ms": delays[len(delays) // 2], "p99_ms": delays[int(len(delays) * 0.99)]}
-            tell(**{prefix + name: 1000 * value for name, value in figures.items()})
+            print_figures(**{prefix + name: 1000 * value for name, value in figures.items()})
         return made_at
 
 
@@ -118,7 +118,7 @@ class InFlight:
         self._now -= 1
         self._done += 1
         if self._done == self._events:
-            tell(
+            print_figures(
                 in_flight=self._peak,
                 calls_per_second=self._events / (time.time() - self._begun),
                 cpu_ms_per_call=1000 * (time.process_time() - self._cpu) / self._events,

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 import flink_agents
-from flink_agents.cli.explain import entries_text, index
+from flink_agents.cli.explain import entries_text, render_index
 from flink_agents.cli.main import app
 
 _OPTIONS = {"flink_agents.api.context.RunnerContext": "\n    options:\n      inherited_members: true"}
@@ -26,7 +26,7 @@ _NAME = re.compile(r"`(?:(?P<module>[\w.]+)\.)?(?P<name>\w+)`")
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return the Markdown of a page as the site shows it."""
     if page.file.src_path == "errors.md":
-        return markdown.replace(index().strip(), entries_text().strip())
+        return markdown.replace(render_index().strip(), entries_text().strip())
     if page.file.src_path == "reference.md":
         names = "\n\n".join(f"::: {path}{_OPTIONS.get(path, '')}" for path in public_paths(markdown))
         return f"{markdown}\n\n## Signatures\n\n{names}\n"

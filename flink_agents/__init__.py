@@ -192,6 +192,6 @@ def __getattr__(name: str) -> Any:
     from flink_agents.api.environment import AgentsExecutionEnvironment
     from flink_agents.runtime.flink.launch import gateway
 
-    gateway.install()
+    gateway.prepare_jvms()
     globals()[name] = AgentsExecutionEnvironment
     return AgentsExecutionEnvironment

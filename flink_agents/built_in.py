@@ -18,7 +18,7 @@ from flink_agents.api.resources.providers import PROVIDERS
 from flink_agents.api.settings.stores import STORE_OPTIONS, STORES
 from flink_agents.api.settings.tracing import TRACE_SINKS
 
-CREATE.name = "flink_agents.runtime.flink.environment:create"
+CREATE.name = "flink_agents.runtime.flink.environment:create_environment"
 
 DESCRIBED_BY["pyflink"].name = "flink_agents.runtime.flink.values.row_outputs:described_row"
 

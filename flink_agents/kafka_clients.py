@@ -60,11 +60,11 @@ def consumer_class() -> Any:
     """
     from kafka import KafkaConsumer
 
-    return _checked(KafkaConsumer)
+    return _codec_checking_class(KafkaConsumer)
 
 
 @functools.cache
-def _checked(base: Any) -> Any:
+def _codec_checking_class(base: Any) -> Any:
     from kafka.errors import UnsupportedCodecError
 
     class CodecCheckingConsumer(base):
@@ -133,12 +133,12 @@ def headers_to_send(pairs: Iterable[tuple[str, bytes | None]]) -> list[tuple[str
     headers: list[tuple[str, bytes]] = []
     for name, content in pairs:
         if content is None:
-            producer_batch.__dict__["len"] = _length
+            producer_batch.__dict__["len"] = _compressed_length
             headers.append(_HeaderWithoutValue((name, b"")))
         else:
             headers.append((name, content))
     return headers
 
 
-def _length(value: Any) -> int:
+def _compressed_length(value: Any) -> int:
     return 0 if value is None else builtins.len(value)

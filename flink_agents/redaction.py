@@ -71,12 +71,12 @@ class _Known:
         self.anchors: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
 
-    def add(self, values: Iterable[str]) -> None:
+    def add_secrets(self, values: Iterable[str]) -> None:
         with self._lock:
             new = {value for value in values if len(value) >= SHORTEST and set(value) != {"*"}} - self._values
             if new:
                 self._values |= new
-                self._compile()
+                self._compile_pattern()
 
     def look_at_variables(self) -> None:
         """Add the values of environment variables whose names mark them as secrets."""
@@ -84,14 +84,14 @@ class _Known:
             values = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
             if values != self._variables:
                 self._variables = values
-                self._compile()
+                self._compile_pattern()
 
-    def forget(self) -> None:
+    def forget_secrets(self) -> None:
         with self._lock:
             self._values, self._variables = set(), set()
-            self._compile()
+            self._compile_pattern()
 
-    def _compile(self) -> None:
+    def _compile_pattern(self) -> None:
         values = self._values | self._variables
         self.forms = frozenset(form for value in values for form in forms_of(value))
         # No escape changes letters and digits: a string without them needs no pattern, which takes longer.
@@ -187,13 +187,15 @@ def _parts_of_lines(coded: str) -> list[str]:
     return [coded[at : at + size] for at in range(0, len(coded), size)]
 
 
-def know(*values: object) -> None:
+def add_secrets(*values: object) -> None:
     """Hide ``values`` in strings from now on, as far as they are strings that are long enough."""
-    arm()
-    known_secrets.add(part for value in values if isinstance(value, str) for part in _parts(value))
+    install_log_filter()
+    known_secrets.add_secrets(
+        part for value in values if isinstance(value, str) for part in _secret_parts(value)
+    )
 
 
-def _parts(value: str) -> Iterator[str]:
+def _secret_parts(value: str) -> Iterator[str]:
     """Return a secret, and the secret part of a header's value: strings may show it without its scheme."""
     yield value.strip()
     scheme, space, credentials = value.strip().partition(" ")
@@ -209,7 +211,7 @@ def know_headers(headers: Any) -> None:
         return
     for name, value in items:
         if is_secret_name(name):
-            know(value.decode("latin-1") if isinstance(value, bytes) else value)
+            add_secrets(value.decode("latin-1") if isinstance(value, bytes) else value)
 
 
 def is_secret_name(name: object) -> bool:
@@ -220,7 +222,7 @@ def is_secret_name(name: object) -> bool:
 
 def forget_all() -> None:
     """Forget all secrets: for tests, which share a process."""
-    known_secrets.forget()
+    known_secrets.forget_secrets()
 
 
 def look_at_variables() -> None:
@@ -303,20 +305,20 @@ def hidden(value: Any, known_only: bool = False, longest: int | None = None) -> 
     """
     if known_only and known_secrets.pattern is None:
         return value
-    return _hidden(value, known_only, _DEEPEST, longest)
+    return _hide_value(value, known_only, _DEEPEST, longest)
 
 
-def _cut(text: str, longest: int) -> str:
+def _cut_text(text: str, longest: int) -> str:
     return f"{hide_cut(text[:longest], end=True)}... ({len(text) - longest} more characters)"
 
 
-def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> Any:
+def _hide_value(value: Any, known_only: bool, depth: int, longest: int | None) -> Any:
     kind: Any = type(value)
     if longest is not None and isinstance(value, str | bytes | bytearray) and len(value) > longest:
         if isinstance(value, str):
-            return _cut(value, longest)
+            return _cut_text(value, longest)
         return kind(
-            _cut(value.decode("utf-8", "surrogateescape"), longest).encode("utf-8", "surrogateescape")
+            _cut_text(value.decode("utf-8", "surrogateescape"), longest).encode("utf-8", "surrogateescape")
         )
     if isinstance(value, str):
         text = hide_known(value) if known_only else hide(value)
@@ -329,9 +331,9 @@ def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> An
         return value
     if isinstance(value, Mapping):
         hidden_values = {
-            _hidden(name, known_only, depth - 1, longest): HIDDEN
+            _hide_value(name, known_only, depth - 1, longest): HIDDEN
             if not known_only and isinstance(inner_value, str | bytes) and is_secret_name(name)
-            else _hidden(inner_value, known_only, depth - 1, longest)
+            else _hide_value(inner_value, known_only, depth - 1, longest)
             for name, inner_value in value.items()
         }
         same = len(hidden_values) == len(value) and all(
@@ -339,7 +341,7 @@ def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> An
         )
         return value if same else hidden_values if kind is dict else _changed_mapping(value, hidden_values)
     if isinstance(value, list | tuple | set | frozenset):
-        parts = [_hidden(part, known_only, depth - 1, longest) for part in value]
+        parts = [_hide_value(part, known_only, depth - 1, longest) for part in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)
@@ -362,21 +364,21 @@ def _changed_mapping(value: Any, changed: dict[Any, Any]) -> Any:
 # -- logs ----------------------------------------------------------------------------
 
 
-def arm() -> None:
+def install_log_filter() -> None:
     """Hide secrets in all loggers of this process from now on."""
     if not known_secrets.armed:
         known_secrets.armed = True
         known_secrets.look_at_variables()
-        logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
+        logging.setLogRecordFactory(_wrap_record_factory(logging.getLogRecordFactory()))
         # A logger sets the values of ``extra`` after the factory.
         setattr(logging.Logger, "makeRecord", _with_extras(logging.Logger.makeRecord))  # noqa: B010
 
 
-def _records(factory: Any) -> Any:
+def _wrap_record_factory(factory: Any) -> Any:
     def record_of(*args: Any, **named: Any) -> logging.LogRecord:
         record: logging.LogRecord = factory(*args, **named)
         if known_secrets.pattern is not None:
-            _clean(record)
+            _clean_record(record)
         return record
 
     return record_of
@@ -398,7 +400,7 @@ def _with_extras(factory: Any) -> Any:
     return make_record
 
 
-def _clean(record: logging.LogRecord) -> None:
+def _clean_record(record: logging.LogRecord) -> None:
     """Remove secrets from a log record, whichever handler formats it later."""
     try:
         text = record.getMessage()

@@ -62,7 +62,7 @@ class FileKind(Generic[E]):
     unavailable_error: Callable[..., E]
     fix_corrupt: str
 
-    def open(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
+    def connect_file(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
         """Return a connection to the file at ``path``, which is created if it is missing.
 
         Several processes may create it at once.
@@ -79,13 +79,13 @@ class FileKind(Generic[E]):
             try:
                 _make_private(path)
                 _check_header(path)
-                return self._connected(path)
+                return self._connect_checked(path)
             except (sqlite3.Error, OSError) as error:
                 if not is_busy(error) or time.monotonic() > deadline:
-                    raise self.translated(error, path) from error
+                    raise self.translate_error(error, path) from error
                 time.sleep(random.uniform(0.005, 0.02))
 
-    def translated(self, error: BaseException, path: Path) -> E:
+    def translate_error(self, error: BaseException, path: Path) -> E:
         """Return the error of this kind for an error of SQLite or of the file system."""
         code = getattr(error, "sqlite_errorcode", None)
         text = str(error)
@@ -94,24 +94,24 @@ class FileKind(Generic[E]):
             or "malformed" in text
             or "not a database" in text
         ):
-            return self.corrupt(path, text)
+            return self.corrupt_file_error(path, text)
         return self.unavailable_error(
             f"the {self.name} {path} cannot be used: {text}",
             found=type(error).__name__,
             fix="check the disk's free space, the file's permissions, and other processes that write to it",
         )
 
-    def corrupt(self, path: Path, found: str) -> E:
+    def corrupt_file_error(self, path: Path, found: str) -> E:
         """Return the error about a corrupt file."""
         return self.format_error(
             f"the file {path} is corrupt, or {self.other_name}", found=found, fix=self.fix_corrupt
         )
 
-    def _connected(self, path: Path) -> sqlite3.Connection:
+    def _connect_checked(self, path: Path) -> sqlite3.Connection:
         connection = self.connect(path)
         try:
             if self._is_new(connection, path):
-                self._create(connection)
+                self._create_tables(connection)
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise self.unavailable_error(
@@ -130,7 +130,7 @@ class FileKind(Generic[E]):
     def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return True if the file is empty. Raise, before any change, if this version cannot use it."""
         connection.execute("BEGIN")
-        application_id, version, tables = _identity(connection)
+        application_id, version, tables = _file_identity(connection)
         connection.execute("COMMIT")
         if (application_id, version, tables) == (0, 0, 0):
             return True
@@ -149,11 +149,11 @@ class FileKind(Generic[E]):
             )
         return False
 
-    def _create(self, connection: sqlite3.Connection) -> None:
+    def _create_tables(self, connection: sqlite3.Connection) -> None:
         for statement in (*self.at_first, "PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE"):
             connection.execute(statement)
         try:
-            if _identity(connection)[2] == 0:  # Otherwise another process was faster.
+            if _file_identity(connection)[2] == 0:  # Otherwise another process was faster.
                 for statement in self.schema:
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (str(uuid.uuid4()),))
@@ -173,7 +173,7 @@ def is_busy(error: BaseException) -> bool:
     return code & 0xFF in _BUSY
 
 
-def begin(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: float) -> None:
+def begin_transaction(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: float) -> None:
     """Begin a write transaction.
 
     SQLite's own way of waiting sleeps up to 100 ms at a time, while a commit takes about one.
@@ -224,7 +224,7 @@ def _check_header(path: Path) -> None:
         raise sqlite3.DatabaseError("file is not a database")
 
 
-def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+def _file_identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Return application id, version and number of tables, while no other connection creates tables."""
     return (
         connection.execute("PRAGMA application_id").fetchone()[0],

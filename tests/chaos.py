@@ -29,7 +29,7 @@ from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.blows import HEARTBEATS, PATIENT
 from tests.cluster.branching_check import workload_of
 from tests.cluster.broker_trouble import BrokerTrouble
-from tests.cluster.durable_run import Chaos, DurableRun, Report, tell
+from tests.cluster.durable_run import Chaos, DurableRun, Report, print_line
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.settings import DURABLE_JOBS, Combination
@@ -108,10 +108,10 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     """Run in a cluster of its own."""
     store_options = dict(option.split("=", 1) for option in options.store_option)
     chaos = chaos_of(options)
-    tell(f"seed {chaos.seed}, {chaos.combination}, in {directory}")
+    print_line(f"seed {chaos.seed}, {chaos.combination}, in {directory}")
     with ExitStack() as stack:
         trouble: BrokerTrouble | None = None
-        store = RunStore.of(options.store, directory, store_options)
+        store = RunStore.for_directory(options.store, directory, store_options)
         if options.store == BROKERED:
             broker = stack.enter_context(KafkaBroker(directory / "kafka"))
             store = RunStore.in_kafka(broker.bootstrap_servers, store_options)
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 def show(report: Report, as_json: bool) -> int:
     """Print a report; returns the exit code."""
     if report.failure is not None:
-        tell(report.failure)
+        print_line(report.failure)
     figures = report.as_json()
     if as_json:
         print(json.dumps(figures))

@@ -84,7 +84,7 @@ class Progress:
             **brokers,
         )
 
-    def of(self, job: str) -> int:
+    def count_of(self, job: str) -> int:
         """Calls of the first job, or parcels that the second one has committed."""
         if job == "pricing":
             return len(example.calls_in(self._directory))
@@ -124,13 +124,13 @@ class TwoJobs:
                 self._start(job)
             for number, job in enumerate(victims):
                 reached = int(self._orders * (number + self._chance.random()) / (kills + 1))
-                self._wait(
+                self._wait_until(
                     f"{job} to have done {reached} and to have a checkpoint",
-                    lambda job=job, reached=reached: progress.of(job) >= reached and self._is_kept(job),
+                    lambda job=job, reached=reached: progress.count_of(job) >= reached and self._is_kept(job),
                 )
                 self._kill(job)
                 self._start(job)
-            self._wait("all parcels", lambda: progress.of("shipping") >= self._orders)
+            self._wait_until("all parcels", lambda: progress.count_of("shipping") >= self._orders)
         finally:
             progress.close()
             for job in self._running.values():
@@ -146,7 +146,7 @@ class TwoJobs:
     def _is_kept(self, job: str) -> bool:
         return example.last_checkpoint(self._directory / job) is not None
 
-    def _wait(self, what: str, reached: Callable[[], bool]) -> None:
+    def _wait_until(self, what: str, reached: Callable[[], bool]) -> None:
         until = time.monotonic() + PROGRESS_SECONDS
         while not reached():
             ended = [name for name, job in self._running.items() if job.poll() is not None]

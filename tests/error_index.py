@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flink_agents.cli.explain import index
+from flink_agents.cli.explain import render_index
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEADING = "## All errors\n\n"
@@ -13,7 +13,7 @@ HEADING = "## All errors\n\n"
 def written() -> str:
     """Return the page with the index that belongs there."""
     head, heading, _ = PAGE.read_text("utf-8").partition(HEADING)
-    return f"{head}{heading}{index().strip()}\n"
+    return f"{head}{heading}{render_index().strip()}\n"
 
 
 if __name__ == "__main__":

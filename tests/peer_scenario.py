@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     scenario = Scenario(options.events, options.keys, options.per_second, options.fail_every)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peer-")))
-        store = RunStore.of("sqlite", directory)
+        store = RunStore.for_directory("sqlite", directory)
         if options.store == "kafka":
             from flink_agents.testing.kafka import KafkaBroker
 
@@ -190,7 +190,7 @@ def run_here(scenario: Scenario, directory: Path, store: RunStore) -> dict[str, 
         configuration.set_string(name, value)
     stream_env = environment.StreamExecutionEnvironment.get_execution_environment(configuration)
     stream_env.set_parallelism(1)
-    env = environment.create(stream_env, None, config)
+    env = environment.create_environment(stream_env, None, config)
     build(env, scenario, directory)
     env.execute("peer scenario")
     return judge(scenario, directory, store)

@@ -75,7 +75,7 @@ def printed(place: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> list[
     """Return the JSON values that a command prints."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(metrics, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(approvals, "_desk", lambda *arguments, **options: Desk())
+    monkeypatch.setattr(approvals, "_open_desk", lambda *arguments, **options: Desk())
     answers = {"/jobs/overview": {"jobs": [{"jid": "j", "name": "orders", "state": "RUNNING"}]}}
     answers |= {
         "/jobs/j": {"vertices": [{"id": "v", "name": "agent paying"}]},

@@ -56,7 +56,7 @@ class Rest:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def command(rest: Rest, *arguments: str, says: str | None = None, terminal: bool = False) -> Result:
-        monkeypatch.setattr(cluster, "_rest", lambda *_: rest)
+        monkeypatch.setattr(cluster, "_rest_client", lambda *_: rest)
         monkeypatch.setattr(cluster, "is_terminal", lambda: terminal)
         return CliRunner().invoke(app, list(arguments), input=says)
 

@@ -46,7 +46,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(**changes: str | None) -> None:
         versions = GOOD | {name.replace("_", "-"): version for name, version in changes.items()}
-        monkeypatch.setattr(machine, "_version", versions.get)
+        monkeypatch.setattr(machine, "_installed_version", versions.get)
 
     install()
     return install

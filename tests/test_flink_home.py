@@ -12,11 +12,16 @@ import yaml
 
 from flink_agents.api.errors import SetupError
 from flink_agents.runtime.flink.launch import flink_home
-from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, FlinkHome, flat, pyflink_directory
+from flink_agents.runtime.flink.launch.flink_home import (
+    PARENT_FIRST,
+    FlinkHome,
+    flatten_options,
+    pyflink_directory,
+)
 
 
 def options_in(path: Path) -> dict[str, Any]:
-    return dict(flat(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    return dict(flatten_options(yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
 def files_below(directory: Path) -> dict[Path, tuple[int, int]]:
@@ -25,7 +30,7 @@ def files_below(directory: Path) -> dict[Path, tuple[int, int]]:
 
 
 def test_pyflinks_jar_lies_beside_flinks_own(tmp_path: Path) -> None:
-    home = FlinkHome.make(tmp_path / "flink")
+    home = FlinkHome.create(tmp_path / "flink")
     jars = {path.name for path in (home.root / "lib").iterdir()}
     packaged = {path.name for path in (pyflink_directory() / "lib").iterdir()}
     assert jars == packaged | {home.python_jar.name}
@@ -38,8 +43,8 @@ def test_pyflinks_jar_lies_beside_flinks_own(tmp_path: Path) -> None:
 
 def test_the_package_stays_as_it_is(tmp_path: Path) -> None:
     previous_files = files_below(pyflink_directory())
-    FlinkHome.make(tmp_path / "flink", {"rest.port": 1})
-    FlinkHome.make(tmp_path / "flink", {"rest.port": 2})
+    FlinkHome.create(tmp_path / "flink", {"rest.port": 1})
+    FlinkHome.create(tmp_path / "flink", {"rest.port": 2})
     assert files_below(pyflink_directory()) == previous_files
 
 
@@ -56,12 +61,12 @@ def test_the_package_stays_as_it_is(tmp_path: Path) -> None:
 def test_the_classes_of_all_jobs_are_named_beside_the_authors(
     tmp_path: Path, given: dict[str, Any], patterns: str
 ) -> None:
-    home = FlinkHome.make(tmp_path / "flink", given)
+    home = FlinkHome.create(tmp_path / "flink", given)
     assert options_in(home.conf / "config.yaml")[PARENT_FIRST] == patterns
 
 
 def test_options_go_over_those_of_the_package(tmp_path: Path) -> None:
-    home = FlinkHome.make(
+    home = FlinkHome.create(
         tmp_path, {"rest": {"port": 8099}, "jobmanager.rpc.port": 7, "taskmanager.host": None}
     )
     written = options_in(home.conf / "config.yaml")
@@ -71,7 +76,7 @@ def test_options_go_over_those_of_the_package(tmp_path: Path) -> None:
 
 
 def test_made_anew_it_keeps_what_the_author_put_there(tmp_path: Path) -> None:
-    home = FlinkHome.make(tmp_path / "flink")
+    home = FlinkHome.create(tmp_path / "flink")
     connector_jar = home.root / "lib" / "connector.jar"
     stale_link = home.root / "lib" / "flink-dist-1.0.jar"
     connector_jar.write_bytes(b"jar")
@@ -79,7 +84,7 @@ def test_made_anew_it_keeps_what_the_author_put_there(tmp_path: Path) -> None:
     python_jar = home.root / "lib" / home.python_jar.name
     python_jar.unlink()
     python_jar.symlink_to(connector_jar)
-    FlinkHome.make(tmp_path / "flink")
+    FlinkHome.create(tmp_path / "flink")
     assert connector_jar.read_bytes() == b"jar"
     assert not stale_link.is_symlink()
     assert python_jar.resolve() == home.python_jar.resolve()
@@ -87,17 +92,17 @@ def test_made_anew_it_keeps_what_the_author_put_there(tmp_path: Path) -> None:
 
 def test_without_options_a_configuration_stays(tmp_path: Path) -> None:
     conf = tmp_path / "conf"
-    home = FlinkHome.make(tmp_path / "flink", {"rest.port": 8099}, conf=conf)
+    home = FlinkHome.create(tmp_path / "flink", {"rest.port": 8099}, conf=conf)
     (conf / "log4j-console.properties").write_text("# mine", encoding="utf-8")
-    FlinkHome.make(tmp_path / "flink", conf=conf)
+    FlinkHome.create(tmp_path / "flink", conf=conf)
     assert options_in(home.conf / "config.yaml")["rest.port"] == 8099
-    FlinkHome.make(tmp_path / "flink", {"rest.port": 8100}, conf=conf)
+    FlinkHome.create(tmp_path / "flink", {"rest.port": 8100}, conf=conf)
     assert options_in(home.conf / "config.yaml")["rest.port"] == 8100
     assert (conf / "log4j-console.properties").read_text(encoding="utf-8") == "# mine"
 
 
 def test_the_environment_knows_no_other_flink(tmp_path: Path) -> None:
-    home = FlinkHome.make(tmp_path / "flink", log=tmp_path / "logs")
+    home = FlinkHome.create(tmp_path / "flink", log=tmp_path / "logs")
     variables = {
         "FLINK_LIB_DIR": "/other",
         "FLINK_CONF_DIR": "/other",
@@ -122,7 +127,7 @@ def test_half_a_pyflink_is_named(tmp_path: Path, missing: str) -> None:
         if name != missing:
             (source / name).write_text("", encoding="utf-8")
     with pytest.raises(SetupError, match=Path(missing).name.partition("-2")[0]):
-        FlinkHome.make(tmp_path / "flink", pyflink=source)
+        FlinkHome.create(tmp_path / "flink", pyflink=source)
 
 
 def test_a_shell_gets_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

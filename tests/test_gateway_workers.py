@@ -44,11 +44,11 @@ WITHOUT_JAVA = [
     "Types.MAP(Types.STRING(), Types.LONG())",
     "Row(a=1).set_row_kind(RowKind.DELETE)",
     "OutputTag('late', Types.STRING())",
-    "compat._ttl(1000).get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy()",
-    "compat._ttl(1000).get_cleanup_strategies().get_incremental_cleanup_strategy()",
-    "compat._ttl(1000)._to_proto()",
+    "compat._state_ttl(1000).get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy()",
+    "compat._state_ttl(1000).get_cleanup_strategies().get_incremental_cleanup_strategy()",
+    "compat._state_ttl(1000)._to_proto()",
     "StateTtlConfig.new_builder(Time.days(1)).cleanup_in_rocksdb_compact_filter(5).build()",
-    "MapStateDescriptor('m', Types.STRING(), Types.LONG()).enable_time_to_live(compat._ttl(5))",
+    "MapStateDescriptor('m', Types.STRING(), Types.LONG()).enable_time_to_live(compat._state_ttl(5))",
 ]
 WITH_JAVA = [
     *(f"Duration.of_{unit}(1)" for unit in ("days", "hours", "millis", "minutes", "nanos", "seconds")),

@@ -79,7 +79,7 @@ def test_a_start_removes_dead_processes_from_the_files_of_ids(
     config = cluster.directory / "conf" / "config.yaml"
     config.write_text(yaml.safe_dump({"rest": {"port": standalone._free_port()}}))
     monkeypatch.setattr(cluster, "_are_registered", lambda taskmanagers: True)
-    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: None)
+    monkeypatch.setattr(cluster, "_launch_daemon", lambda home, daemon: None)
     monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: None)
     pids = [start(processes, "--configDir", str(config.parent)) for _ in range(running)]
     job_manager = start(processes, "--configDir", str(config.parent))
@@ -115,7 +115,7 @@ def test_a_process_that_ends_as_it_starts_is_reported_with_its_log(
     log = cluster.directory / "log" / "flink-agents-standalonesession-0-host.out"
     log.parent.mkdir()
     log.write_text("Error: Could not reserve enough space\n")
-    monkeypatch.setattr(StandaloneCluster, "_launch", lambda *_: None)
+    monkeypatch.setattr(StandaloneCluster, "_launch_daemon", lambda *_: None)
     with pytest.raises(ClusterStartError, match="JobManager ended during its start") as raised:
         cluster.start()
     assert "Could not reserve enough space" in str(raised.value)
@@ -145,25 +145,27 @@ def test_task_managers_of_a_job_manager_that_is_gone_are_replaced(
         yaml.safe_dump({"jobmanager": {"rpc": {"port": rpc_port}}, "rest": {"port": standalone._free_port()}})
     )
     launched: list[str] = []
-    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: launched.append(daemon))
+    monkeypatch.setattr(cluster, "_launch_daemon", lambda home, daemon: launched.append(daemon))
     monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: launched.append(f"{taskmanagers}"))
     assert cluster.start(taskmanagers=1, slots=2)
     assert processes[0].wait(30) != 0, "it would look for the JobManager that is gone"
     assert launched == ["standalonesession", "taskexecutor", "1"]
-    assert cluster._configured("jobmanager.rpc.port") == rpc_port, "others look for it there"
+    assert cluster._configured_value("jobmanager.rpc.port") == rpc_port, "others look for it there"
 
 
 def test_a_cluster_that_lost_its_job_manager_starts_with_what_it_was_given(
     cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = cluster.directory / "conf" / "config.yaml"
-    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: None)
+    monkeypatch.setattr(cluster, "_launch_daemon", lambda home, daemon: None)
     monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: None)
 
     def started(**given: Any) -> tuple[Any, Any]:
         config.write_text(yaml.safe_dump({"rest": {"port": standalone._free_port()}}))
         cluster.start(**given)
-        return cluster._configured("taskmanager.numberOfTaskSlots"), cluster._configured("my.option")
+        return cluster._configured_value("taskmanager.numberOfTaskSlots"), cluster._configured_value(
+            "my.option"
+        )
 
     assert started() == (4, None)
     assert started(slots=3, options={"my.option": "a"}) == (3, "a")
@@ -182,7 +184,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, raised: OSE
         raise raised
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standalone.FlinkHome, "make", fail)
+        patch.setattr(standalone.FlinkHome, "create", fail)
         with pytest.raises(ClusterStartError, match=re.escape(str(tmp_path))) as caught:
             StandaloneCluster(tmp_path).start(port=standalone._free_port())
     assert "\n" not in (caught.value.found or "") and "[(" not in (caught.value.found or "")
@@ -199,7 +201,7 @@ def test_one_process_at_a_time_starts_a_cluster(
 ) -> None:
     monkeypatch.setattr(StandaloneCluster, "_start_missing", lambda *_: True)
     with ThreadPoolExecutor() as pool:
-        with cluster._one_start():
+        with cluster._lock_start():
             other_start = pool.submit(StandaloneCluster(cluster.directory).start)
             assert not wait([other_start], 0.05).done
         assert other_start.result(30)

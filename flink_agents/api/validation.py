@@ -225,7 +225,7 @@ class ValidatedAgent(Agent):
         sampled = self.sample > 0 and is_sampled(ctx, self.sample)
         attempts: list[Attempt] = []
         while len(attempts) < self.attempts:
-            attempts.append(await self._attempt(event.input, attempts, ctx, sampled))
+            attempts.append(await self._run_attempt(event.input, attempts, ctx, sampled))
             if attempts[-1].verdict.decision != "retry":
                 break
         last = attempts[-1]
@@ -244,7 +244,7 @@ class ValidatedAgent(Agent):
         verdicts = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
         ctx.short_term_memory.set(VERDICTS, verdicts[-MOST_VERDICTS:])
 
-    async def _attempt(
+    async def _run_attempt(
         self, record: Any, previous_attempts: list[Attempt], ctx: RunnerContext, sampled: bool
     ) -> Attempt:
         worker = self.worker

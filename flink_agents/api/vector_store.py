@@ -200,14 +200,14 @@ def check_space(collection: str, stored_space: VectorSpace, requested: VectorSpa
         return
     raise EmbeddingMismatchError(
         f"the collection {collection!r} has embeddings of another model",
-        expected=_described(stored_space),
-        found=_described(requested),
+        expected=_describe_space(stored_space),
+        found=_describe_space(requested),
         fix="configure the model that made the collection, or add its documents to a new collection: "
         "vectors of different models cannot be compared",
     )
 
 
-def _described(space: VectorSpace) -> str:
+def _describe_space(space: VectorSpace) -> str:
     return f"{space.dimension} dimensions" + (f" of {space.model}" if space.model else "")
 
 

@@ -70,7 +70,7 @@ def cluster_start(
     as_json: Json = False,
 ) -> None:
     """Start a JobManager and TaskManagers, or the missing ones, and wait until they accept jobs."""
-    cluster = _cluster(data)
+    cluster = _own_cluster(data)
     started = cluster.start(taskmanagers, slots, port, named_values(option, "--option"))
     _print_status(cluster.status(), as_json, "Flink runs" if started else "Flink already runs")
 
@@ -79,14 +79,14 @@ def cluster_start(
 @prints_errors
 def cluster_stop(data: Data = None) -> None:
     """Stop the cluster and its jobs. All files are kept."""
-    typer.echo("Flink is stopped" if _cluster(data).stop() else "no Flink runs here")
+    typer.echo("Flink is stopped" if _own_cluster(data).stop() else "no Flink runs here")
 
 
 @cluster_app.command("status")
 @prints_errors
 def cluster_status(data: Data = None, as_json: Json = False) -> None:
     """Show processes, slots and jobs, with their last failure. Exits with 1 if no cluster runs."""
-    status = _cluster(data).status()
+    status = _own_cluster(data).status()
     _print_status(status, as_json, "Flink runs" if status.running else "Flink does not run")
     if not status.running:
         raise typer.Exit(NOT_RUNNING)
@@ -148,7 +148,7 @@ def run(
     from flink_agents.runtime.flink.clusters.run import run_on_cluster
     from flink_agents.runtime.flink.clusters.submission import JobRequest, check_savepoint
 
-    rest_client = _rest(cluster, data)
+    rest_client = _rest_client(cluster, data)
     savepoint = directory(savepoint)
     if savepoint is not None:
         check_savepoint(savepoint, rest_client.address)
@@ -163,13 +163,13 @@ def run(
         skip_state,
     )
     try:
-        state = run_on_cluster(rest_client, request, _say, typer.echo, outputs)
+        state = run_on_cluster(rest_client, request, _print_line, typer.echo, outputs)
     except JobFailedError as error:
         if java_trace:
-            _say(error.java_trace)
+            _print_line(error.java_trace)
         raise
     except KeyboardInterrupt:
-        _say("interrupted; a submitted job keeps running; stop it with: flink-agents stop")
+        _print_line("interrupted; a submitted job keeps running; stop it with: flink-agents stop")
         raise typer.Exit(INTERRUPTED) from None
     if state not in (None, "FINISHED"):
         raise typer.Exit(NOT_FINISHED)
@@ -215,13 +215,13 @@ def stop(
     """
     from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
-    rest_client = _rest(cluster, data)
+    rest_client = _rest_client(cluster, data)
     target_job = cluster_jobs.find_job(rest_client, job)
     place = cluster_jobs.stop_with_savepoint(rest_client, target_job, directory(savepoint_dir), drain)
     if as_json:
         typer.echo(json.dumps({"id": target_job.id, "name": target_job.name, "savepoint": place}))
         return
-    _say(f"job {target_job.name!r} is stopped; resume it by: {_resuming(place)}")
+    _print_line(f"job {target_job.name!r} is stopped; resume it by: {_resume_hint(place)}")
     typer.echo(place)
 
 
@@ -239,19 +239,19 @@ def cancel(
     """
     from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
-    rest_client = _rest(cluster, data)
+    rest_client = _rest_client(cluster, data)
     target_job = cluster_jobs.find_job(rest_client, job)
     checkpoint = cluster_jobs.retained_checkpoint(rest_client, target_job)
-    _say(f"job {target_job.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
-    _say(f"  lost: {_lost(checkpoint)}")
+    _print_line(f"job {target_job.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
+    _print_line(f"  lost: {_lost_state(checkpoint)}")
     if checkpoint is not None:
-        _say("  kept: the last checkpoint")
+        _print_line("  kept: the last checkpoint")
     if not yes:
         if not is_terminal():
-            _say("cannot ask for confirmation: add --yes to cancel it; nothing was done")
+            _print_line("cannot ask for confirmation: add --yes to cancel it; nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
         if not typer.confirm(f"cancel {target_job.name!r}?", err=True):
-            _say("nothing was done")
+            _print_line("nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
     cluster_jobs.cancel(rest_client, target_job)
     # Until then the job took checkpoints, each of which can replace the previous one.
@@ -260,11 +260,11 @@ def cancel(
         place = None if checkpoint is None else checkpoint.place
         typer.echo(json.dumps({"id": target_job.id, "name": target_job.name, "checkpoint": place}))
     else:
-        resuming = "" if checkpoint is None else f"; resume it by: {_resuming(checkpoint.place)}"
-        _say(f"job {target_job.name!r} is cancelled{resuming}")
+        resuming = "" if checkpoint is None else f"; resume it by: {_resume_hint(checkpoint.place)}"
+        _print_line(f"job {target_job.name!r} is cancelled{resuming}")
 
 
-def _resuming(place: str) -> str:
+def _resume_hint(place: str) -> str:
     return f"flink-agents run SCRIPT --savepoint {shlex.quote(place)}"
 
 
@@ -273,7 +273,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _lost(checkpoint: RetainedCheckpoint | None) -> str:
+def _lost_state(checkpoint: RetainedCheckpoint | None) -> str:
     """Describe the state that a cancelled job loses."""
     state = "memory, runs that wait for signals or approvals, delayed events and timers"
     if checkpoint is None:
@@ -282,13 +282,13 @@ def _lost(checkpoint: RetainedCheckpoint | None) -> str:
     return f"{since}: {state}. Inputs since then are read again on resume"
 
 
-def _cluster(data: Path | None) -> StandaloneCluster:
+def _own_cluster(data: Path | None) -> StandaloneCluster:
     from flink_agents.runtime.flink.launch.standalone import DEFAULT_DIRECTORY, StandaloneCluster
 
     return StandaloneCluster(data or DEFAULT_DIRECTORY)
 
 
-def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
+def _rest_client(address: str | None, data: Path | None = None) -> ClusterRest:
     from flink_agents.api.errors import ClusterUnavailableError
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.runtime.flink.launch.standalone import default_address
@@ -296,7 +296,7 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
     if data is not None:
         if address is not None:
             raise typer.BadParameter("--cluster and --data exclude each other.")
-        status = _cluster(data).status()
+        status = _own_cluster(data).status()
         if status.address is None or not status.jobmanagers:
             raise ClusterUnavailableError(
                 f"no running cluster in {data}",
@@ -310,7 +310,7 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
 
 def address_of(data: Path, address: str | None) -> str:
     """Return the address of the cluster in a directory; no other address may be set."""
-    return _rest(address, data).address
+    return _rest_client(address, data).address
 
 
 def directory(text: str | None) -> str | None:
@@ -321,7 +321,7 @@ def directory(text: str | None) -> str | None:
     return Path(text).absolute().as_uri()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 

@@ -16,7 +16,7 @@ from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.keys import key_text, key_value, shown_key
 from flink_agents.cli.runs.places import AnswersTopic, Client, Topic
 from flink_agents.cli.runs.requests import NO_ANSWER, REJECTED_CODE, Yes, requests_to
-from flink_agents.cli.texts import plain
+from flink_agents.cli.texts import plain_text
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -84,7 +84,7 @@ def erase(
         _in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
         _in_checkpoints(rest_client) if rest_client is not None else (),
     ):
-        typer.echo(plain(line))
+        typer.echo(plain_text(line))
     typer.echo(
         "long-term memory and topics of your own: remove the key there yourself (docs/observability.md)"
     )
@@ -95,8 +95,8 @@ def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> lis
     from flink_agents.api.events.key_requests import ERASED, erase_request, for_key_text
 
     request = for_key_text(erase_request(None), key) if raw else erase_request(key_value(key))
-    answers = requests.ask(request, seconds)
-    if not requests.answered:
+    answers = requests.ask_agents(request, seconds)
+    if not requests.can_read_answers:
         typer.echo("state: the request is sent; with --answers or --cluster, the job's answer is shown")
         return []
     if not answers:
@@ -104,13 +104,15 @@ def _in_state(key: str, raw: bool, requests: KeyRequests, seconds: float) -> lis
         raise typer.Exit(NO_ANSWER)
     rejected = False
     for answer in answers:
-        agent = plain(str(answer.get("agent")))
+        agent = plain_text(str(answer.get("agent")))
         if answer.get("outcome") != ERASED:
-            typer.echo(f"state of {agent}: rejected: {plain(str(answer.get('reason')))}", err=True)
+            typer.echo(f"state of {agent}: rejected: {plain_text(str(answer.get('reason')))}", err=True)
             rejected = True
             continue
         note = "its number of runs stays" if answer.get("known", True) else "it had nothing"
-        typer.echo(f"state of {agent}: erased {plain(str(answer.get('values', 0)))} values of memory; {note}")
+        typer.echo(
+            f"state of {agent}: erased {plain_text(str(answer.get('values', 0)))} values of memory; {note}"
+        )
     if rejected:
         raise typer.Exit(REJECTED_CODE)
     return answers
@@ -135,7 +137,7 @@ def _in_journal(
         for answer in answers
         if type(answer.get("through")) is int
     }
-    for key_journal in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
+    for key_journal in place.run_query(partial(operations.show_key, text=text, job=None, run=None)):
         job = key_journal["job"]
         runs = [run["run"] for run in key_journal["runs"]]
         last = max((run for run in runs if run <= ended.get(job, -1)), default=None)
@@ -145,7 +147,7 @@ def _in_journal(
             why = "no checkpoint was completed since the answer: repeat it, with a longer --timeout"
             if covered():
                 prune = partial(operations.prune_key, text=text, job=job, through=last)
-                removed = sum(result["removed"] for result in place.ask(prune))
+                removed = sum(result["removed"] for result in place.run_query(prune))
                 why = ""
                 runs = [run for run in runs if run > last]
         yield f"journal of {job}: removed {removed} records"
@@ -168,9 +170,9 @@ def _is_covered(
     times = {f"agent {answer.get('agent')}": float(answer.get("time") or 0) for answer in answers}
     while True:
         coverage = [
-            (_latest(rest_client, job).get("completed") or {}).get("trigger_timestamp", 0) / 1000
+            (_latest_checkpoints(rest_client, job).get("completed") or {}).get("trigger_timestamp", 0) / 1000
             > times[name]
-            for job in _running(rest_client)
+            for job in _running_jobs(rest_client)
             for name in operators_of(rest_client, job["jid"]) & times.keys()
         ]
         if coverage and all(coverage):
@@ -197,10 +199,10 @@ def _in_topics(topics: list[str], client: str | None) -> Iterator[str]:
 
     for name in dict.fromkeys(topics):
         config = describe_topic(name, **client_options(client)).config
-        yield f"topic {name}: {_retention(config)}"
+        yield f"topic {name}: {_topic_retention(config)}"
 
 
-def _retention(config: Any) -> str:
+def _topic_retention(config: Any) -> str:
     policy = str(config.get("cleanup.policy", "delete"))
     if "delete" not in policy:
         return "compacted: records of the key stay until later ones of the same message key replace them"
@@ -215,8 +217,8 @@ def _retention(config: Any) -> str:
 
 
 def _in_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
-    for job in _running(rest_client):
-        latest = _latest(rest_client, job)
+    for job in _running_jobs(rest_client):
+        latest = _latest_checkpoints(rest_client, job)
         done = latest.get("completed") or {}
         yield (
             f"checkpoints of {job['name']}: those before now hold the key until Flink removes them; "
@@ -227,13 +229,13 @@ def _in_checkpoints(rest_client: ClusterRest) -> Iterator[str]:
             yield f"savepoint {saved.get('external_path')}: holds the key until you remove it"
 
 
-def _running(rest_client: ClusterRest) -> list[dict[str, Any]]:
+def _running_jobs(rest_client: ClusterRest) -> list[dict[str, Any]]:
     from flink_agents.runtime.flink.following.rest import ENDED_STATES, jobs_in
 
     return [job for job in jobs_in(rest_client.get) if job["state"] not in ENDED_STATES]
 
 
-def _latest(rest_client: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
+def _latest_checkpoints(rest_client: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the latest checkpoints of a job; nothing if it takes none."""
     from flink_agents.api.errors import ClusterError
 

@@ -73,7 +73,7 @@ def _discard_output() -> None:
 
 
 @contextmanager
-def reported(failures: set[str]) -> Iterator[None]:
+def report_errors(failures: set[str]) -> Iterator[None]:
     """Print an error of this package, each one once, and continue. ``failures`` collects them."""
     try:
         yield

@@ -39,7 +39,7 @@ def entries_text() -> str:
 
 
 @cache
-def entries() -> dict[str, ErrorEntry]:
+def read_entries() -> dict[str, ErrorEntry]:
     """Return all entries by code, in the order of the page."""
     parts = _ENTRY.split(entries_text())
     entries_by_code: dict[str, ErrorEntry] = {}
@@ -53,10 +53,10 @@ def entries() -> dict[str, ErrorEntry]:
     return entries_by_code
 
 
-def index() -> str:
+def render_index() -> str:
     """Return the headings and entries of the index at the end of ``docs/errors.md``."""
     lines: list[str] = []
-    entries_by_code = entries()
+    entries_by_code = read_entries()
     for line in entries_text().splitlines():
         if line.startswith("## "):
             lines += [line, ""]
@@ -66,16 +66,16 @@ def index() -> str:
     return "\n".join(lines)
 
 
-def find(word: str) -> ErrorEntry | None:
+def find_entry(word: str) -> ErrorEntry | None:
     """Return the entry of a code, with or without ``FA``, or of a class."""
     wanted = word.strip("[]").upper()
-    for entry in entries().values():
+    for entry in read_entries().values():
         if wanted in (entry.code, entry.code.removeprefix("FA"), entry.name.upper()):
             return entry
     return None
 
 
-def plain(entry: ErrorEntry) -> str:
+def plain_entry(entry: ErrorEntry) -> str:
     """Return the entry for a terminal; links become URLs."""
     text = _LOCAL_LINK.sub(r"\g<text>", entry.text)
     text = _PAGE_LINK.sub(
@@ -96,14 +96,16 @@ def explain(
 ) -> None:
     """Print what an error means, its cause and its fix. It needs no network."""
     if error is None:
-        for entry in entries().values():
+        for entry in read_entries().values():
             typer.echo(f"{entry.code} {entry.name}: {entry.meaning}")
         return
-    entry = find(error)
+    entry = find_entry(error)
     if entry is None:
-        names = [name for error_entry in entries().values() for name in (error_entry.code, error_entry.name)]
+        names = [
+            name for error_entry in read_entries().values() for name in (error_entry.code, error_entry.name)
+        ]
         near = difflib.get_close_matches(error, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else " 'flink-agents explain' lists all errors."
         typer.echo(f"Unknown error {error!r}.{hint}", err=True)
         raise typer.Exit(ERROR_EXIT)
-    typer.echo(plain(entry))
+    typer.echo(plain_entry(entry))

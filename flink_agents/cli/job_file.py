@@ -135,12 +135,12 @@ def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
     Raises:
         OptionError: The file cannot be read, has unknown or invalid options, or no such job.
     """
-    options = _loaded(file)
+    options = _load_file(file)
     jobs = options.pop(JOBS, {})
     if not isinstance(jobs, dict) or not all(isinstance(table, dict) for table in jobs.values()):
-        raise _invalid(file, JOBS, jobs, "tables of options, as [jobs.orders]")
-    values = _checked(file, options)
-    tables = {name: _checked(file, table) for name, table in jobs.items()}
+        raise _invalid_value_error(file, JOBS, jobs, "tables of options, as [jobs.orders]")
+    values = _check_table(file, options)
+    tables = {name: _check_table(file, table) for name, table in jobs.items()}
     if job is None:
         return values
     if job not in tables:
@@ -153,7 +153,7 @@ def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
     return values | tables[job]
 
 
-def _loaded(file: Path) -> dict[str, Any]:
+def _load_file(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)
@@ -170,22 +170,24 @@ def _loaded(file: Path) -> dict[str, Any]:
         ) from error
 
 
-def _checked(file: Path, table: Values) -> dict[str, Any]:
+def _check_table(file: Path, table: Values) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key in LISTS:
             value = [value] if isinstance(value, str) else value
             if not isinstance(value, list) or not all(map(_is_text, value)):
-                raise _invalid(file, key, value, "a string, or a list of strings")
+                raise _invalid_value_error(file, key, value, "a string, or a list of strings")
         elif key not in TEXTS:
-            raise _unknown(file, key)
+            raise _unknown_option_error(file, key)
         elif not _is_text(value):
-            raise _invalid(file, key, value, "a string")
+            raise _invalid_value_error(file, key, value, "a string")
         # Wherever the command is called, files are those beside this file.
         if isinstance(value, str) and key in _PATHS:
-            value = _beside(file, value)
+            value = _path_beside(file, value)
         elif isinstance(value, list) and key == "plan":
-            value = [_beside(file, plan) if _PLAN_FILE.fullmatch(plan) else plan for plan in map(str, value)]
+            value = [
+                _path_beside(file, plan) if _PLAN_FILE.fullmatch(plan) else plan for plan in map(str, value)
+            ]
         values[key] = value
     return values
 
@@ -194,11 +196,11 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value.strip() != "" and value.isprintable()
 
 
-def _beside(file: Path, name: str) -> str:
+def _path_beside(file: Path, name: str) -> str:
     return str(file.parent / os.path.expanduser(name))
 
 
-def _unknown(file: Path, key: str) -> OptionError:
+def _unknown_option_error(file: Path, key: str) -> OptionError:
     option_names = (*TEXTS, *LISTS, JOBS)
     close = difflib.get_close_matches(key, option_names, 1)
     return OptionError(
@@ -212,14 +214,14 @@ def _unknown(file: Path, key: str) -> OptionError:
 _NAMES_OF_UI = "correct the file: its options have the names of the options of 'flink-agents ui'"
 
 
-def _invalid(file: Path, key: str, value: Any, expected: str) -> OptionError:
+def _invalid_value_error(file: Path, key: str, value: Any, expected: str) -> OptionError:
     """Return the error of a value, without the value: it may be a password."""
     return OptionError(
-        f"{file}: invalid option {key!r}", expected=expected, found=_kind(value), fix=_NAMES_OF_UI
+        f"{file}: invalid option {key!r}", expected=expected, found=_value_kind(value), fix=_NAMES_OF_UI
     )
 
 
-def _kind(value: Any) -> str:
+def _value_kind(value: Any) -> str:
     if isinstance(value, str):
         return "a string that is empty, or has control characters"
     if isinstance(value, list):
@@ -230,11 +232,11 @@ def _kind(value: Any) -> str:
 def takes_options(group: TyperGroup, command: str | None) -> bool:
     """Return True if a command has options that the file may set."""
     everything: Values = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(LISTS, [""])}
-    return bool(_any(defaults_of(group, everything).get(command or "", {})))
+    return bool(_has_defaults(defaults_of(group, everything).get(command or "", {})))
 
 
-def _any(defaults: Mapping[str, Any]) -> bool:
-    return any(_any(value) if isinstance(value, dict) else True for value in defaults.values())
+def _has_defaults(defaults: Mapping[str, Any]) -> bool:
+    return any(_has_defaults(value) if isinstance(value, dict) else True for value in defaults.values())
 
 
 def given_options(command: Any, arguments: Sequence[str]) -> Set[str]:
@@ -266,7 +268,7 @@ def defaults_of(group: TyperGroup, values: Values, passed_options: Set[str] = fr
     def inner(command: Any, names: Mapping[str, str], instead: Mapping[str, Set[str]]) -> dict[str, Any]:
         replaced = {key for option in passed_options for key in instead.get(option, ())}
         defaults = dict(
-            _defaults(command, names, {key: values[key] for key in values if key not in replaced})
+            _command_defaults(command, names, {key: values[key] for key in values if key not in replaced})
         )
         for name, subcommand in command.commands.items() if isinstance(command, TyperGroup) else ():
             defaults[name] = inner(
@@ -278,7 +280,7 @@ def defaults_of(group: TyperGroup, values: Values, passed_options: Set[str] = fr
     return {name: every[name] for name in group.commands if name not in _NOT_FOR}
 
 
-def _defaults(command: Any, names: Mapping[str, str], values: Values) -> Iterator[tuple[str, Any]]:
+def _command_defaults(command: Any, names: Mapping[str, str], values: Values) -> Iterator[tuple[str, Any]]:
     for parameter in command.params:
         key = names.get(parameter.name or "", (parameter.name or "").replace("_", "-"))
         if isinstance(parameter, TyperOption) and key in values:

@@ -6,10 +6,10 @@ import json
 from typing import Any, NoReturn
 
 
-def parsed(text: str) -> Any:
+def parse_key(text: str) -> Any:
     """Return the JSON value of a text, with tuples for arrays; the text itself if it is not JSON."""
     try:
-        return _tuples(json.loads(text, parse_constant=_refuse))
+        return _convert_arrays(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):
         return text
 
@@ -18,7 +18,7 @@ def key_value(text: str) -> Any:
     """Return the key of a command line argument: its JSON value if that can be a key, or the text."""
     from flink_agents.runtime.serde.keys import encode_key
 
-    value = parsed(text)
+    value = parse_key(text)
     try:
         encode_key(value)
     except Exception:  # an object, for example, is no key
@@ -60,9 +60,9 @@ def shown_key(canonical: str) -> str:
         return canonical
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _convert_arrays(value: Any) -> Any:
+    return tuple(map(_convert_arrays, value)) if isinstance(value, list) else value

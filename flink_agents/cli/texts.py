@@ -18,7 +18,7 @@ def named_values(options: Sequence[str] | None, option: str) -> dict[str, str]:
     return values
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return ``text`` on one line, without characters that a terminal would interpret or cannot show."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -75,29 +75,29 @@ def ui(
     access = Access(host, port, token, tuple(allow_host or ()))
     needs_client = trace_topic or requests or signals or dead_letters
     settings = ConsoleSettings(
-        trace=_trace(path, trace_topic),
+        trace=_trace_directory(path, trace_topic),
         trace_topic=trace_topic,
-        client=_client(client) if needs_client or client else {},
+        client=_parse_client(client) if needs_client or client else {},
         requests=requests,
         signals=signals,
         answers=answers,
         dead_letters=tuple(dead_letters or ()),
         cluster=cluster,
-        plans=_plans(plan or ()),
-        journals=_journals(store, journal),
+        plans=_read_plans(plan or ()),
+        journals=_journal_reader(store, journal),
         state_dirs=(state_directory(),),
     )
-    serve(settings, access, open_browser)
+    serve_console(settings, access, open_browser)
 
 
-def serve(settings: ConsoleSettings, access: Access, open_browser: bool = False) -> None:
+def serve_console(settings: ConsoleSettings, access: Access, open_browser: bool = False) -> None:
     """Serve the console until it is interrupted.
 
     Raises:
         MissingExtraError: Its packages are not installed.
         ConsoleError: The port is in use.
     """
-    with _server(settings, access) as (server, listener, address):
+    with _create_server(settings, access) as (server, listener, address):
         typer.echo(f"the console is at {address}; stop it with Ctrl-C")
         if open_browser:
             webbrowser.open(address)
@@ -118,9 +118,9 @@ def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
     settings = ConsoleSettings(trace=trace)
     with ExitStack() as stack:
         try:
-            server, listener, address = stack.enter_context(_server(settings, Access(port=port)))
+            server, listener, address = stack.enter_context(_create_server(settings, Access(port=port)))
         except ConsoleError:
-            server, listener, address = stack.enter_context(_server(settings, Access(port=0)))
+            server, listener, address = stack.enter_context(_create_server(settings, Access(port=0)))
         thread = threading.Thread(target=server.run, args=([listener],), name="flink-agents-ui", daemon=True)
         thread.start()
         try:
@@ -131,7 +131,7 @@ def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
 
 
 @contextmanager
-def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, socket.socket, str]]:
+def _create_server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, socket.socket, str]]:
     """Yield a server that is not running yet, its socket, and its address."""
     from flink_agents.api.errors import MissingExtraError
 
@@ -147,14 +147,14 @@ def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, so
             found=f"no module {error.name}",
             fix=install_command("ui"),
         ) from error
-    with _listen(access) as listener:
+    with _open_socket(access) as listener:
         access = replace(access, port=listener.getsockname()[1])
         name = f"[{access.host}]" if ":" in access.host else access.host
         app = make_app(settings, access, make_index(settings), Outside(settings))
         yield make_server(app), listener, f"http://{name}:{access.port}"
 
 
-def _listen(access: Access) -> socket.socket:
+def _open_socket(access: Access) -> socket.socket:
     from flink_agents.api.errors import ConsoleError
 
     family = socket.AF_INET6 if ":" in access.host else socket.AF_INET
@@ -168,21 +168,21 @@ def _listen(access: Access) -> socket.socket:
         ) from error
 
 
-def _trace(path: Path | None, topic: str | None) -> Path | None:
+def _trace_directory(path: Path | None, topic: str | None) -> Path | None:
     if path is not None or topic is not None:
         return path
-    from flink_agents.cli.runs.places import configured
+    from flink_agents.cli.runs.places import configured_directory
 
-    return configured()
+    return configured_directory()
 
 
-def _client(client: str | None) -> dict[str, Any]:
+def _parse_client(client: str | None) -> dict[str, Any]:
     from flink_agents.cli.kafka.topics import client_options
 
     return client_options(client)
 
 
-def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
+def _read_plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
     if not targets:
         return ()
     # As `python -m` does: the agent's module is in the current directory.
@@ -192,21 +192,21 @@ def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
     return tuple(map(load_target, targets))
 
 
-def _journals(store: str | None, journal: str | None) -> JournalReader | None:
+def _journal_reader(store: str | None, journal: str | None) -> JournalReader | None:
     """Return a reader of journals; None if no store is named or found."""
     from flink_agents.api.errors import OptionError
     from flink_agents.cli.journals.operations import Place, show_key
 
     place = Place(store, {} if journal is None else {"path": journal})
     try:
-        place.make()
+        place.create_store()
     except OptionError:
         if store or journal:
             raise
         return None
 
     def read(key: str, run: int | None) -> list[dict[str, Any]]:
-        return place.ask(partial(_show, key=key, run=run))
+        return place.run_query(partial(_show, key=key, run=run))
 
     async def _show(opened: Any, key: str, run: int | None) -> list[dict[str, Any]]:
         return await show_key(opened, key, None, run)

@@ -98,7 +98,7 @@ class EnvelopeReader(Generic[T]):
         return EnvelopeReader, (self.kind,)
 
     @cached_property
-    def _validate(self) -> TypeAdapter[T]:
+    def _adapter(self) -> TypeAdapter[T]:
         return TypeAdapter(self.kind)
 
     def __call__(self, line: str) -> Message[T]:
@@ -111,15 +111,15 @@ class EnvelopeReader(Generic[T]):
         try:
             envelope = json.loads(line)
             if envelope["version"] != VERSION:
-                raise self._error(line, f"version {envelope['version']!r}")
+                raise self._envelope_error(line, f"version {envelope['version']!r}")
             lineage = envelope["lineage"]
             # As from JSON: strings become dates and other types that JSON does not have.
-            value = read_json(self._validate, json.dumps(envelope["value"]))
+            value = read_json(self._adapter, json.dumps(envelope["value"]))
             return Message(value, None if lineage is None else OutputLineage(**lineage))
         except (ValidationError, ValueError, KeyError, TypeError) as error:
-            raise self._error(line, f"{type(error).__name__}: {error}") from error
+            raise self._envelope_error(line, f"{type(error).__name__}: {error}") from error
 
-    def _error(self, line: str, found: str) -> EnvelopeError:
+    def _envelope_error(self, line: str, found: str) -> EnvelopeError:
         return EnvelopeError(
             "a line is not an envelope with a value of the declared type",
             expected=f"version {VERSION} with a value of {getattr(self.kind, '__qualname__', self.kind)}",

@@ -37,13 +37,13 @@ def write_json(value: Any) -> bytes:
         data = to_json(value)
     except PydanticSerializationError:
         # It may have half of a surrogate pair.
-        return _written(jsonable(value))
-    if any(sign in data for sign in _SIGNS) and _count(_ANY.dump_python(value), _is_special):
-        return _written(jsonable(value))
+        return _write_json(jsonable(value))
+    if any(sign in data for sign in _SIGNS) and _count_parts(_ANY.dump_python(value), _is_special):
+        return _write_json(jsonable(value))
     return data
 
 
-def _written(plain: Any) -> bytes:
+def _write_json(plain: Any) -> bytes:
     return json.dumps(plain, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -57,12 +57,12 @@ def jsonable(value: Any) -> Any:
     value = sendable(value)
     plain = to_jsonable_python(value, inf_nan_mode="constants")
     parts = _ANY.dump_python(value)
-    if _count(parts, _is_secret) and _count(plain, lambda part: part == _MASK):
+    if _count_parts(parts, _is_secret) and _count_parts(plain, lambda part: part == _MASK):
         raise ValueError(
             "a secret would be written as asterisks: give its field a serializer that writes it, or leave it "
             "out with exclude=True"
         )
-    if _count(parts, _is_no_number) > _count(plain, _is_no_number):
+    if _count_parts(parts, _is_no_number) > _count_parts(plain, _is_no_number):
         raise ValueError(
             "NaN or an infinity in a field without the type float would become null: declare it as float, or "
             "as dict[str, float]"
@@ -84,7 +84,7 @@ def _check_types(value: Any) -> None:
     if isinstance(value, list | tuple | set | frozenset | deque):
         for item in cast("Iterable[Any]", value):
             _check_types(item)
-    numbers = _count(_ANY.dump_python(value), _is_no_number)
+    numbers = _count_parts(_ANY.dump_python(value), _is_no_number)
     if not numbers or not (isinstance(value, BaseModel) or dataclasses.is_dataclass(value)):
         return
     adapter = TypeAdapter[Any](type(value))
@@ -94,7 +94,7 @@ def _check_types(value: Any) -> None:
     except ValidationError:
         # Whatever reads it has another type.
         return
-    if _count(_ANY.dump_python(restored), _is_no_number) < numbers:
+    if _count_parts(_ANY.dump_python(restored), _is_no_number) < numbers:
         raise ValueError(
             f"NaN or an infinity of {type(value).__qualname__} would be read as a string: declare its field "
             "without str"
@@ -153,12 +153,12 @@ def _is_special(value: Any) -> bool:
     return _is_no_number(value) or _is_secret(value)
 
 
-def _count(value: Any, matches: Callable[[Any], bool]) -> int:
+def _count_parts(value: Any, matches: Callable[[Any], bool]) -> int:
     """Count the parts of a value that match. A number that is a key becomes a string in any case."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
         keys = sum(not isinstance(key, float) and matches(key) for key in entries)
-        return keys + sum(_count(part, matches) for part in entries.values())
+        return keys + sum(_count_parts(part, matches) for part in entries.values())
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return sum(_count(part, matches) for part in cast("Iterable[Any]", value))
+        return sum(_count_parts(part, matches) for part in cast("Iterable[Any]", value))
     return matches(value)

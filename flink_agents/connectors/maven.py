@@ -18,7 +18,7 @@ CHECK_NETWORK = "check the network, its proxy, and its certificates (HTTPS_PROXY
 _TRIES = 3
 
 
-def fetch(coordinates: str) -> Path:
+def fetch_jar(coordinates: str) -> Path:
     """Return the jar file of one artifact, ``group:artifact:version``; downloads it if it is missing.
 
     Only one process at a time does so, because jgo writes into the final file, which others would consider
@@ -32,17 +32,17 @@ def fetch(coordinates: str) -> Path:
 
     group, name, version = coordinates.split(":")
     settings = GlobalSettings.load()
-    with exclusive(Path(settings.cache_dir) / f"flink-agents-{name}-{version}.lock"):
+    with lock_path(Path(settings.cache_dir) / f"flink-agents-{name}-{version}.lock"):
         artifacts = jgo.resolve(coordinates, repositories=settings.repositories)
         wanted = (
             artifact
             for artifact in artifacts
             if (artifact.groupId, artifact.artifactId, artifact.version) == (group, name, version)
         )
-        return download(next(wanted))
+        return download_artifact(next(wanted))
 
 
-def download(artifact: Any) -> Path:
+def download_artifact(artifact: Any) -> Path:
     """Return the complete file of a jgo artifact."""
     for attempt in range(1, _TRIES + 1):
         try:
@@ -60,7 +60,7 @@ def download(artifact: Any) -> Path:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
+def lock_path(path: Path) -> Iterator[None]:
     """Let one process or thread enter at a time; the others wait."""
     import fcntl
 

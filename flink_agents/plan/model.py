@@ -15,15 +15,25 @@ from pydantic import (
     model_validator,
 )
 
+from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.api.common.policies import RetryPolicy, RetryTimes
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
+from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef, ResourceType
 from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
 from flink_agents.plan.references import Frozen, FunctionRef
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
+
+_STEP_RESOURCES = (
+    ResourceType.CHAT_MODEL,
+    ResourceType.EMBEDDING_MODEL,
+    ResourceType.VECTOR_STORE,
+    ResourceType.LONG_TERM_MEMORY,
+    ResourceType.MCP_SERVER,
+)
+"""Kinds of resources whose use is a durable step."""
 
 Kind = Literal["instance", "static", "function"]
 """Relation of a function to the agent: a method, a static method, or added from outside."""
@@ -127,6 +137,7 @@ class ActionPlan(PlainSettings, Named):
         retry: Its retry policy; None for the agent's.
         calls: The durable steps of its code, as far as they have names, sorted; for display.
         clients: The clients that its code uses, as far as they have names, sorted; for display.
+        opaque: True if its code may emit other events and make other durable steps.
     """
 
     trigger_classes: tuple[str, ...] = ()
@@ -141,6 +152,7 @@ class ActionPlan(PlainSettings, Named):
     retry: RetryPlan | None = None
     calls: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    opaque: bool = False
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -239,6 +251,25 @@ class AgentPlan(PlainAgentSettings, Frozen):
                 if (reference.type, reference.name) not in resources:
                     raise ValueError(f"unknown {reference.type.value} {reference.name!r}")
         return self
+
+    @property
+    def makes_steps(self) -> bool:
+        """True if the plan shows that the agent makes durable steps, with its code or its resources."""
+        built_in = {action.function for action in BUILT_IN_ACTIONS}
+        return any(action.calls or str(action.function) in built_in for action in self.actions) or any(
+            resource.type in _STEP_RESOURCES for resource in self.resources
+        )
+
+    @property
+    def may_make_steps(self) -> bool:
+        """True if the plan does not exclude that the agent makes durable steps."""
+        asks = any(resource.needs_approval for resource in self.resources)
+        return self.makes_steps or asks or any(action.opaque for action in self.actions)
+
+    @property
+    def needs_approvals(self) -> bool:
+        """True if an action or a tool needs an approval, as far as the plan shows."""
+        return any(plan_part.needs_approval for plan_part in (*self.actions, *self.resources))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the plan as JSON; :meth:`from_json` returns an equal plan."""

@@ -25,7 +25,7 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.journal.grouped import ForwardingStore
+from flink_agents.runtime.journal.forwarding import ForwardingStore
 
 
 class Fault(StrEnum):
@@ -104,7 +104,7 @@ class Faults:
         """Return a store for one attempt of one subtask."""
         return FaultyStore(self._make(), self)
 
-    def next(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+    def next_fault(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         """Record an append, and return its fault."""
         if journal.journal_id.startswith("\x00"):
             return None  # The runtime's own append, of no key.
@@ -132,7 +132,7 @@ class FaultyStore(ForwardingStore):
         """Append, or meet the fault that is due."""
         if self._broken:
             raise closed_error("an append before this one had an unknown outcome")
-        fault = self._faults.next(journal, records)
+        fault = self._faults.next_fault(journal, records)
         if fault is None or fault.stores:
             await super().append(journal, records)
         if fault is None:

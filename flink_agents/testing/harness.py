@@ -25,7 +25,7 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.binding.loaded import LoadedAgent
-from flink_agents.plan.binding.resource_options import ResourceOptions
+from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.literal_secrets import check_options
@@ -36,14 +36,14 @@ from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.clock import Clock
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import KeyState, Snapshot as Snapshot
-from flink_agents.testing.fakes.waits import KeyedSignal, unkeyed
+from flink_agents.testing.fakes.waits import KeyedSignal, split_input
 from flink_agents.testing.models.blocking import use_test_kit
 from flink_agents.testing.recovery.everywhere import Crashes
 from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, forced_conditions
-from flink_agents.testing.recovery.restarts import Reorder, Restarts, reordered
+from flink_agents.testing.recovery.restarts import Reorder, Restarts, reorder_inputs
 from flink_agents.testing.subtasks.crash_points import crash_points
 from flink_agents.testing.subtasks.driver import START as START, HarnessSubtask
-from flink_agents.testing.subtasks.given import check_open, given_selector, milliseconds
+from flink_agents.testing.subtasks.given import check_open, check_selector, to_milliseconds
 from flink_agents.testing.subtasks.meters import MetricSums
 
 LAST_WATERMARK = 2**63 - 1
@@ -131,9 +131,9 @@ class OperatorHarness(Restarts):
         self._config = Configuration(cast("Mapping[Any, Any]", config or {}))
         check_options(self._config)
         options = ResourceOptions(self._config)
-        options.add(LoadedAgent(self.plan, self._code), instance)
+        options.add(LoadedAgent(self.plan, self._code))
         options.check(all_agents=False)
-        self._key = KeyEncoder(given_selector(key_selector))
+        self._key = KeyEncoder(check_selector(key_selector))
         self._max_parallelism = max_parallelism
         conditions = forced_conditions()
         self._replay = REPLAY in conditions if forced_replay is None else forced_replay
@@ -169,7 +169,7 @@ class OperatorHarness(Restarts):
         self._side: dict[str, list[Any]] = {}
         self._side_times: dict[str, list[tuple[int | None, int]]] = {}
         self._meters = MetricSums()
-        self._start(parallelism)
+        self._start_operator(parallelism)
 
     # -- driving ----------------------------------------------------------------------
 
@@ -185,8 +185,8 @@ class OperatorHarness(Restarts):
             KeyEncodingError: The record has no usable key.
         """
         start = len(self.outputs)
-        deliver = self._delivery(record, timestamp)
-        self._do(deliver, lambda input_count: None)
+        deliver = self._deliver_record(record, timestamp)
+        self._execute(deliver, lambda input_count: None)
         return self.outputs[start:]
 
     def signal(
@@ -203,7 +203,7 @@ class OperatorHarness(Restarts):
         """
         start = len(self.outputs)
         signal = TaggedSignal(Signal(name, value, key, id, wait))
-        self._do(self._delivery(signal, None, encode_key(key)), lambda input_count: None)
+        self._execute(self._deliver_record(signal, None, encode_key(key)), lambda input_count: None)
         return self.outputs[start:]
 
     def run_until_idle(self, seconds: float | None = None) -> list[Any]:
@@ -220,7 +220,7 @@ class OperatorHarness(Restarts):
                 wait for recorded runs.
         """
         start = len(self.outputs)
-        self._do(lambda: self._run_to_the_end(seconds))
+        self._execute(lambda: self._run_to_the_end(seconds))
         return self.outputs[start:]
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
@@ -233,7 +233,7 @@ class OperatorHarness(Restarts):
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
         check_open(bool(self._subtasks))
         start = len(self.outputs)
-        until = self.current_time + milliseconds(time, "advance_time")
+        until = self.current_time + to_milliseconds(time, "advance_time")
         self._fire_all("processing_timers", until)
         self._pass_to(until)
         return self.outputs[start:]
@@ -242,7 +242,7 @@ class OperatorHarness(Restarts):
         """Advance event time to ``timestamp`` (milliseconds); due timers fire."""
         check_open(bool(self._subtasks))
         start = len(self.outputs)
-        self.current_watermark = max(self.current_watermark, milliseconds(timestamp, "watermark"))
+        self.current_watermark = max(self.current_watermark, to_milliseconds(timestamp, "watermark"))
         for subtask in self._subtasks:
             subtask.backend.watermark = self.current_watermark
         self._fire_all("event_timers", self.current_watermark)
@@ -254,7 +254,7 @@ class OperatorHarness(Restarts):
         runs_at_once = self._runs_at_once
         self._runs_at_once = False
         try:
-            with self._clock.flying(self._next_due):
+            with self._clock.fly_to_delayed(self._next_due):
                 return self.watermark(LAST_WATERMARK)
         finally:
             self._runs_at_once = runs_at_once
@@ -269,7 +269,7 @@ class OperatorHarness(Restarts):
         # A test may leave this to the garbage collector: an unclosed loop warns. The collector may run in a
         # thread of any operator, even of this one, which cannot wait for its own end.
         if hasattr(self, "_subtasks"):
-            self._end(wait=threading.current_thread() is threading.main_thread())
+            self._end_subtasks(wait=threading.current_thread() is threading.main_thread())
 
     # -- checkpoints ------------------------------------------------------------------
 
@@ -277,7 +277,9 @@ class OperatorHarness(Restarts):
         """Take a checkpoint. From the first one on, inputs are recorded for :meth:`recover`."""
         if self._inputs is None:
             self._inputs = []
-        return replace(self.checkpoint(), number=self._flink.trigger() if self._flink is not None else 0)
+        return replace(
+            self.checkpoint(), number=self._flink.trigger_checkpoint() if self._flink is not None else 0
+        )
 
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
         """Discard the operator and start a new one from ``snapshot``.
@@ -290,7 +292,7 @@ class OperatorHarness(Restarts):
             parallelism: Number of subtasks. Default: as before.
         """
         if self._flink is not None:
-            self._flink.check(snapshot.number)
+            self._flink.check_checkpoint(snapshot.number)
         check_open(bool(parallelism or self._subtasks))
         count = parallelism or len(self._subtasks)
         self.close()
@@ -302,7 +304,7 @@ class OperatorHarness(Restarts):
             del self.side_times(tag)[snapshot.side_outputs.get(tag, 0) :]
         if self._inputs is not None:
             del self._inputs[snapshot.inputs :]
-        self._start(count, snapshot)
+        self._start_operator(count, snapshot)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
         """Restore, and push the inputs after ``snapshot`` again, like sources after a restore.
@@ -312,7 +314,7 @@ class OperatorHarness(Restarts):
         later = list((self._inputs or ())[snapshot.inputs :])
         self.restore(snapshot, parallelism)
         # Together: if they are reordered, the first one may wait for one that follows.
-        return self._push_together(reordered(later, self.reorder, itemgetter(0)))
+        return self._push_together(reorder_inputs(later, self.reorder, itemgetter(0)))
 
     # -- inspecting -------------------------------------------------------------------
 
@@ -351,12 +353,12 @@ class OperatorHarness(Restarts):
     @property
     def metrics(self) -> dict[str, int | float]:
         """The agent's metrics since the last restore, summed over subtasks; repeated work counts once."""
-        return self._meters.read(self._subtasks).agent
+        return self._meters.sum_metrics(self._subtasks).agent
 
     @property
     def run_metrics(self) -> dict[str, int | float]:
         """The runtime's metrics since the last restore, summed over subtasks; repeated work counts once."""
-        return self._meters.read(self._subtasks).runtime
+        return self._meters.sum_metrics(self._subtasks).runtime
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
         """Return the short-term memory of ``key``: plain values by dotted path."""
@@ -368,12 +370,12 @@ class OperatorHarness(Restarts):
 
     def sequence_number(self, key: Any = 0) -> int:
         """Return the number of committed runs of ``key``."""
-        head = self._head(key)
+        head = self._read_head(key)
         return head.next_seq if head is not None else 0
 
     def pending(self, key: Any = 0) -> int:
         """Return the number of inputs of ``key`` that wait in state."""
-        head = self._head(key)
+        head = self._read_head(key)
         return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
@@ -382,11 +384,11 @@ class OperatorHarness(Restarts):
 
     # -- inside -----------------------------------------------------------------------
 
-    def _head(self, key: Any) -> Head | None:
+    def _read_head(self, key: Any) -> Head | None:
         packed = self.state(key).head
         return None if packed is None else Head.unpack(packed)
 
-    def _do(
+    def _execute(
         self,
         act: Callable[[], None],
         resume: Callable[[int], None] | None = None,
@@ -402,7 +404,7 @@ class OperatorHarness(Restarts):
         check_open(bool(self._subtasks))
         if self._crashes is not None and (self._runs_at_once or resume is None):
             whole = partial(self._to_the_end, act)
-            Crashes(self, self._crashes).explore(
+            Crashes(self, self._crashes).explore_crashes(
                 whole,
                 (lambda input_count: self._to_the_end(partial(resume, input_count)))
                 if resume
@@ -412,7 +414,7 @@ class OperatorHarness(Restarts):
             )
             return
         if self._restart:
-            counted = self._meters.read(self._subtasks)
+            counted = self._meters.sum_metrics(self._subtasks)
             self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
             self._meters = MetricSums(counted)
         if self._replay:
@@ -424,19 +426,21 @@ class OperatorHarness(Restarts):
         """Do ``act``, discard the operator, and do it again; metrics count once."""
         checkpoint = self.checkpoint()
         time = self.current_time
-        counted = self._meters.read(self._subtasks)
+        counted = self._meters.sum_metrics(self._subtasks)
         self._to_the_end(act)
         if self._runs_at_once:
             # The first execution's metrics: the second one reads records and would measure less.
-            counted = self._meters.read(self._subtasks)
+            counted = self._meters.sum_metrics(self._subtasks)
         self.restore(checkpoint)
-        self._clock.reset(time)
+        self._clock.set_wall_clock(time)
         self._meters = MetricSums(counted)
         self._to_the_end(act)
         if self._runs_at_once:
-            self._meters = MetricSums(counted, MetricSums().read(self._subtasks))
+            self._meters = MetricSums(counted, MetricSums().sum_metrics(self._subtasks))
 
-    def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
+    def _deliver_record(
+        self, record: Any, timestamp: int | None, key: str | None = None
+    ) -> Callable[[], None]:
         """Return a function that delivers a record each time it is called."""
         record = self._through_flink(record, "a record")
         key = key if key is not None else self._key(record)
@@ -444,9 +448,9 @@ class OperatorHarness(Restarts):
             self._inputs.append(
                 (KeyedSignal(record, key) if type(record) is TaggedSignal else record, timestamp)
             )
-        return lambda: self._deliver(key, self._again(record), timestamp)
+        return lambda: self._deliver_to_subtask(key, self._copy_record(record), timestamp)
 
-    def _again(self, record: Any) -> Any:
+    def _copy_record(self, record: Any) -> Any:
         """Return a copy of ``record`` for one of several deliveries: an action may change it."""
         several = self._replay or self._crashes is not None or self._inputs is not None
         return self._through_flink(record, "a record") if several else record
@@ -454,9 +458,11 @@ class OperatorHarness(Restarts):
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
         """Push records with their timestamps before waiting for any of them."""
         start = len(self.outputs)
-        deliveries = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
+        deliveries = [
+            (record, self._deliver_record(*split_input(record, timestamp))) for record, timestamp in inputs
+        ]
         in_order = partial(self._deliver_all, deliveries)
-        self._do(
+        self._execute(
             partial(in_order, 0, False),
             lambda input_count: in_order(input_count, True),
             partial(in_order, 0, True),
@@ -467,19 +473,19 @@ class OperatorHarness(Restarts):
         self, deliveries: Sequence[tuple[Any, Callable[[], None]]], delivered_count: int, again: bool
     ) -> None:
         """Push inputs after the first ``delivered_count``; with ``again``, in the order after a crash."""
-        for _, deliver in reordered(
+        for _, deliver in reorder_inputs(
             deliveries[delivered_count:], self.reorder if again else None, itemgetter(0)
         ):
             deliver()
 
     def _fire_forced(self, fired: set[tuple[str, str, int]], *timer: *tuple[str, str, int]) -> None:
         """Fire a timer under the forced conditions, once: a forced start may register it again, for ever."""
-        act = partial(self._fire, *timer)
+        act = partial(self._fire_timer, *timer)
         if timer in fired:
             self._to_the_end(act)
         else:
             fired.add(timer)
-            self._do(act)
+            self._execute(act)
 
     def _fire_all(self, kind: str, until: int) -> None:
         """Fire all timers up to ``until``, and those that they register."""
@@ -487,4 +493,4 @@ class OperatorHarness(Restarts):
             self._fire_each(kind, until, partial(self._fire_forced, set()))
         else:
             # Runs in flight would never end if each of their timers discarded them.
-            self._do(lambda: self._fire_each(kind, until, self._fire))
+            self._execute(lambda: self._fire_each(kind, until, self._fire_timer))

@@ -99,12 +99,12 @@ def answer_of(question: Callable[[], Awaitable[T]]) -> T:
     answers: list[T] = []
     failed: list[BaseException] = []
 
-    async def ask() -> None:
+    async def await_question() -> None:
         answers.append(await question())
 
     def run() -> None:
         try:
-            asyncio.run(ask())
+            asyncio.run(await_question())
         except BaseException as error:
             failed.append(error)
 
@@ -139,7 +139,7 @@ class Records(Builder):
         Raises:
             AgentConfigurationError: It was aborted, or the harness was made without ``checkpoints=True``.
         """
-        self._checkpoints().complete(snapshot.number)
+        self._checkpoints().complete_checkpoint(snapshot.number)
 
     def abort(self, snapshot: Snapshot) -> None:
         """Abort a checkpoint: nothing is pruned for it, and it cannot be restored.
@@ -147,7 +147,7 @@ class Records(Builder):
         Raises:
             AgentConfigurationError: The harness was made without ``checkpoints=True``.
         """
-        self._checkpoints().abort(snapshot.number)
+        self._checkpoints().abort_checkpoint(snapshot.number)
 
     def _checkpoints(self) -> FakeFlink:
         if self._flink is None:

@@ -18,8 +18,8 @@ from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.call import DurableCall
 from flink_agents.runtime.execution.limits import ControlFlow
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.operator.assembly import OperatorHost
@@ -73,23 +73,24 @@ def replay_run(
         ActionFailedError: The agent fails, as it may have done in the recorded run.
     """
     codec = ValueCodec()
-    header = _header(codec, records)
+    header = _read_header(codec, records)
     replay = RunReplay()
 
-    def look(step: ActionRun, call: Call) -> None:
+    def note_call(step: ActionRun, call: DurableCall) -> None:
         name = call.identity.function
-        replay.calls.append((step.action.name, call.index, name, call.identity.request or ""))
+        number = call.number.nth
+        replay.calls.append((step.action.name, number, name, call.identity.request or ""))
         if until_call is not None and len(replay.calls) > until_call:
-            raise EndOfReplay(f"before call {call.index} of action {step.action.name}: {name}")
+            raise EndOfReplay(f"before call {number} of action {step.action.name}: {name}")
         if call.recorded is None:
-            raise EndOfReplay(f"call {call.index} of action {step.action.name}, {name}, has no record")
+            raise EndOfReplay(f"call {number} of action {step.action.name}, {name}, has no record")
 
     place = _place_with(journal, records)
     key = decode_key(journal.key)
     job_id, name = split_journal_name(journal.journal_id)
     config = {AgentOptions.ON_JOB_CHANGE.key: OnJobChange.ADOPT}
     store: Any = {"store": lambda: MemoryStore(place), "auto_run": False}
-    harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
+    harness = _ReplayHarness(note_call, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
         packed = header.input or b""
@@ -113,12 +114,14 @@ def replay_run(
 class _ReplayHarness(OperatorHarness):
     """Calls ``on_call`` for each durable call. Further arguments are those of a harness."""
 
-    def __init__(self, on_call: Callable[[ActionRun, Call], None], *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, on_call: Callable[[ActionRun, DurableCall], None], *arguments: Any, **options: Any
+    ) -> None:
         self._on_call = on_call
         super().__init__(*arguments, **options)
 
-    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
-        return replace(super()._host(number, parallelism, backend), on_call=self._on_call)
+    def _create_host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
+        return replace(super()._create_host(number, parallelism, backend), on_call=self._on_call)
 
 
 def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None) -> KeyState:
@@ -130,7 +133,7 @@ def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None
     return KeyState(head.pack(), pending, {escape(path): (data, None) for path, data in memory.items()})
 
 
-def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
+def _read_header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     if header is None:
         raise RunNotReplayableError(

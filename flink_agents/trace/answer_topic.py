@@ -39,7 +39,7 @@ class AnswerTopic(RunObserver):
     """
 
     def __init__(self, topic: KafkaTopic) -> None:
-        self._queue = QueuedSink[Pair]("answers", _Pairs(topic), MOST_WAITING, _dropped)
+        self._queue = QueuedSink[Pair]("answers", _Pairs(topic), MOST_WAITING, _log_dropped)
 
     @override
     def request_answered(self, key_text: str, answer: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class AnswerTopic(RunObserver):
         try:
             self._queue.write([(request.encode("utf-8", "replace"), line.encode("utf-8", "replace"))])
         except BufferError as error:
-            _dropped(1, error)
+            _log_dropped(1, error)
 
     @override
     def closed(self) -> None:
@@ -70,7 +70,7 @@ class _Pairs:
 
     def write(self, records: Sequence[Pair]) -> None:
         """Send ``records``."""
-        self._topic.send(records)
+        self._topic.send_records(records)
 
     def close(self) -> None:
         """Close the client."""
@@ -98,7 +98,7 @@ def answer_topic_of(config: Configuration) -> AnswerTopic | None:
     return AnswerTopic(KafkaTopic(servers, topic, client, creates=False))
 
 
-def _dropped(number: int, error: BaseException) -> None:
+def _log_dropped(number: int, error: BaseException) -> None:
     if number:
         _log.warning(
             "%s answer(s) to requests did not reach their topic; the log has them: %s", number, repr(error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flink_agents.api.resources.sendable_text import with_number_texts
-from flink_agents.trace.rendering import took, wait_text, when
+from flink_agents.trace.rendering import format_duration, format_time, wait_text
 
 _LONG = ("memory", "signals", "delayed", "waits", "suspended")
 """Parts of an answer that are omitted if it is too long, in this order."""
@@ -26,29 +26,29 @@ def answer_line(answer: Mapping[str, Any], most: int) -> str:
     return line
 
 
-def inspected(answer: Mapping[str, Any]) -> list[str]:
+def describe_answer(answer: Mapping[str, Any]) -> list[str]:
     """Return a job's answer about a key as text. Invalid answers, which a topic may hold, raise nothing."""
     try:
-        return list(_inspected(answer))
+        return list(_answer_lines(answer))
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
         return [f"An answer has a form that this version cannot explain: {error!r}"]
 
 
-def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
+def _answer_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer.get("known", True):
         yield f"The job has nothing of this key in agent {answer.get('agent')}."
         return
     run = answer.get("run")
     if isinstance(run, Mapping):
-        yield from _run(run)
-    for suspended_run in _suspended(answer):
-        yield from _waits(suspended_run)
+        yield from _run_lines(run)
+    for suspended_run in _suspended_runs(answer):
+        yield from _wait_lines(suspended_run)
     if answer.get("replays"):
         yield f"The key is replayed after a restart: {answer['replays']}."
     if answer.get("without_input"):
         numbers = ", ".join(map(str, answer["without_input"]))
         yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
-    yield from _behind(answer)
+    yield from _queue_lines(answer)
     if not (run or answer.get("suspended") or answer.get("inputs")):
         runs = answer.get("runs", answer.get("sequence", 0))
         yield f"Nothing of the key is unfinished. {runs} runs have ended."
@@ -58,10 +58,10 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"It remembers {shown}."
 
 
-def _run(run: Mapping[str, Any]) -> Iterator[str]:
+def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
     name = f"Run {run.get('run')} (sequence {run.get('sequence')})"
     where = f" in action {run['action']} at {run['where']}" if "action" in run else ""
-    since = f" for {took(run['seconds'])}" if run.get("seconds") else ""
+    since = f" for {format_duration(run['seconds'])}" if run.get("seconds") else ""
     what = f"waits for {run['for']}" if run.get("for") else f"is {run.get('phase')}"
     yield f"{name} {what}{where}{since}."
     if "attempt" in run:
@@ -70,16 +70,18 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"It also waits for {wait_text(wait)}."
 
 
-def _suspended(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _suspended_runs(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     suspended_runs = answer.get("suspended")
     for suspended_run in suspended_runs if isinstance(suspended_runs, list) else ():
         if isinstance(suspended_run, Mapping):
             yield suspended_run
 
 
-def _waits(suspended_run: Mapping[str, Any]) -> Iterator[str]:
+def _wait_lines(suspended_run: Mapping[str, Any]) -> Iterator[str]:
     start_text = (
-        f", which began at {when(suspended_run['begun'] / 1000)}," if suspended_run.get("begun") else ""
+        f", which began at {format_time(suspended_run['begun'] / 1000)},"
+        if suspended_run.get("begun")
+        else ""
     )
     run_text = f"Run {suspended_run.get('run')} (sequence {suspended_run.get('sequence')})"
     yield f"{run_text}{start_text} is suspended."
@@ -91,12 +93,12 @@ def _waits(suspended_run: Mapping[str, Any]) -> Iterator[str]:
 def inputs_behind(answer: Mapping[str, Any]) -> int:
     """Return the number of inputs of the key that wait behind its first unfinished run."""
     inputs = answer.get("inputs")
-    is_blocked = any(suspended_run.get("blocks") for suspended_run in _suspended(answer))
+    is_blocked = any(suspended_run.get("blocks") for suspended_run in _suspended_runs(answer))
     first = 1 if answer.get("run") or is_blocked else 0
     return max(0, inputs - first) if isinstance(inputs, int) else 0
 
 
-def _behind(answer: Mapping[str, Any]) -> Iterator[str]:
+def _queue_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if behind := inputs_behind(answer):
         yield f"{behind} input(s) of the key wait behind it."
     signals = answer.get("signals")
@@ -105,23 +107,22 @@ def _behind(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"Signals that no run has taken: {shown}."
     delayed = answer.get("delayed")
     if isinstance(delayed, Mapping):
-        yield f"{delayed['events']} delayed event(s), the first at {when(delayed['due'] / 1000)}."
+        yield f"{delayed['events']} delayed event(s), the first at {format_time(delayed['due'] / 1000)}."
 
 
-def watched(line: Mapping[str, Any]) -> str:
+def describe_watched(line: Mapping[str, Any]) -> str:
     """Return a line that the watchdog logged about a run as text."""
     try:
-        return _watched(line)
+        return _watched_text(line)
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
         return f"A line of the watchdog has a form that this version cannot explain: {error!r}"
 
 
-def _watched(line: Mapping[str, Any]) -> str:
-    at = when(line["time"]) if "time" in line else "an unknown time"
+def _watched_text(line: Mapping[str, Any]) -> str:
+    at = format_time(line["time"]) if "time" in line else "an unknown time"
     name = f"the run with sequence {line.get('sequence')} of agent {line.get('agent')}"
     if line.get("ended"):
-        return f"At {at}, {name} ended after {took(line.get('seconds'))}."
+        return f"At {at}, {name} ended after {format_duration(line.get('seconds'))}."
     action = f" in action {line['action']} at {line['where']}" if "action" in line else ""
-    return (
-        f"At {at}, {name} had run for {took(line.get('seconds'))}{action}; it waited for {line.get('for')}."
-    )
+    duration = format_duration(line.get("seconds"))
+    return f"At {at}, {name} had run for {duration}{action}; it waited for {line.get('for')}."

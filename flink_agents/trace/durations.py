@@ -81,7 +81,7 @@ def take_times(times: Timed, record: TraceRecord) -> None:
     if record.kind != "run":
         return
     begin = record.time - (record.seconds or 0.0)
-    since = number(record.attributes.get("since"))
+    since = as_number(record.attributes.get("since"))
     if times.status == "suspended":
         resumed = begin if record.is_end else since or record.time
         times.suspended += max(0.0, resumed - times.decided)
@@ -90,7 +90,7 @@ def take_times(times: Timed, record: TraceRecord) -> None:
             # Its input waited in state before the segment began.
             times.queued += max(0.0, begin - times.begun)
         phases = record.attributes.get("phases")
-        times.queued += number(phases.get("queued")) if isinstance(phases, Mapping) else 0.0
+        times.queued += as_number(phases.get("queued")) if isinstance(phases, Mapping) else 0.0
         times.open_queued = times.since = 0.0
         times.doing = ""
     elif record.outcome in (WAITING, RUNNING):
@@ -100,7 +100,7 @@ def take_times(times: Timed, record: TraceRecord) -> None:
         times.since = since or (record.time if times.doing == QUEUED_FOR else 0.0)
 
 
-def spent(times: Timed, now: float) -> Spent:
+def time_spent(times: Timed, now: float) -> Spent:
     """Return the time that a run has spent, until now if it has not ended."""
     open_ = times.status not in (*FINAL, "failed")
     until = max(times.ended, now) if open_ else times.ended
@@ -113,6 +113,6 @@ def spent(times: Timed, now: float) -> Spent:
     return Spent(queued, max(0.0, until - times.begun - queued - suspended), suspended)
 
 
-def number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """Return a number of a record, which may come from anywhere; 0 if it is none."""
     return float(value) if is_number(value) else 0.0

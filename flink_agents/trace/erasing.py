@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from flink_agents.trace.reading import trace_files, unusable
+from flink_agents.trace.reading import trace_files, unusable_file_error
 
 
 class Erased(NamedTuple):
@@ -42,22 +42,22 @@ def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Eras
     records = files = held = 0
     for file in trace_files(place):
         try:
-            removed, is_open = _erase(file.resolve(), keys, recent)
+            removed, is_open = _erase_records(file.resolve(), keys, recent)
         except FileNotFoundError:
             # The sink removed it meanwhile, to make room.
             continue
         except OSError as error:
-            raise unusable(file, error) from error
+            raise unusable_file_error(file, error) from error
         records += removed
         files += removed > 0
         held += is_open and removed > 0
     return Erased(records, files, held)
 
 
-def _erase(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]:
+def _erase_records(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]:
     status = file.stat()
     lines = file.read_bytes().split(b"\n")
-    of_key = [_is_of(line, keys) for line in lines]
+    of_key = [_is_record_of(line, keys) for line in lines]
     removed = sum(of_key)
     is_open = status.st_mtime >= recent > 0
     if not removed:
@@ -86,7 +86,7 @@ def _erase(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]
     return removed, False
 
 
-def _is_of(line: bytes, keys: Collection[str]) -> bool:
+def _is_record_of(line: bytes, keys: Collection[str]) -> bool:
     if not line:
         return False
     try:

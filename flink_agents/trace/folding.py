@@ -27,7 +27,7 @@ if a task of the action made it. All else are its attributes.
 _OWN = ("name", "call", "seconds", "at", "nth", "task")
 
 
-def counted(event_types: Sequence[str]) -> dict[str, int]:
+def count_types(event_types: Sequence[str]) -> dict[str, int]:
     """Return the number of occurrences of each type."""
     return {event_types[0]: 1} if len(event_types) == 1 else dict(Counter(event_types))
 
@@ -43,17 +43,17 @@ def attributes_of_call(action: str, function: str, more: Mapping[str, Any] | Non
     return attributes
 
 
-def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
+def unfold_records(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
     """Yield records, with the records of folded steps before the record of their run."""
     for record in records:
         steps = record.attributes.get(FOLDED) if record.kind == "run" else None
         if isinstance(steps, list):
-            record = replace(record, attributes=_without(record.attributes))
-            yield from _steps(record, cast("list[Any]", steps))
+            record = replace(record, attributes=_without_folded(record.attributes))
+            yield from _unfold_steps(record, cast("list[Any]", steps))
         yield record
 
 
-def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
+def _unfold_steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
     actions = Counter[str]()
     nth = 0
     at = start_time = run.time - (run.seconds or 0.0)
@@ -75,23 +75,23 @@ def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
             path: SpanPath = "action", action, actions[action]
             actions[action] += 1
             nth = 0
-            yield _step(run, "action", action, path, run.span_id, at, seconds, more)
+            yield _step_record(run, "action", action, path, run.span_id, at, seconds, more)
         elif isinstance(function, str):
             parent = span_id(run.run_id, "action", action, actions[action])
             task = str(step.get("task", ""))
-            nth = whole(step.get("nth"), nth)
+            nth = as_whole_number(step.get("nth"), nth)
             path = call_path(action, actions[action], function, task, nth)
             nth += 1
             attributes = attributes_of_call(action, function, more)
-            yield _step(run, "call", function, path, parent, at, seconds, attributes)
+            yield _step_record(run, "call", function, path, parent, at, seconds, attributes)
 
 
-def whole(value: Any, default: int) -> int:
+def as_whole_number(value: Any, default: int) -> int:
     """Return a whole number of a line, which may come from anywhere."""
     return value if isinstance(value, int) else default
 
 
-def _step(
+def _step_record(
     run: TraceRecord,
     kind: str,
     name: str,
@@ -114,5 +114,5 @@ def _step(
     )
 
 
-def _without(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folded(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if name != FOLDED}

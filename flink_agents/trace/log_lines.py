@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def marked(log: bytes, mark: str) -> Iterator[dict[str, Any]]:
+def read_marked(log: bytes, mark: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON that follows ``mark`` in the lines of a log. Invalid and truncated lines are skipped."""
     wanted = mark.encode()
     start = log.find(wanted)

@@ -62,7 +62,7 @@ class QueuedSink(Generic[T]):
         if self._thread is None:
             # A daemon: a sink that hangs must not keep the process.
             name = f"flink-agents-trace-{self._name}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread = threading.Thread(target=self._write_batches, name=name, daemon=True)
             self._thread.start()
 
     def flush(self, seconds: float) -> bool:
@@ -84,8 +84,8 @@ class QueuedSink(Generic[T]):
         else:
             self._thread.join()
 
-    def _run(self) -> None:
-        while batch := self._next():
+    def _write_batches(self) -> None:
+        while batch := self._next_batch():
             try:
                 self._sink.write(batch)
             except Exception as error:
@@ -98,7 +98,7 @@ class QueuedSink(Generic[T]):
         except Exception as error:
             self._on_error(0, error)
 
-    def _next(self) -> Sequence[T]:
+    def _next_batch(self) -> Sequence[T]:
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closing)
             return self._batches.popleft() if self._batches else ()

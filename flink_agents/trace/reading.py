@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flink_agents.api.errors.trace import TraceError, TraceFormatError, TraceNotFoundError
-from flink_agents.trace.durations import RunTimes, Spent, spent, status_of, take_times
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.durations import RunTimes, Spent, status_of, take_times, time_spent
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.records import FINAL, STARTED, TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 
@@ -67,7 +67,7 @@ class RunTrace:
         """The times of its phases."""
         times = RunTimes(begun=self.begun, ended=self.ended)
         repeated = set(map(id, self.repeats))
-        for record in sorted([*self.records, *self.repeats], key=_place) if repeated else self.records:
+        for record in sorted([*self.records, *self.repeats], key=_record_place) if repeated else self.records:
             if id(record) not in repeated:
                 take_times(times, record)
             if record.kind == "run":
@@ -79,7 +79,7 @@ class RunTrace:
 
     def spent(self, now: float | None = None) -> Spent:
         """Return the time that it has spent, until now if it has not ended."""
-        return spent(self.times, time.time() if now is None else now)
+        return time_spent(self.times, time.time() if now is None else now)
 
     def children(self) -> dict[str, list[TraceRecord]]:
         """Return the records of each span's children by the id of the span, in the order of their start."""
@@ -112,12 +112,12 @@ def read_files(place: Path, skipped: Callable[[TraceError], None] | None = None)
     """
     for file in trace_files(place):
         try:
-            yield from unfolded(_read(file, skipped))
+            yield from unfold_records(_read_file(file, skipped))
         except FileNotFoundError:
             # The sink removed it meanwhile, to make room.
             continue
         except OSError as error:
-            skip(unusable(file, error), skipped)
+            skip_error(unusable_file_error(file, error), skipped)
 
 
 def trace_files(place: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def trace_files(place: Path) -> list[Path]:
     )
 
 
-def unusable(file: Path, error: OSError) -> TraceNotFoundError:
+def unusable_file_error(file: Path, error: OSError) -> TraceNotFoundError:
     """Return the error of a file that cannot be read or written."""
     return TraceNotFoundError(
         f"the trace file {file} cannot be used",
@@ -148,14 +148,14 @@ def unusable(file: Path, error: OSError) -> TraceNotFoundError:
     )
 
 
-def skip(error: TraceError, skipped: Callable[[TraceError], None] | None) -> None:
+def skip_error(error: TraceError, skipped: Callable[[TraceError], None] | None) -> None:
     """Pass an error to its receiver; without one, raise it."""
     if skipped is None:
         raise error
     skipped(error)
 
 
-def _read(file: Path, skipped: Callable[[TraceError], None] | None) -> Iterator[TraceRecord]:
+def _read_file(file: Path, skipped: Callable[[TraceError], None] | None) -> Iterator[TraceRecord]:
     with file.open("rb") as opened:
         for number, line in enumerate(opened, 1):
             if line == b"\n":
@@ -165,7 +165,7 @@ def _read(file: Path, skipped: Callable[[TraceError], None] | None) -> Iterator[
             except TraceFormatError as error:
                 # Without an end of line, the process that wrote it died, or is writing.
                 if line.endswith(b"\n"):
-                    skip(error.at(f"{file}:{number}"), skipped)
+                    skip_error(error.at(f"{file}:{number}"), skipped)
 
 
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
@@ -183,7 +183,7 @@ def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
         name = (name, record.time) if record.outcome == STARTED else name
         other_record = run_records.get(name)
         if other_record is not None:
-            repeat, record = sorted((record, other_record), key=_rank)
+            repeat, record = sorted((record, other_record), key=_record_rank)
             repeats.setdefault(record.run_id, []).append(repeat)
         run_records[name] = record
     runs = [
@@ -193,7 +193,7 @@ def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
 
 
 def _run_of(run_id: str, unique_records: dict[object, TraceRecord], repeats: list[TraceRecord]) -> RunTrace:
-    repeats.sort(key=lambda repeat: (_place(repeat), repeat.to_json()))
+    repeats.sort(key=lambda repeat: (_record_place(repeat), repeat.to_json()))
     spans = {record.span_id for record in unique_records.values() if record.is_end}
     parents = {repeat.span_id: repeat.parent_id for repeat in repeats if repeat.parent_id in spans}
     records = [
@@ -203,14 +203,14 @@ def _run_of(run_id: str, unique_records: dict[object, TraceRecord], repeats: lis
         else record
         for record in unique_records.values()
     ]
-    return RunTrace(run_id, sorted(records, key=_place), repeats)
+    return RunTrace(run_id, sorted(records, key=_record_place), repeats)
 
 
-def _rank(record: TraceRecord) -> tuple[bool, bool, float, int, str]:
+def _record_rank(record: TraceRecord) -> tuple[bool, bool, float, int, str]:
     executed = not record.replayed
     return record.outcome in FINAL, executed, record.time, record.attempt, record.to_json()
 
 
-def _place(record: TraceRecord) -> tuple[float, bool, bool, str]:
+def _record_place(record: TraceRecord) -> tuple[float, bool, bool, str]:
     # Its own record is the last one of a run, but for that of its start.
     return record.time, record.kind == "run", record.outcome != STARTED, record.id

@@ -111,19 +111,19 @@ class TraceRecord:
         """Return the record as one line of JSON."""
         values = as_dict(self)
         try:
-            return _dumped(values, allow_nan=False)
+            return _dump_json(values, allow_nan=False)
         except ValueError:
-            return _dumped({**values, "attributes": with_number_texts(values["attributes"])})
+            return _dump_json({**values, "attributes": with_number_texts(values["attributes"])})
 
     def to_bytes(self) -> bytes:
         """Return the record as one line of JSON in UTF-8, without a line break."""
         try:
-            return self._encoded()
+            return self._encode()
         except PydanticSerializationError:
             # Text that is no Unicode: JSON can escape it.
             return self.to_json().encode()
 
-    def _encoded(self) -> bytes:
+    def _encode(self) -> bytes:
         if not (isfinite(self.time) and isfinite(self.seconds or 0.0)):
             return to_json(as_dict(self), inf_nan_mode="constants", fallback=str)
         # Written by hand, in the order of the fields: a dict takes twice as long.
@@ -131,7 +131,7 @@ class TraceRecord:
         trace = self.trace
         text = (
             f'{{"kind":{_quoted(self.kind)},"name":{_quoted(self.name)},"outcome":{_quoted(self.outcome)},'
-            f"{_same(self.job, self.agent, self.subtask, self.attempt)},"
+            f"{_attempt_fields(self.job, self.agent, self.subtask, self.attempt)},"
             f'"key":{_quoted(self.key)},"sequence_number":{self.sequence_number},'
             f'"run_id":{_quoted(self.run_id)},"span_id":{_quoted(self.span_id)},'
             f'"parent_id":{"null" if parent is None else _quoted(parent)},'
@@ -194,7 +194,7 @@ _NAMES = tuple(field_.name for field_ in fields(TraceRecord))
 _values_of = attrgetter(*_NAMES)
 
 
-def _dumped(values: Mapping[str, Any], allow_nan: bool = True) -> str:
+def _dump_json(values: Mapping[str, Any], allow_nan: bool = True) -> str:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=True, default=str, allow_nan=allow_nan)
 
 
@@ -205,7 +205,7 @@ def as_dict(record: TraceRecord) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _same(job: str, agent: str, subtask: int, attempt: int) -> str:
+def _attempt_fields(job: str, agent: str, subtask: int, attempt: int) -> str:
     """Return the fields that all records of a task attempt share, as JSON."""
     return f'"job":{_quoted(job)},"agent":{_quoted(agent)},"subtask":{subtask},"attempt":{attempt}'
 
@@ -223,7 +223,7 @@ def run_path(job: str) -> bytes:
 
 def trace_id(run_id: str) -> str:
     """Return the id of the trace of a run."""
-    return _digest("trace", run_id, size=16)
+    return _hex_digest("trace", run_id, size=16)
 
 
 def traceparent(run_id: str, input_traceparent: str | None = None) -> str:
@@ -264,7 +264,7 @@ def call_path(action: str, execution: int, function: str, task: str, nth: int) -
 
 def span_id(run_id: str, *path: object) -> str:
     """Return the id of a span of a run. An empty path is the run itself."""
-    return _digest("span", run_id, *path, size=8)
+    return _hex_digest("span", run_id, *path, size=8)
 
 
 _person = b"agents-trace"
@@ -272,7 +272,7 @@ _bases = {size: hashlib.blake2b(digest_size=size, person=_person) for size in (8
 """Empty digests: copying one is five times as fast as creating one."""
 
 
-def _digest(*parts: object, size: int) -> str:
+def _hex_digest(*parts: object, size: int) -> str:
     digest = _bases[size].copy()
     digest.update("\x00".join(map(str, parts)).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -22,14 +22,14 @@ MOST_INDENT = 300
 """Maximum indentation of a tree."""
 
 
-def when(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format a time in UTC, or as a number if no calendar has it."""
     if not is_time(seconds):
         return f"{seconds} s"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def took(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Format a duration in a suitable unit."""
     if seconds is None:
         return ""
@@ -39,7 +39,7 @@ def took(seconds: float | None) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-def safe(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape the control characters of a text, which would move the cursor of a terminal."""
     return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
 
@@ -54,11 +54,11 @@ def run_row(run: RunTrace) -> dict[str, Any]:
         "key": last.key,
         "sequence": last.sequence_number,
         "status": run.status,
-        "begun": when(run.begun),
+        "begun": format_time(run.begun),
         **times_row(run.spent()),
         "calls": sum(record.kind == "call" for record in run.records),
         "error": _error_line(error) if error else "",
-        "now": doing(run),
+        "now": describe_activity(run),
     }
 
 
@@ -113,41 +113,41 @@ def _error_line(error: Mapping[str, Any]) -> str:
 def times_row(spent: Spent) -> dict[str, str]:
     """Return the durations of a run: the time with its code and calls, and the others if there are any."""
     return {
-        "took": took(spent.running),
-        "queued": took(spent.queued) if spent.queued >= 0.001 else "",
-        "suspended": took(spent.suspended) if spent.suspended else "",
+        "took": format_duration(spent.running),
+        "queued": format_duration(spent.queued) if spent.queued >= 0.001 else "",
+        "suspended": format_duration(spent.suspended) if spent.suspended else "",
     }
 
 
-def doing(run: RunTrace) -> str:
+def describe_activity(run: RunTrace) -> str:
     """Return the wait or the activity of an unfinished run, and its start; empty if unknown."""
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
         ends = "; or ".join(wait_text(wait) for wait in waits or () if isinstance(wait, dict))
-        return f"until {ends or 'an event that the trace lacks'}, since {when(last.time)}"
+        return f"until {ends or 'an event that the trace lacks'}, since {format_time(last.time)}"
     if last.kind != "run" or last.outcome not in (RUNNING, WAITING):
         return ""
     since = run.times.since
     what = waits_for(last.attributes)
     return (f"waits for {what}" if what else "executes your code") + (
-        f", since {when(since)}" if since else ""
+        f", since {format_time(since)}" if since else ""
     )
 
 
 def waits_for(attributes: Mapping[str, Any]) -> str:
     """Return the reason why a run waits."""
-    return short(str(attributes.get("for") or ""))
+    return shorten_name(str(attributes.get("for") or ""))
 
 
-def short(text: str) -> str:
+def shorten_name(text: str) -> str:
     """Return a text whose last word, if it is a function of the author, is the name of that alone."""
     start, space, name = text.rpartition(" ")
     match = space and re.fullmatch(r"[\w.]+:(?:[\w.<>]+\.)?(\w+)", name)
     return f"{start} {match[1]}" if match and not operation_of(name).kind else text
 
 
-def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
+def tree_lines(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     """Yield the lines of a run's tree, and the waits of an unfinished run.
 
     Args:
@@ -157,9 +157,9 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     last = run.last
     spent = times_row(run.spent())
     more = "".join(f"  {name} {spent[name]}" for name in ("queued", "suspended") if spent[name])
-    yield safe(
+    yield escape_controls(
         f"run {run.run_id}  {last.agent}  key {shown(last.key)}  sequence {last.sequence_number}  "
-        f"{run.status}  {when(run.begun)}  {spent['took']}{more}"
+        f"{run.status}  {format_time(run.begun)}  {spent['took']}{more}"
         + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
     children = run.children()
@@ -167,12 +167,12 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     for root in run.roots():
         tops += children.pop(root.span_id, ()) if root.kind == "run" and root.parent_id is None else (root,)
     tops.sort(key=lambda record: record.time - (record.seconds or 0.0))
-    yield from _branches(children, tops)
+    yield from _branch_lines(children, tops)
     if run.status in UNFINISHED:
-        yield from map(safe, list(_unfinished(run))[1:])
+        yield from map(escape_controls, list(_unfinished_lines(run))[1:])
 
 
-def _branches(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
+def _branch_lines(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
     # Not recursive, and each span once: a trace may come from anywhere.
     stack = [(tops, 0, "")]
     while stack:
@@ -182,7 +182,7 @@ def _branches(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord
         record = records[place]
         is_last = place + 1 == len(records)
         stack.append((records, place + 1, indent))
-        yield safe(f"{indent}{'└─' if is_last else '├─'} {line_of(record)}")
+        yield escape_controls(f"{indent}{'└─' if is_last else '├─'} {line_of(record)}")
         below = children.pop(record.span_id, ())
         stack.append((below, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
 
@@ -192,11 +192,11 @@ def line_of(record: TraceRecord) -> str:
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", record.name, "")
     what = "segment" if record.kind == "run" else kind or record.kind
     name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
-    parts = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
+    parts = [f"{what}{name}", record.outcome, format_duration(record.seconds), *_detail_lines(record)]
     return "  ".join(part for part in parts if part)
 
 
-def _details(record: TraceRecord) -> Iterator[str]:
+def _detail_lines(record: TraceRecord) -> Iterator[str]:
     attributes = record.attributes
     error = error_of(attributes)
     if error:
@@ -238,9 +238,9 @@ def model_text(facts: Mapping[str, Any]) -> str:
 def wait_text(wait: dict[str, Any]) -> str:
     """Format the events and times that end a wait."""
     deadline = wait.get("deadline")
-    at = when(deadline / 1000) if deadline is not None else ""
+    at = format_time(deadline / 1000) if deadline is not None else ""
     if wait.get("for"):
-        return str(wait["for"]) + (f" since {when(wait['since'])}" if wait.get("since") else "")
+        return str(wait["for"]) + (f" since {format_time(wait['since'])}" if wait.get("since") else "")
     name = wait.get("name")
     kind = wait.get("kind") or ("timer" if name is None else "signal")
     if kind == "timer":
@@ -252,7 +252,7 @@ def wait_text(wait: dict[str, Any]) -> str:
     return what + (f", at most until {at}" if at else "")
 
 
-def why(runs: Iterable[RunTrace], key: str) -> list[str]:
+def explain_key(runs: Iterable[RunTrace], key: str) -> list[str]:
     """Explain the state of a key, by its runs."""
     all_runs = list(runs)
     if not all_runs:
@@ -262,18 +262,22 @@ def why(runs: Iterable[RunTrace], key: str) -> list[str]:
         ]
     unfinished = [run for run in all_runs if run.status in UNFINISHED]
     if not unfinished:
-        return ["Nothing of the key is unfinished.", *_ended(all_runs[-1]), *_dead(all_runs, all_runs[-1])]
+        return [
+            "Nothing of the key is unfinished.",
+            *_ended_lines(all_runs[-1]),
+            *_dead_letter_lines(all_runs, all_runs[-1]),
+        ]
     unfinished.sort(key=lambda run: run.last.sequence_number)
-    lines = [line for run in unfinished[:1] for line in _unfinished(run)]
+    lines = [line for run in unfinished[:1] for line in _unfinished_lines(run)]
     queued = sum(run.last.attributes.get("for") == QUEUED_FOR for run in unfinished[1:])
     if queued:
         lines.append(f"{queued} input(s) of the key wait behind it.")
     if other_count := len(unfinished) - 1 - queued:
         lines.append(f"{other_count} further run(s) of the key have not ended, and may wait for it.")
-    return lines + _dead(all_runs)
+    return lines + _dead_letter_lines(all_runs)
 
 
-def _dead(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[str]:
+def _dead_letter_lines(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[str]:
     """Count the dead letters, and explain the last one unless that was done."""
     dead = [run for run in runs if run.status == "dead-lettered"]
     if not dead:
@@ -283,42 +287,43 @@ def _dead(runs: Sequence[RunTrace], explained: RunTrace | None = None) -> list[s
     if last is explained:
         return [f"{count} became dead letters."] if len(dead) > 1 else []
     return [
-        f"{count} became dead letters, the last at {when(last.ended)}: run {last.run_id}.",
-        *_error(last.last),
+        f"{count} became dead letters, the last at {format_time(last.ended)}: run {last.run_id}.",
+        *_error_lines(last.last),
     ]
 
 
-def _ended(run: RunTrace) -> list[str]:
+def _ended_lines(run: RunTrace) -> list[str]:
     last = run.last
     status = f"Its last run, {run.run_id} (sequence {last.sequence_number}), is {run.status}"
-    return [f"{status} since {when(last.time)}.", *_error(last)]
+    return [f"{status} since {format_time(last.time)}.", *_error_lines(last)]
 
 
-def _unfinished(run: RunTrace) -> Iterator[str]:
+def _unfinished_lines(run: RunTrace) -> Iterator[str]:
     last = run.last
     name = f"Run {run.run_id} (sequence {last.sequence_number}) of agent {last.agent}"
     if run.status == "suspended":
         waits = [wait_text(wait) for wait in last.attributes.get("waits", ())] or [
             "an event that the trace lacks"
         ]
-        yield f"{name} is suspended since {when(last.time)}."
+        yield f"{name} is suspended since {format_time(last.time)}."
         yield "It resumes at: " + "; or ".join(waits) + "."
         return
     if run.status == "failed":
-        yield f"{name} failed at {when(last.time)}, and the task attempt {last.attempt} with it."
-        yield from _error(last)
+        yield f"{name} failed at {format_time(last.time)}, and the task attempt {last.attempt} with it."
+        yield from _error_lines(last)
         yield RESTARTS
         return
-    yield f"{name} has not ended. It began at {when(run.begun)}; its last record is from {when(run.ended)}."
-    yield from activity(run)
+    began, ended = map(format_time, (run.begun, run.ended))
+    yield f"{name} has not ended. It began at {began}; its last record is from {ended}."
+    yield from activity_lines(run)
     failed = [record for record in run.records if record.outcome == "failed" and record.kind != "run"]
     if failed:
         kind = "Durable call" if failed[-1].kind in ("call", "attempt") else failed[-1].kind.capitalize()
         yield f"{kind} {failed[-1].name} failed {len(failed)} time(s)."
-        yield from _error(failed[-1])
+        yield from _error_lines(failed[-1])
 
 
-def activity(run: RunTrace) -> Iterator[str]:
+def activity_lines(run: RunTrace) -> Iterator[str]:
     """Explain the last known activity of a run."""
     last = run.last
     if last.outcome == STARTED:
@@ -326,17 +331,17 @@ def activity(run: RunTrace) -> Iterator[str]:
     if last.outcome not in (RUNNING, WAITING):
         return
     attributes = last.attributes
-    since = f" since {when(attributes['since'])}" if attributes.get("since") else ""
+    since = f" since {format_time(attributes['since'])}" if attributes.get("since") else ""
     calls = attributes.get("calls")
     if last.outcome == RUNNING:
         yield f"It executes your code{since}, or awaits something that is not a durable call."
     else:
         yield f"It waits for {waits_for(attributes)}{since}."
     for function, attempt in calls.items() if isinstance(calls, Mapping) else ():
-        yield f"Its {short(f'durable call {function}')} is in attempt {attempt}."
+        yield f"Its {shorten_name(f'durable call {function}')} is in attempt {attempt}."
 
 
-def _error(record: TraceRecord) -> list[str]:
+def _error_lines(record: TraceRecord) -> list[str]:
     """Return an error as lines; those after the first are indented."""
     error = error_of(record.attributes)
     if not error:
@@ -357,7 +362,7 @@ _STYLE = (
 )
 
 
-def page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
+def render_page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
     """Return a page of HTML with the timeline of each run. It needs no network and has no scripts."""
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trace</title>"
@@ -366,20 +371,20 @@ def page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
         f"<style>{_STYLE}</style></head><body><h1>Trace</h1>"
     ]
     for run in runs:
-        parts.append(f"<h2>{html.escape(next(tree(run, shown)))}</h2>")
+        parts.append(f"<h2>{html.escape(next(tree_lines(run, shown)))}</h2>")
         start = run.begun
         whole = max(run.seconds, 1e-9)
         ends = [run_record for run_record in run.records if run_record.is_end]
         for record in sorted(ends, key=lambda end: end.time - (end.seconds or 0.0)):
-            parts.append(_bar(record, start, whole))
+            parts.append(_render_bar(record, start, whole))
     return "".join([*parts, "</body></html>\n"])
 
 
-def _bar(record: TraceRecord, start_seconds: float, whole: float) -> str:
+def _render_bar(record: TraceRecord, start_seconds: float, whole: float) -> str:
     offset_percent = 100 * (record.time - (record.seconds or 0.0) - start_seconds) / whole
     width = 100 * (record.seconds or 0.0) / whole
     bad = " bad" if record.outcome in ("failed", "dead-lettered") else ""
     return (
-        f"<div class='r{bad}'><span>{html.escape(safe(line_of(record)))}</span><span class='t'>"
+        f"<div class='r{bad}'><span>{html.escape(escape_controls(line_of(record)))}</span><span class='t'>"
         f"<span class='b' style='left:{offset_percent:.3f}%;width:{width:.3f}%'></span></span></div>"
     )

@@ -33,7 +33,7 @@ class TraceSink(Protocol):
     """Writes records. All methods are called by one thread, and may block and raise.
 
     A sink that only writes bytes can have a method ``write_lines``, which gets a sequence of ``TraceLine``
-    instead. A line can hold several records: ``flink_agents.trace.folding.unfolded`` expands it.
+    instead. A line can hold several records: ``flink_agents.trace.folding.unfold_records`` expands it.
     """
 
     def write(self, records: Sequence[TraceRecord]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.queued_sink import QueuedSink, Sink
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.target import TraceLine, TraceSink
@@ -56,7 +56,7 @@ class TraceWriter:
     ) -> None:
         inputs = {name: input_of(sink) for name, sink in sinks.items()}
         self._queued = {
-            name: QueuedSink(name, sink, most, partial(self._failed, name))
+            name: QueuedSink(name, sink, most, partial(self._count_failed, name))
             for name, sink in inputs.items()
             if len(sinks) > 1
         }
@@ -77,20 +77,20 @@ class TraceWriter:
         self.look: Callable[[], None] = lambda: None
         self.started = False
 
-    def put(self, pending: Pending) -> None:
+    def queue_record(self, pending: Pending) -> None:
         """Queue a record, or drop it if the queue is full. Never blocks."""
         if len(self._queue) >= self._most:
-            self._drop(1, "queue", "the queue is full")
+            self._count_dropped(1, "queue", "the queue is full")
             return
         self._queue.append(pending)
         if not self.started:
             self.start()
 
-    def put_lines(self, lines: Sequence[TraceLine]) -> None:
+    def queue_lines(self, lines: Sequence[TraceLine]) -> None:
         """Queue lines, or drop those for which the queue has no room. Never blocks."""
         room = self._most - len(self._queue)
         if room < len(lines):
-            self._drop(len(lines) - max(0, room), "queue", "the queue is full")
+            self._count_dropped(len(lines) - max(0, room), "queue", "the queue is full")
             lines = lines[: max(0, room)]
         self._queue.extend(lines)
 
@@ -117,20 +117,22 @@ class TraceWriter:
             self.started = True
             if self._thread is None and not self._closing:
                 # A daemon: a sink that hangs must not keep the process.
-                self._thread = threading.Thread(target=self._run, name="flink-agents-trace", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._write_batches, name="flink-agents-trace", daemon=True
+                )
                 self._thread.start()
 
-    def _run(self) -> None:
+    def _write_batches(self) -> None:
         looked = time.monotonic()
         while not (self._closing and not self._queue):
             self._wanted.wait(PAUSE_SECONDS)
             self._wanted.clear()
             if (now := time.monotonic()) - looked >= LOOK_SECONDS:
                 looked = now
-                self._ask(self.look)
-            self._ask(self.collect)
+                self._collect_from(self.look)
+            self._collect_from(self.collect)
             while self._queue:
-                self._write(self._batch())
+                self._write_batch(self._next_batch())
             with self._written:
                 self._written.notify_all()
         for queued in self._queued.values():
@@ -139,16 +141,16 @@ class TraceWriter:
             try:
                 sink.close()
             except Exception as error:
-                self._tell(name, f"closing failed: {error!r}")
+                self._log_once(name, f"closing failed: {error!r}")
 
-    def _ask(self, source: Callable[[], None]) -> None:
+    def _collect_from(self, source: Callable[[], None]) -> None:
         try:
             source()
         except Exception as error:
             # Without this thread, there would be no further trace.
-            self.drop(error)
+            self.count_unmade(error)
 
-    def _batch(self) -> list[Item]:
+    def _next_batch(self) -> list[Item]:
         self._busy = True
         batch: list[Item] = []
         record_count = 0
@@ -160,41 +162,41 @@ class TraceWriter:
             try:
                 batch.append(pending())
             except Exception as error:
-                self.drop(error)
+                self.count_unmade(error)
             record_count += 1
             if not record_count % _AT_ONCE:
                 # Flink's thread would else wait for the interpreter until its switch interval has passed.
                 time.sleep(0)
         return batch
 
-    def _write(self, records: list[Item]) -> None:
+    def _write_batch(self, records: list[Item]) -> None:
         for name, sink in self._sinks.items():
             try:
                 if records:
                     sink.write(records)
             except Exception as error:
-                self._drop(len(records), name, repr(error))
+                self._count_dropped(len(records), name, repr(error))
         with self._written:
             self._busy = False
             self._written.notify_all()
 
-    def _failed(self, name: str, number: int, error: BaseException) -> None:
+    def _count_failed(self, name: str, number: int, error: BaseException) -> None:
         if number:
-            self._drop(number, name, repr(error))
+            self._count_dropped(number, name, repr(error))
         else:
-            self._tell(name, f"closing failed: {error!r}")
+            self._log_once(name, f"closing failed: {error!r}")
 
-    def drop(self, error: Exception) -> None:
+    def count_unmade(self, error: Exception) -> None:
         """Count a record that could not be made."""
-        self._drop(1, "record", f"a record could not be made: {error!r}")
+        self._count_dropped(1, "record", f"a record could not be made: {error!r}")
 
-    def _drop(self, number: int, what: str, why: str) -> None:
+    def _count_dropped(self, number: int, what: str, why: str) -> None:
         with self._counting:
             self.dropped += number
         self._on_drop(number)
-        self._tell(what, why)
+        self._log_once(what, why)
 
-    def _tell(self, what: str, why: str) -> None:
+    def _log_once(self, what: str, why: str) -> None:
         if what not in self._logged:
             # Once for each sink: a broken one would fill the log.
             self._logged.add(what)
@@ -222,7 +224,7 @@ class _Records:
         self.close = sink.close
 
     def write(self, records: Sequence[Item]) -> None:
-        self._sink.write(list(unfolded(_parsed(records))))
+        self._sink.write(list(unfold_records(_parse_records(records))))
 
 
 def input_of(sink: TraceSink) -> Sink[Item]:
@@ -235,6 +237,6 @@ def line_of(record: TraceRecord) -> TraceLine:
     return record.run_id, record.to_bytes() + b"\n"
 
 
-def _parsed(records: Sequence[Item]) -> Iterator[TraceRecord]:
+def _parse_records(records: Sequence[Item]) -> Iterator[TraceRecord]:
     for record in records:
         yield TraceRecord.from_json(record[1]) if isinstance(record, tuple) else record

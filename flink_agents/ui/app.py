@@ -83,25 +83,29 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
             outside.close()
 
     def missing(request: Request, error: Exception) -> Response:
-        return view.page(request, "missing.html", 404, what="page", name=request.url.path)
+        return view.render_page(request, "missing.html", 404, what="page", name=request.url.path)
 
     def failed(request: Request, error: Exception) -> Response:
-        return view.page(request, "failed.html", 500, error=f"{type(error).__name__}: {error}"[:500])
+        return view.render_page(request, "failed.html", 500, error=f"{type(error).__name__}: {error}"[:500])
 
     slow = CapacityLimiter(MOST_SLOW)
     routes = [
         *[
-            Route(path, _slow(page, view, slow) if path in SLOW else _handler(page, view), methods=["GET"])
+            Route(
+                path,
+                _handle_in_thread(page, view, slow) if path in SLOW else _create_handler(page, view),
+                methods=["GET"],
+            )
             for path, page in PAGES.items()
         ],
-        *[Route(path, _slow(page, view, slow), methods=["POST"]) for path, page in FORMS.items()],
+        *[Route(path, _handle_in_thread(page, view, slow), methods=["POST"]) for path, page in FORMS.items()],
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     pages = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing, 500: failed})
     return Guard(pages, access)
 
 
-def _handler(page: Page, view: View) -> Callable[[Request], Response]:
+def _create_handler(page: Page, view: View) -> Callable[[Request], Response]:
     # No coroutine: pages read files and brokers, each in a thread of the server.
     return partial(_of_job, page, view)
 
@@ -112,7 +116,9 @@ def _of_job(page: Page, view: View, request: Request) -> Response:
     return page(view, request)
 
 
-def _slow(page: Page, view: View, limiter: CapacityLimiter) -> Callable[[Request], Awaitable[Response]]:
+def _handle_in_thread(
+    page: Page, view: View, limiter: CapacityLimiter
+) -> Callable[[Request], Awaitable[Response]]:
     """Return a handler with separate threads, so a broker that does not answer blocks no other page."""
 
     async def handle(request: Request) -> Response:

@@ -32,12 +32,12 @@ class Reading(Generic[T]):
     age: float
 
     @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """True if the value is too old to be shown as the present one."""
         return self.value is not None and self.age >= STALE_SECONDS
 
     @property
-    def loading(self) -> bool:
+    def is_loading(self) -> bool:
         """True if there is neither a value nor an error yet."""
         return self.value is None and not self.problem
 
@@ -57,7 +57,7 @@ class Background(Generic[T]):
         self._thread: threading.Thread | None = None
         self._value: T | None = None
         self._problem = ""
-        self._made = 0.0
+        self._read_at = 0.0
         self._tried = 0.0
 
     def read(self, patience: float = PATIENCE_SECONDS) -> Reading[T]:
@@ -65,16 +65,20 @@ class Background(Generic[T]):
         with self._changed:
             old = time.monotonic() - self._tried >= self._seconds or not self._tried
             if old and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="flink-agents-ui-read", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._read_value, name="flink-agents-ui-read", daemon=True
+                )
                 self._thread.start()
             if self._value is None and not self._problem:
                 self._changed.wait_for(lambda: self._value is not None or bool(self._problem), patience)
-            elif old and self._made:
+            elif old and self._read_at:
                 # A page that shows a value as it was misleads, so most reads end before it is shown.
                 self._changed.wait_for(lambda: self._thread is None, patience)
-            return Reading(self._value, self._problem, time.monotonic() - self._made if self._made else 0.0)
+            return Reading(
+                self._value, self._problem, time.monotonic() - self._read_at if self._read_at else 0.0
+            )
 
-    def renew(self, patience: float = 10.0) -> Reading[T]:
+    def read_now(self, patience: float = 10.0) -> Reading[T]:
         """Read the value now, and return it. After a timeout, return the last known state."""
         with self._changed:
             start_seconds = time.monotonic()
@@ -86,7 +90,7 @@ class Background(Generic[T]):
             self._changed.wait_for(lambda: self._tried >= start_seconds, patience)
         return self.read(0)
 
-    def _run(self) -> None:
+    def _read_value(self) -> None:
         value = None
         problem = ""
         try:
@@ -98,6 +102,6 @@ class Background(Generic[T]):
             self._problem = problem
             if not problem:
                 self._value = value
-                self._made = self._tried
+                self._read_at = self._tried
             self._thread = None
             self._changed.notify_all()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flink_agents.api.events import InputEvent
 from flink_agents.plan.model import AgentPlan
-from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, Flow, Node, flow_of
+from flink_agents.plan.show import DEAD_LETTERS, INPUT, Flow, Node, flow_of
 
 Counts = Mapping[tuple[str, str], Mapping[str, int]]
 
@@ -27,7 +27,7 @@ class Box:
         title: Its name.
         x: Left edge.
         y: Upper edge.
-        said: Number of its occurrences as text; empty if the trace has no count.
+        count_text: Number of its occurrences as text; empty if the trace has no count.
         failed: Number of its failures as text.
         notes: Further settings of the plan.
     """
@@ -36,7 +36,7 @@ class Box:
     title: str
     x: float
     y: float
-    said: str
+    count_text: str
     failed: int
     notes: str
 
@@ -49,13 +49,13 @@ class Arrow:
         path: Its path in SVG.
         x: Horizontal position of its count.
         y: Vertical position of its count.
-        said: The count; empty if the trace has none.
+        count_text: The count; empty if the trace has none.
     """
 
     path: str
     x: float
     y: float
-    said: str
+    count_text: str
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Drawing:
     height: float
 
 
-def draw(plan: AgentPlan, counts: Counts, runs: int) -> Drawing:
+def draw_plan(plan: AgentPlan, counts: Counts, runs: int) -> Drawing:
     """Return the drawing of a plan.
 
     Args:
@@ -97,9 +97,10 @@ def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
         top = MARGIN + (tallest - len(layer)) * ROW / 2
         for row, node in enumerate(layer):
             places[node] = MARGIN + column * LAYER, top + row * ROW
-    boxes = [_box(node, *places[node.id], counts, runs) for node in flow.nodes.values()]
+    boxes = [_draw_box(node, *places[node.id], counts, runs) for node in flow.nodes.values()]
     arrows = [
-        _arrow(places[source], places[target], label) for source, target, label in _said(flow, counts, runs)
+        _draw_arrow(places[source], places[target], label)
+        for source, target, label in _edge_counts(flow, counts, runs)
     ]
     width = 2 * MARGIN + (len(layers) - 1) * LAYER + NODE_WIDTH
     return Drawing(name, boxes, arrows, width, 2 * MARGIN + (tallest - 1) * ROW + NODE_HEIGHT)
@@ -150,7 +151,7 @@ def _layers(flow: Flow) -> list[list[str]]:
     return layers
 
 
-def _said(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
+def _edge_counts(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
     """Return the edges with their counts. If an action has several triggers, the trigger is unknown."""
     triggers: dict[str, int] = {}
     for _, target in flow.edges:
@@ -168,7 +169,7 @@ def _said(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
     return labelled_edges
 
 
-def _box(node: Node, x: float, y: float, counts: Counts, runs: int) -> Box:
+def _draw_box(node: Node, x: float, y: float, counts: Counts, runs: int) -> Box:
     kind, _, name = node.id.partition(":")
     label = ""
     failed = 0
@@ -189,7 +190,7 @@ def _box(node: Node, x: float, y: float, counts: Counts, runs: int) -> Box:
     return Box(node.kind, node.title, x, y, label, failed, "; ".join(node.notes))
 
 
-def _arrow(begin: tuple[float, float], end: tuple[float, float], label: str) -> Arrow:
+def _draw_arrow(begin: tuple[float, float], end: tuple[float, float], label: str) -> Arrow:
     middle = NODE_HEIGHT / 2
     x1 = begin[0] + NODE_WIDTH
     y1 = begin[1] + middle

@@ -71,14 +71,14 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        rejected = self._reject(scope["method"], headers)
+        rejected = self._rejection_reason(scope["method"], headers)
         if rejected:
-            return await _plain(403, rejected)(scope, receive, guarded)
+            return await _plain_response(403, rejected)(scope, receive, guarded)
         form: Mapping[str, list[str]] = {}
         if scope["method"] not in READING:
             try:
                 form = parse_qs(
-                    (await _body(receive)).decode("utf-8", "replace"),
+                    (await _read_body(receive)).decode("utf-8", "replace"),
                     keep_blank_values=True,
                     max_num_fields=MOST_FIELDS,
                 )
@@ -86,15 +86,15 @@ class Guard:
                 # Half a form must not be executed: the reason or an argument could be missing.
                 return
             except ValueError:
-                return await _plain(413, "the form is too large")(scope, receive, guarded)
-        answer = self._admit(scope, headers, form)
+                return await _plain_response(413, "the form is too large")(scope, receive, guarded)
+        answer = self._admit_visitor(scope, headers, form)
         await (answer or self._app)(scope, receive, guarded)
 
-    def csrf(self, session: str) -> str:
+    def csrf_token(self, session: str) -> str:
         """Return the CSRF token of a session."""
-        return self._signed("form", session)
+        return self._sign_text("form", session)
 
-    def _reject(self, method: str, headers: Headers) -> str:
+    def _rejection_reason(self, method: str, headers: Headers) -> str:
         """Return the reason to reject a request; empty if it is allowed."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.admits_host(hosts[0]):
@@ -109,21 +109,21 @@ class Guard:
             return "" if method in READING and (followed or not foreign) else _FOREIGN
         return "" if _host_of(origin) == hosts[0] else _FOREIGN
 
-    def _admit(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
+    def _admit_visitor(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
         """Return the response to a visitor without access; None if the request may pass."""
         path = scope["path"]
         method = scope["method"]
         session = self._session(headers)
         if path == "/login" and method == "POST":
-            return self._login(_first(form, "token"))
+            return self._log_in(_first_value(form, "token"))
         if path.startswith("/static/") and method in READING:
             return None
         if self._access.token and not session:
             header_token = headers.get("authorization", "").removeprefix("Bearer ")
-            query_token = _first(parse_qs(scope["query_string"].decode("latin-1")), "token")
+            query_token = _first_value(parse_qs(scope["query_string"].decode("latin-1")), "token")
             if query_token and method in READING:
                 # The token leaves the address: histories and screenshots keep addresses.
-                return self._login(query_token, path)
+                return self._log_in(query_token, path)
             # Servers read headers as Latin-1; programs such as curl send UTF-8.
             as_utf8 = header_token.encode("latin-1").decode("utf-8", "replace")
             if not self._is_token(header_token) and not self._is_token(as_utf8):
@@ -131,13 +131,15 @@ class Guard:
         fresh = not session
         session = session or self._new_session()
         if method == "POST" and not hmac.compare_digest(
-            _first(form, "csrf").encode(), self.csrf(session).encode()
+            _first_value(form, "csrf").encode(), self.csrf_token(session).encode()
         ):
-            return _plain(403, "this form is not from this start of the console: load the page again")
-        scope.setdefault("state", {}).update(session=session, csrf=self.csrf(session), form=form)
-        return self._begin(session) if fresh else None
+            return _plain_response(
+                403, "this form is not from this start of the console: load the page again"
+            )
+        scope.setdefault("state", {}).update(session=session, csrf=self.csrf_token(session), form=form)
+        return self._begin_session(session) if fresh else None
 
-    def _begin(self, session: str) -> ASGIApp:
+    def _begin_session(self, session: str) -> ASGIApp:
         """Return the pages for a visitor who gets a cookie with the response."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,7 +152,7 @@ class Guard:
 
         return answer
 
-    def _login(self, token: str, path: str = "/") -> ASGIApp:
+    def _log_in(self, token: str, path: str = "/") -> ASGIApp:
         if not self._access.token or not self._is_token(token):
             return HTMLResponse(_LOGIN.format(said="This token is wrong."), 401)
         # One slash: two would name another machine.
@@ -163,7 +165,7 @@ class Guard:
 
     def _new_session(self) -> str:
         name = secrets.token_urlsafe(24)
-        return f"{name}.{self._signed('session', name)}"
+        return f"{name}.{self._sign_text('session', name)}"
 
     def _session(self, headers: Headers) -> str:
         """Return the session of a request; empty if it has no session of this process.
@@ -178,20 +180,20 @@ class Guard:
 
     def _is_signed(self, session: str) -> bool:
         name, _, signature = session.rpartition(".")
-        return hmac.compare_digest(signature.encode(), self._signed("session", name).encode())
+        return hmac.compare_digest(signature.encode(), self._sign_text("session", name).encode())
 
-    def _signed(self, what: str, text: str) -> str:
+    def _sign_text(self, what: str, text: str) -> str:
         return hmac.new(self._secret, f"{what}\0{text}".encode(), hashlib.sha256).hexdigest()
 
     def _cookie(self, session: str) -> str:
         return f"{self._name}={session}; Path=/; HttpOnly; SameSite=Strict"
 
 
-def _first(form: Mapping[str, list[str]], name: str) -> str:
+def _first_value(form: Mapping[str, list[str]], name: str) -> str:
     return form.get(name, [""])[0]
 
 
-def _plain(status: int, text: str) -> Response:
+def _plain_response(status: int, text: str) -> Response:
     return Response(text + "\n", status, media_type="text/plain")
 
 
@@ -199,7 +201,7 @@ class _Disconnected(Exception):
     """The visitor disconnected before the request was complete."""
 
 
-async def _body(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     """Return the body of a request.
 
     Raises:

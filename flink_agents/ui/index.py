@@ -13,10 +13,10 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.trace import TraceFormatError
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord
-from flink_agents.ui.merging import COLUMNS, RunRow, storable
+from flink_agents.ui.merging import COLUMNS, RunRow, storable_text
 from flink_agents.ui.settings import CHOSEN_JOB
 from flink_agents.ui.sources import Lines, Source
 
@@ -92,12 +92,12 @@ class TraceIndex:
 
     # -- reading ----------------------------------------------------------------------
 
-    def ask(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
+    def query(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a query, of the job that is chosen. Thread-safe."""
         job = CHOSEN_JOB.get()
-        return self.ask_all(f"{_OF_JOB} {sql}", (job, job, *values)) if job else self.ask_all(sql, values)
+        return self.query_all(f"{_OF_JOB} {sql}", (job, job, *values)) if job else self.query_all(sql, values)
 
-    def ask_all(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
+    def query_all(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a query, of all jobs. Thread-safe."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
@@ -111,21 +111,23 @@ class TraceIndex:
         # Each one is looked up in the index of SQLite: a scan of all runs would take long.
         jobs: list[str] = []
         sql = "SELECT job FROM main.runs WHERE job > ? ORDER BY job LIMIT 1"
-        while rows := self.ask(sql, [jobs[-1] if jobs else ""]):
+        while rows := self.query(sql, [jobs[-1] if jobs else ""]):
             jobs.append(rows[0]["job"])
         return jobs
 
     def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
         """Return the records of runs."""
         marks = ",".join("?" * len(run_ids))
-        rows = self.ask(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids)
-        return unfolded(TraceRecord.from_json(row["body"]) for row in rows)
+        rows = self.query(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids)
+        return unfold_records(TraceRecord.from_json(row["body"]) for row in rows)
 
     # -- following --------------------------------------------------------------------
 
     def start(self) -> None:
         """Follow the sources in a thread."""
-        self._thread = threading.Thread(target=self._follow, name="flink-agents-ui-index", daemon=True)
+        self._thread = threading.Thread(
+            target=self._follow_sources, name="flink-agents-ui-index", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -147,9 +149,9 @@ class TraceIndex:
             try:
                 for portion in source.read():
                     if isinstance(portion, Lines):
-                        self._take(portion)
+                        self._add_portion(portion)
                     else:
-                        self._remove(storable(portion.place))
+                        self._remove_records(storable_text(portion.place))
                     if self._closing.is_set():
                         return
             except Exception as error:  # a broker that is away: it may come back
@@ -158,66 +160,66 @@ class TraceIndex:
         self.problem = problem
         self.ready.set()
 
-    def _follow(self) -> None:
+    def _follow_sources(self) -> None:
         while not self._closing.is_set():
             self.refresh()
             self._closing.wait(POLL_SECONDS)
 
     # -- writing ----------------------------------------------------------------------
 
-    def _take(self, portion: Lines) -> None:
+    def _add_portion(self, portion: Lines) -> None:
         lines = [line for line in portion.lines if line]
         for start in range(0, len(lines), BATCH):
-            parsed_lines = list(self._parsed(lines[start : start + BATCH]))
+            parsed_lines = list(self._parse_lines(lines[start : start + BATCH]))
             with self._writing, self._writer:
-                self._add(parsed_lines, storable(portion.place))
+                self._add_records(parsed_lines, storable_text(portion.place))
             # At once: a source may have more records than fit.
-            self._bound()
+            self._limit_size()
 
-    def _parsed(self, lines: Iterable[bytes]) -> Iterator[tuple[TraceRecord, bytes]]:
+    def _parse_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[TraceRecord, bytes]]:
         for line in lines:
             try:
                 yield TraceRecord.from_json(line), line
             except TraceFormatError:
                 self.invalid += 1
 
-    def _add(self, parsed_lines: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
-        names = [_number(record.id) for record, _ in parsed_lines]
-        stored_names = self._known(names)
-        stored_names |= self._known(
+    def _add_records(self, parsed_lines: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
+        names = [_record_number(record.id) for record, _ in parsed_lines]
+        stored_names = self._stored_names(names)
+        stored_names |= self._stored_names(
             [
-                _number(_repeat(pair[0]))
+                _record_number(_repeated_name(pair[0]))
                 for name, pair in zip(names, parsed_lines, strict=True)
                 if name in stored_names
             ]
         )
-        rows = self._rows({storable(record.run_id) for record, _ in parsed_lines})
+        rows = self._read_rows({storable_text(record.run_id) for record, _ in parsed_lines})
         counts = Counts()
         new: list[tuple[int, str, str, bytes]] = []
         for name, (record, line) in zip(names, parsed_lines, strict=True):
-            run_id = storable(record.run_id)
+            run_id = storable_text(record.run_id)
             row = rows.get(run_id)
             if row is None:
                 row = rows[run_id] = _first_row(run_id, record)
             row.repeats |= record.replayed or name in stored_names
             if name in stored_names:
                 # Readers choose one of the two.
-                if (name := _number(_repeat(record))) not in stored_names:
+                if (name := _record_number(_repeated_name(record))) not in stored_names:
                     stored_names.add(name)
                     new.append((name, run_id, place + REPEATS, line))
                 continue
             stored_names.add(name)
             new.append((name, run_id, place, line))
-            for unfolded_record in unfolded([record]):
-                row.add(unfolded_record)
-                counts.add(row, unfolded_record)
+            for unfolded_record in unfold_records([record]):
+                row.add_record(unfolded_record)
+                counts.count_record(row, unfolded_record)
         write = self._writer.executemany
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
-        self._write(rows.values(), counts)
+        self._write_rows(rows.values(), counts)
         if repeats := [run_id for run_id, row in rows.items() if row.repeats]:
-            self._make_again(repeats)
+            self._rebuild_file(repeats)
 
-    def _write(self, rows: Iterable[RunRow], counts: Counts) -> None:
+    def _write_rows(self, rows: Iterable[RunRow], counts: Counts) -> None:
         write = self._writer.executemany
         marks = ",".join("?" * len(COLUMNS))
         write(f"INSERT OR REPLACE INTO runs VALUES ({marks})", [row.values() for row in rows])
@@ -227,7 +229,7 @@ class TraceIndex:
         )
         write(f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {more}", counts.rows())
 
-    def _remove(self, place: str) -> None:
+    def _remove_records(self, place: str) -> None:
         """Remove the records of a file that was removed or rewritten: they may come again."""
         with self._writing, self._writer:
             counts = Counts(-1)
@@ -237,43 +239,43 @@ class TraceIndex:
             ):
                 record = TraceRecord.from_json(body)
                 row = runs.setdefault(run_id, _first_row(run_id, record))
-                for unfolded_record in unfolded([record]):
-                    counts.add(row, unfolded_record)
+                for unfolded_record in unfold_records([record]):
+                    counts.count_record(row, unfolded_record)
             places = place, place + REPEATS
             for (run_id,) in self._writer.execute("SELECT run_id FROM records WHERE place = ?", places[1:]):
                 runs.setdefault(run_id, RunRow(run_id))
             self._writer.execute("DELETE FROM records WHERE place IN (?, ?)", places)
             names = list(runs)
             for start in range(0, len(names), BATCH):
-                self._make_again(names[start : start + BATCH])
-            self._write((), counts)
+                self._rebuild_file(names[start : start + BATCH])
+            self._write_rows((), counts)
             self._writer.execute("DELETE FROM counts WHERE number <= 0")
 
-    def _make_again(self, run_ids: list[str]) -> None:
+    def _rebuild_file(self, run_ids: list[str]) -> None:
         """Make the rows of runs from all of their records."""
-        self._several("DELETE FROM runs WHERE run_id IN", run_ids)
-        rows = self._several("SELECT body FROM records WHERE run_id IN", run_ids)
-        runs = by_run(unfolded(TraceRecord.from_json(body) for (body,) in rows))
-        self._write([RunRow.of(run) for run in runs.values()], Counts())
+        self._query_values("DELETE FROM runs WHERE run_id IN", run_ids)
+        rows = self._query_values("SELECT body FROM records WHERE run_id IN", run_ids)
+        runs = by_run(unfold_records(TraceRecord.from_json(body) for (body,) in rows))
+        self._write_rows([RunRow.from_run(run) for run in runs.values()], Counts())
 
-    def _known(self, names: list[int]) -> set[int]:
-        rows = self._several("SELECT name FROM records WHERE name IN", names)
+    def _stored_names(self, names: list[int]) -> set[int]:
+        rows = self._query_values("SELECT name FROM records WHERE name IN", names)
         return {row[0] for row in rows}
 
-    def _rows(self, ids: set[str]) -> dict[str, RunRow]:
-        rows = self._several(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE run_id IN", list(ids))
+    def _read_rows(self, ids: set[str]) -> dict[str, RunRow]:
+        rows = self._query_values(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE run_id IN", list(ids))
         return {row[0]: RunRow(*row) for row in rows}
 
-    def _several(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _query_values(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return self._writer.execute(f"{sql} ({','.join('?' * len(values))})", values).fetchall()
 
-    def _bound(self) -> None:
+    def _limit_size(self) -> None:
         newest = self._writer.execute("SELECT max(id), min(id) FROM records").fetchone()
         if newest[0] is not None and newest[0] - newest[1] >= self._most:
             # A tenth at once: what follows reads all of the index.
-            self._forget("id <= ?", newest[0] - self._most * 9 // 10)
+            self._forget_runs("id <= ?", newest[0] - self._most * 9 // 10)
 
-    def _forget(self, which: str, value: Any) -> None:
+    def _forget_runs(self, which: str, value: Any) -> None:
         with self._writing, self._writer:
             self._writer.execute(f"DELETE FROM records WHERE {which}", (value,))
             self._writer.execute("DELETE FROM runs WHERE run_id NOT IN (SELECT run_id FROM records)")
@@ -286,13 +288,13 @@ class TraceIndex:
         return connection
 
 
-def _repeat(record: TraceRecord) -> str:
+def _repeated_name(record: TraceRecord) -> str:
     """Return the name of a record whose id another one has."""
     return f"{record.id}:{record.time}:{record.replayed}"
 
 
 def _first_row(run_id: str, record: TraceRecord) -> RunRow:
-    row = RunRow.first(record)
+    row = RunRow.from_record(record)
     row.run_id = run_id
     return row
 
@@ -309,11 +311,11 @@ class Counts:
         self._number = Counter[tuple[str, ...]]()
         self._seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
-    def add(self, row: RunRow, record: TraceRecord) -> None:
+    def count_record(self, row: RunRow, record: TraceRecord) -> None:
         """Count a record of a run, but for those of replays."""
         if record.replayed:
             return
-        what = row.job, row.agent, *map(storable, (record.kind, record.name, record.outcome))
+        what = row.job, row.agent, *map(storable_text, (record.kind, record.name, record.outcome))
         self._number[what] += self._sign
         self._seconds[what] += self._sign * (record.seconds or 0.0)
 
@@ -322,7 +324,7 @@ class Counts:
         return [(*what, number, self._seconds[what]) for what, number in self._number.items()]
 
 
-def _number(name: str) -> int:
+def _record_number(name: str) -> int:
     """Return the id of a record as a number, which makes the index smaller."""
-    digest = hashlib.blake2b(storable(name).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(storable_text(name).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 from flink_agents.api.events.key_requests import REPLY_MARK
 from flink_agents.api.events.signals import Signal
-from flink_agents.connectors.kafka.client import reaching
+from flink_agents.connectors.kafka.client import translate_client_errors
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.latest import reader_of
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.trace.log_lines import marked
+from flink_agents.trace.log_lines import read_marked
 
 PAUSE_SECONDS = 0.5
 
@@ -46,11 +46,13 @@ class KeyRequests:
     answers: str | None = None
 
     @property
-    def answered(self) -> bool:
+    def can_read_answers(self) -> bool:
         """True if answers can be read."""
         return self.rest is not None or self.answers is not None
 
-    def ask(self, request: Signal, seconds: float, ends: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def ask_agents(
+        self, request: Signal, seconds: float, ends: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
         """Send a request, and return the last answer of each agent that answers in time.
 
         Args:
@@ -64,14 +66,14 @@ class KeyRequests:
             ClusterUnavailableError: The cluster does not answer.
         """
         # A topic is read from its end, so it is opened before the request is sent.
-        with self._reader() as read:
+        with self._open_reader() as read:
             KafkaApprovals(self.topic, **self.client).send([request])
-            return [] if read is None else _wait(read, request.id, seconds, ends)
+            return [] if read is None else _wait_for_answers(read, request.id, seconds, ends)
 
     @contextmanager
-    def _reader(self) -> Iterator[Read | None]:
+    def _open_reader(self) -> Iterator[Read | None]:
         if self.answers is not None:
-            with reaching(), _topic_reader(self.answers, self.client) as read:
+            with translate_client_errors(), _topic_reader(self.answers, self.client) as read:
                 yield read
         elif self.rest is not None:
             yield log_reader(self.rest)
@@ -79,7 +81,7 @@ class KeyRequests:
             yield None
 
 
-def _wait(
+def _wait_for_answers(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
     until = time.monotonic() + seconds
@@ -99,11 +101,11 @@ def _wait(
 def last_answers(answers: list[dict[str, Any]], request: str | None) -> list[dict[str, Any]]:
     """Return the last answer of each agent to a request."""
     request_answers = [answer for answer in answers if answer.get("request") == request]
-    request_answers.sort(key=lambda answer: _number(answer.get("time")))
+    request_answers.sort(key=lambda answer: _answer_time(answer.get("time")))
     return list({str(answer.get("agent")): answer for answer in request_answers}.values())
 
 
-def _number(value: Any) -> float:
+def _answer_time(value: Any) -> float:
     """Return the time of an answer, which may have none."""
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -117,7 +119,7 @@ def log_reader(rest_client: ClusterRest) -> Read:
         if looked:
             time.sleep(PAUSE_SECONDS)
         looked = True
-        return [answer for log in rest_client.task_logs() for answer in marked(log, REPLY_MARK)]
+        return [answer for log in rest_client.task_logs() for answer in read_marked(log, REPLY_MARK)]
 
     return read
 
@@ -133,13 +135,15 @@ def _topic_reader(topic: str, client: Mapping[str, Any]) -> Iterator[Read]:
 
         def read() -> list[dict[str, Any]]:
             for records in consumer.poll(timeout_ms=int(PAUSE_SECONDS * 1000)).values():
-                answers.extend(answer for record in records if (answer := _parsed(record.value)) is not None)
+                answers.extend(
+                    answer for record in records if (answer := _parse_answer(record.value)) is not None
+                )
             return list(answers)
 
         yield read
 
 
-def _parsed(value: bytes | None) -> dict[str, Any] | None:
+def _parse_answer(value: bytes | None) -> dict[str, Any] | None:
     """Return a record of the topic as an answer; None if another producer wrote something else."""
     try:
         parsed = json.loads(value or b"")

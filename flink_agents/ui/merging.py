@@ -69,43 +69,43 @@ class RunRow:
     repeats: bool = False
 
     @classmethod
-    def of(cls, run: RunTrace) -> RunRow:
+    def from_run(cls, run: RunTrace) -> RunRow:
         """Create the row of a run from all of its records."""
-        row = cls.first(run.records[0])
-        row.run_id = storable(run.run_id)
+        row = cls.from_record(run.records[0])
+        row.run_id = storable_text(run.run_id)
         for record in run.records:
-            row.add(record)
+            row.add_record(record)
         times = run.times
         for name in _TIMES:
             setattr(row, name, getattr(times, name))
-        row.doing = storable(row.doing)[:MOST_TEXT]
+        row.doing = storable_text(row.doing)[:MOST_TEXT]
         row.seconds = run.seconds
         row.waits = json.dumps(list(run.last.attributes.get("waits", ())), default=str)
         row.repeats = bool(run.repeats) or any(run_record.replayed for run_record in run.records)
         return row
 
     @classmethod
-    def first(cls, record: TraceRecord) -> RunRow:
+    def from_record(cls, record: TraceRecord) -> RunRow:
         """Create the row of a run from its first record."""
         return cls(
             record.run_id,
-            storable(record.job),
-            storable(record.agent),
-            storable(record.key),
+            storable_text(record.job),
+            storable_text(record.agent),
+            storable_text(record.key),
             shown_key(record.key),
             record.sequence_number,
-            begun=_begun(record),
+            begun=_start_time(record),
             ended=record.time,
         )
 
-    def repeated(self, record: TraceRecord, new: bool = False) -> None:
+    def update_state(self, record: TraceRecord, new: bool = False) -> None:
         """Update the current state from a record, which may be a repeated one of a replay."""
         if record.kind == "run" and self.status not in FINAL:
             final = record.outcome in FINAL
             if final or record.time >= self.decided:
                 if new or not record.is_end:
                     take_times(self, record)
-                self.doing = storable(self.doing)[:MOST_TEXT]
+                self.doing = storable_text(self.doing)[:MOST_TEXT]
                 was = self.status
                 self.status = status_of(record)
                 self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
@@ -115,16 +115,16 @@ class RunRow:
         self.ended = max(self.ended, record.time)
         self.seconds = self.ended - self.begun
 
-    def add(self, record: TraceRecord) -> None:
+    def add_record(self, record: TraceRecord) -> None:
         """Update the row from a new record."""
-        self.begun = min(self.begun, _begun(record))
+        self.begun = min(self.begun, _start_time(record))
         self.calls += record.kind == "call"
         error = error_of(record.attributes)
         if error:
-            self.error_class = storable(str(error.get("error", "")))[:MOST_TEXT]
+            self.error_class = storable_text(str(error.get("error", "")))[:MOST_TEXT]
             where = f" at {error['where']}" if "where" in error else ""
-            self.error = storable(f"{error.get('message', '')}{where}")[:MOST_TEXT]
-        self.repeated(record, new=True)
+            self.error = storable_text(f"{error.get('message', '')}{where}")[:MOST_TEXT]
+        self.update_state(record, new=True)
 
     def values(self) -> tuple[Any, ...]:
         """Return the fields in their order."""
@@ -141,15 +141,15 @@ def shown_key(text: str) -> str:
     try:
         # No class is imported: the trace may come from anywhere.
         value = decode_key(text, from_outside=True)
-        return storable(value if isinstance(value, str) else json.dumps(value))
+        return storable_text(value if isinstance(value, str) else json.dumps(value))
     except Exception:  # a redacted key, or one of a class
-        return storable(text)
+        return storable_text(text)
 
 
-def storable(text: object) -> str:
+def storable_text(text: object) -> str:
     """Return a text that can be encoded as UTF-8: surrogates become escapes."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
-def _begun(record: TraceRecord) -> float:
+def _start_time(record: TraceRecord) -> float:
     return record.time - (record.seconds or 0.0)

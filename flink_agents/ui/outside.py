@@ -22,7 +22,7 @@ from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, last_failure
 from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState, jobs_of
-from flink_agents.trace.answers import inputs_behind, inspected
+from flink_agents.trace.answers import describe_answer, inputs_behind
 from flink_agents.ui.background import Background, Reading
 from flink_agents.ui.key_requests import KeyRequests
 from flink_agents.ui.settings import ConsoleSettings
@@ -95,12 +95,12 @@ class KeyAnswer:
 
     Attributes:
         lines: Its answers in words.
-        behind: The number of inputs that wait behind the first unfinished run, by agent.
+        inputs_behind: The number of inputs that wait behind the first unfinished run, by agent.
         time: When it was asked, in seconds since the epoch.
     """
 
     lines: list[str]
-    behind: dict[str, int]
+    inputs_behind: dict[str, int]
     time: float
 
 
@@ -116,8 +116,12 @@ class Outside:
         self._desk = KafkaApprovals(settings.signals, settings.requests, **settings.client)
         self._pending = PendingRequests(settings.requests, settings.client) if settings.requests else None
         self._requests = Background(self._pending.read, 1.0) if self._pending else None
-        self._letters = {name: Background(partial(self._read, name), 5.0) for name in settings.dead_letters}
-        self._jobs = Background(partial(_jobs, ClusterRest(settings.cluster))) if settings.cluster else None
+        self._letters = {
+            name: Background(partial(self._read_letters, name), 5.0) for name in settings.dead_letters
+        }
+        self._jobs = (
+            Background(partial(_read_jobs, ClusterRest(settings.cluster))) if settings.cluster else None
+        )
         self._answering = threading.Lock()
         self.sent: dict[str, ApprovalResponse] = {}
         self._answers: dict[str, KeyAnswer] = {}
@@ -165,7 +169,7 @@ class Outside:
         reading = self.requests()
         requests: dict[str, ApprovalRequest] = {}
         for request in (reading.value if reading else None) or ():
-            of, number, wait = _parts(request.id)
+            of, number, wait = _request_parts(request.id)
             if of == key and (sequence is None or number == str(sequence)):
                 requests[wait] = request
         return requests
@@ -174,7 +178,7 @@ class Outside:
         """Return the dead letters that were not sent back, by topic."""
         return {name: background.read() for name, background in self._letters.items()}
 
-    def _read(self, topic: str) -> list[DeadLetterRow]:
+    def _read_letters(self, topic: str) -> list[DeadLetterRow]:
         rows: list[DeadLetterRow] = []
         redrive(
             topic,
@@ -182,14 +186,14 @@ class Outside:
             topic,
             limit=MOST_LETTERS,
             dry_run=True,
-            on_letter=lambda letter, _: rows.append(_shown(topic, letter)),
+            on_letter=lambda letter, _: rows.append(_letter_row(topic, letter)),
             **self._settings.client,
         )
         return sorted(rows, key=lambda row: -row.time)
 
     # -- sending ----------------------------------------------------------------------
 
-    def answer(self, response: ApprovalResponse, new_arguments: bool = False) -> ApprovalRequest:
+    def send_answer(self, response: ApprovalResponse, new_arguments: bool = False) -> ApprovalRequest:
         """Send an answer to a request, and return the request.
 
         Raises:
@@ -203,25 +207,25 @@ class Outside:
         with self._answering:
             request = request_with(response.id, self._pending.read())
             if request is None:
-                raise _rejected(
+                raise _rejected_error(
                     "this request is no longer pending: it was answered, has expired, or its run has ended",
                     found=response.id,
                 )
             unknown = [name for name in response.arguments or () if name not in request.arguments]
             if unknown and not new_arguments:
-                raise _rejected(f"{request.what} has no argument {unknown[0]!r}", found=unknown[0])
+                raise _rejected_error(f"{request.what} has no argument {unknown[0]!r}", found=unknown[0])
             earlier = next(iter(self._desk.answered(request)), None) or self.sent.get(request.id)
             if earlier is not None:
                 decision = "approved" if earlier.approved else "denied"
                 by = f" by {earlier.by}" if earlier.by else ""
-                raise _rejected(
+                raise _rejected_error(
                     f"this request was {decision}{by} already; the first answer counts", found=decision
                 )
             self._desk.answer(response)
             self.sent[request.id] = response
         return request
 
-    def signal(self, signal: Signal) -> None:
+    def send_signal(self, signal: Signal) -> None:
         """Send a signal.
 
         Raises:
@@ -237,7 +241,7 @@ class Outside:
         """Return the last answer about a key, by its canonical text; None if no request was sent."""
         return self._answers.get(key)
 
-    def inspect(self, key: str, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
+    def inspect_key(self, key: str, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
         """Ask the job about the key of a canonical text, and keep its answer.
 
         Raises:
@@ -250,10 +254,10 @@ class Outside:
             raise _not_set_up("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
         cluster = None if settings.cluster is None else ClusterRest(settings.cluster)
         requests = KeyRequests(settings.signals, settings.client, cluster, settings.answers)
-        answers = requests.ask(for_key_text(inspect_request(None), key), seconds)
+        answers = requests.ask_agents(for_key_text(inspect_request(None), key), seconds)
         answer_time = time.time()
         known_answers = [answer for answer in answers if answer.get("known", True)]
-        lines = [line for answer in known_answers or answers for line in inspected(answer)]
+        lines = [line for answer in known_answers or answers for line in describe_answer(answer)]
         behind = {str(answer.get("agent")): inputs_behind(answer) for answer in known_answers}
         shown_lines = lines or [f"The job has not answered within {seconds:g} s."]
         if len(self._answers) >= MOST_ANSWERS:
@@ -261,7 +265,7 @@ class Outside:
         self._answers[key] = key_answer = KeyAnswer(shown_lines, behind, answer_time)
         return key_answer
 
-    def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
+    def redrive_letters(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
         """Send dead letters back, and return their number by topic.
 
         Raises:
@@ -269,27 +273,27 @@ class Outside:
             KafkaStreamError: The brokers cannot be reached, or the original topic of a letter is unknown.
         """
         if topic not in self._letters or not places:
-            raise _rejected("no dead letter is chosen", found=topic)
+            raise _rejected_error("no dead letter is chosen", found=topic)
         wanted = set(places)
         done = redrive(topic, to, choose=lambda letter: letter.place in wanted, **self._settings.client)
-        self._letters[topic].renew()
+        self._letters[topic].read_now()
         if not done.topics:
-            raise _rejected("these dead letters were sent back before", found=", ".join(places)[:200])
+            raise _rejected_error("these dead letters were sent back before", found=", ".join(places)[:200])
         return done.topics
 
     def renew_requests(self) -> Reading[list[ApprovalRequest]] | None:
         """Read the pending requests again."""
-        return None if self._requests is None else self._requests.renew(2.0)
+        return None if self._requests is None else self._requests.read_now(2.0)
 
 
-def _parts(request: str) -> tuple[str, str, str]:
+def _request_parts(request: str) -> tuple[str, str, str]:
     """Return the canonical key, the number of the run, and the wait within the run, of a request's id."""
     parts = wait_of_request(request).rsplit("|", 4)
     # Another producer may write to the topic.
     return (parts[0], parts[1], "|".join(parts[2:])) if len(parts) == 5 else ("", "", "")
 
 
-def _shown(topic: str, letter: Letter) -> DeadLetterRow:
+def _letter_row(topic: str, letter: Letter) -> DeadLetterRow:
     return DeadLetterRow(
         letter.place,
         topic,
@@ -297,27 +301,27 @@ def _shown(topic: str, letter: Letter) -> DeadLetterRow:
         letter.error_type,
         redaction.hide(letter.error),
         letter.origin,
-        letter.failed_key or _text(letter.key),
-        _text(letter.value),
+        letter.failed_key or _shown_text(letter.key),
+        _shown_text(letter.value),
         letter.timestamp / 1000,
-        tuple((name, _text(value)) for name, value in letter.headers.pairs),
+        tuple((name, _shown_text(value)) for name, value in letter.headers.pairs),
     )
 
 
-def _text(value: bytes | None) -> str:
+def _shown_text(value: bytes | None) -> str:
     if value is None:
         return "null"
     text = redaction.hide(value.decode("utf-8", "backslashreplace"))
     return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]} ... ({len(value)} bytes)"
 
 
-def _jobs(cluster: ClusterRest) -> list[ConsoleJob]:
+def _read_jobs(cluster: ClusterRest) -> list[ConsoleJob]:
     jobs = jobs_in(cluster.get)
     jobs.sort(key=lambda job: (job["state"] != "RUNNING", -job["start-time"]))
-    return [_job(cluster, job) for job in jobs[:50]]
+    return [_read_job(cluster, job) for job in jobs[:50]]
 
 
-def _job(cluster: ClusterRest, job: dict[str, Any]) -> ConsoleJob:
+def _read_job(cluster: ClusterRest, job: dict[str, Any]) -> ConsoleJob:
     checkpoints = (0, 0)
     problem = ""
     if job["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
@@ -365,10 +369,10 @@ def json_of(text: str, what: str) -> Any:
         json.dumps(value, allow_nan=False)
         return value
     except (ValueError, RecursionError) as error:
-        raise _rejected(f"{what} takes JSON: {error}", found=text[:100]) from None
+        raise _rejected_error(f"{what} takes JSON: {error}", found=text[:100]) from None
 
 
-def _rejected(message: str, found: str) -> RejectedAnswerError:
+def _rejected_error(message: str, found: str) -> RejectedAnswerError:
     return RejectedAnswerError(message, found=found, fix="load the page again, and look at what it shows now")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from flink_agents.trace.reading import RunTrace, by_run
 from flink_agents.trace.records import STATUSES, UNFINISHED
 from flink_agents.ui.index import TraceIndex
-from flink_agents.ui.merging import storable
+from flink_agents.ui.merging import storable_text
 
 OPEN = ", ".join(f"'{status}'" for status in UNFINISHED)
 """The statuses of runs that have not ended, for SQL."""
@@ -48,7 +48,7 @@ class RunFilter:
     slow: bool = False
     page: int = 0
 
-    def where(self) -> tuple[str, list[Any]]:
+    def sql_condition(self) -> tuple[str, list[Any]]:
         """Return the condition in SQL, and its values."""
         parts: list[str] = []
         values: list[Any] = []
@@ -60,12 +60,12 @@ class RunFilter:
         ):
             if value:
                 parts.append(f"{column} = ?")
-                values.append(storable(value))
+                values.append(storable_text(value))
         if self.since:
             parts.append("ended >= ?")
             values.append(time.time() - self.since)
         if self.text:
-            like = storable(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            like = storable_text(self.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             columns = ("shown_key", "error", "error_class")
             either = [f"{text_column} LIKE ? ESCAPE '\\'" for text_column in columns] + [
                 "run_id LIKE ? ESCAPE '\\'"
@@ -75,28 +75,28 @@ class RunFilter:
         return " AND ".join(parts) or "1", values
 
 
-def runs(index: TraceIndex, run_filter: RunFilter) -> tuple[list[Any], int]:
+def find_runs(index: TraceIndex, run_filter: RunFilter) -> tuple[list[Any], int]:
     """Return one page of runs, and the total number of runs."""
-    where, values = run_filter.where()
-    rows = (_longest if run_filter.slow else _latest)(index, run_filter, where, values)
+    where, values = run_filter.sql_condition()
+    rows = (_longest_runs if run_filter.slow else _latest_runs)(index, run_filter, where, values)
     if len(rows) < PAGE and (rows or not run_filter.page):
         # The last page: a search reads all rows, and need not do it again to count them.
         return rows, run_filter.page * PAGE + len(rows)
-    return rows, index.ask(f"SELECT count(*) FROM runs WHERE {where}", values)[0][0]
+    return rows, index.query(f"SELECT count(*) FROM runs WHERE {where}", values)[0][0]
 
 
-def _latest(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
+def _latest_runs(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
     # A search reads the table from its start to its end: by an index, each row would be looked up.
     read = "+ended" if run_filter.text else "ended"
     # The subquery passes the rows of earlier pages by an index alone.
-    return index.ask(
+    return index.query(
         f"SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE {where} "
         f"ORDER BY {read} DESC LIMIT ? OFFSET ?) ORDER BY ended DESC",
         [*values, PAGE, run_filter.page * PAGE],
     )
 
 
-def _longest(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
+def _longest_runs(index: TraceIndex, run_filter: RunFilter, where: str, values: list[Any]) -> list[Any]:
     """Return runs by their duration. That of a run that has not ended grows until now, as all pages show."""
     now = time.time()
     most = (run_filter.page + 1) * PAGE
@@ -110,17 +110,17 @@ def _longest(index: TraceIndex, run_filter: RunFilter, where: str, values: list[
         f"ORDER BY {order} LIMIT ?)"
         for which, (total, order) in parts.items()
     )
-    return index.ask(
+    return index.query(
         f"SELECT runs.*, total FROM ({either} ORDER BY total DESC LIMIT ? OFFSET ?) "
         "JOIN runs USING (run_id) ORDER BY total DESC",
         [now, *values, most, now, *values, most, PAGE, run_filter.page * PAGE],
     )
 
 
-def run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
+def find_run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
     """Return a run by its id, as a row and with its records."""
-    name = storable(run_id)
-    rows = index.ask("SELECT * FROM runs WHERE run_id = ?", [name])
+    name = storable_text(run_id)
+    rows = index.query("SELECT * FROM runs WHERE run_id = ?", [name])
     if not rows:
         return None
     traces = by_run(index.records([name]))
@@ -131,20 +131,20 @@ def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrac
     """Return the unfinished and then the latest runs of a key, with their records."""
     ids = [
         row["run_id"]
-        for row in index.ask(
+        for row in index.query(
             f"SELECT run_id FROM runs WHERE key = ? ORDER BY status IN ({OPEN}) DESC, sequence DESC LIMIT ?",
-            [storable(key), most],
+            [storable_text(key), most],
         )
     ]
     return list(by_run(index.records(ids)).values())
 
 
-def agents(index: TraceIndex) -> list[str]:
+def agent_names(index: TraceIndex) -> list[str]:
     """Return the names of the agents."""
     # Each name is looked up in the index of SQLite: a scan of all runs would take long.
     names: list[str] = []
     last = ""
-    while rows := index.ask("SELECT agent FROM runs WHERE agent > ? ORDER BY agent LIMIT 1", [last]):
+    while rows := index.query("SELECT agent FROM runs WHERE agent > ? ORDER BY agent LIMIT 1", [last]):
         last = rows[0]["agent"]
         names.append(last)
     return names
@@ -153,12 +153,12 @@ def agents(index: TraceIndex) -> list[str]:
 def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
     """Return the number of runs of each agent by status."""
     status_counts: dict[str, dict[str, int]] = {}
-    for row in index.ask("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
+    for row in index.query("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
         status_counts.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
     return dict(sorted(status_counts.items()))
 
 
-def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
+def count_per_minute(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
     """Return ended and failed runs per minute, for a chart."""
     # Without the present minute, which looks as if everything had stopped.
     first = int(now // 60) - minutes
@@ -167,7 +167,7 @@ def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]
     bad = [0.0] * minutes
     for status in ("completed", "failed", "dead-lettered"):
         # One status at a time: SQLite then reads its index alone.
-        rows = index.ask(
+        rows = index.query(
             "SELECT CAST(ended / 60 AS INTEGER) AS minute, count(*) AS number FROM runs "
             "WHERE status = ? AND ended >= ? GROUP BY 1",
             [status, 60.0 * first],
@@ -179,18 +179,18 @@ def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]
     return {"time": times, "completed": ended, "failed": bad}
 
 
-def errors(index: TraceIndex, most: int = 8) -> list[Any]:
+def frequent_errors(index: TraceIndex, most: int = 8) -> list[Any]:
     """Return the most frequent classes of errors, with the last message of each."""
-    return index.ask(
+    return index.query(
         "SELECT error_class, count(*) AS number, max(ended) AS last, error, run_id FROM runs "
         "WHERE error_class != '' GROUP BY error_class ORDER BY number DESC LIMIT ?",
         [most],
     )
 
 
-def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
+def waiting_keys(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
     """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
-    rows = index.ask(
+    rows = index.query(
         f"SELECT *, {SINCE} AS waits_since, min(sequence), count(*) AS unfinished FROM runs "
         f"WHERE status IN ({OPEN}) AND (? = '' OR agent = ?) "
         "GROUP BY agent, job, key ORDER BY waits_since LIMIT ?",
@@ -204,10 +204,10 @@ def waits_of(row: Any) -> list[dict[str, Any]]:
     return [wait for wait in json.loads(row["waits"]) if isinstance(wait, dict)]
 
 
-def counts(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
+def count_records(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
     """Return the number of records of an agent by kind, name and outcome."""
     record_counts: dict[tuple[str, str], dict[str, int]] = {}
-    for row in index.ask("SELECT * FROM counts WHERE agent = ?", [storable(agent)]):
+    for row in index.query("SELECT * FROM counts WHERE agent = ?", [storable_text(agent)]):
         outcomes = record_counts.setdefault((row["kind"], row["name"]), {})
         outcomes[row["outcome"]] = outcomes.get(row["outcome"], 0) + row["number"]
     return record_counts

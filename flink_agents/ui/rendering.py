@@ -11,51 +11,60 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flink_agents.trace.durations import spent
-from flink_agents.trace.rendering import decision_text, short, times_row, took, wait_text, when
-from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable
+from flink_agents.trace.durations import time_spent
+from flink_agents.trace.rendering import (
+    decision_text,
+    format_duration,
+    format_time,
+    shorten_name,
+    times_row,
+    wait_text,
+)
+from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable_text
 from flink_agents.ui.settings import CHOSEN_JOB
 
 PACKAGE = "flink_agents.ui"
 
 
-def visible(value: Any) -> Any:
+def show_invisible(value: Any) -> Any:
     """Return a text whose invisible characters and changes of direction are escaped."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     if value.isprintable():
         return value
     return "".join(
-        character if character.isprintable() or character in "\n\t" else _escape(character)
+        character if character.isprintable() or character in "\n\t" else _escape_character(character)
         for character in value
     )
 
 
-def _escape(character: str) -> str:
+def _escape_character(character: str) -> str:
     return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
-def ago(seconds: float, now: float | None = None) -> str:
+def format_age(seconds: float, now: float | None = None) -> str:
     """Format a time relative to now."""
     passed = (time.time() if now is None else now) - seconds
-    return f"in {_span(-passed)}" if passed < -0.5 else f"{_span(passed)} ago"
+    return f"in {_format_span(-passed)}" if passed < -0.5 else f"{_format_span(passed)} ago"
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{int(max(seconds, 0))} s"
 
 
-def link(path: str, **values: Any) -> str:
+def link_to(path: str, **values: Any) -> str:
     """Return an address of the console, with the chosen job. Empty parameters are omitted."""
     values.setdefault("job", CHOSEN_JOB.get())
-    pairs = {name: storable(value) for name, value in values.items() if value not in (None, "", 0, False)}
+    pairs = {
+        name: storable_text(value) for name, value in values.items() if value not in (None, "", 0, False)
+    }
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 
 
-def compact(number: float) -> str:
+def format_number(number: float) -> str:
     """Format a number with separators."""
     return f"{number:,.0f}"
 
@@ -64,9 +73,9 @@ MOST_TEXT = 20_000
 """Maximum number of shown characters of a value."""
 
 
-def pretty(value: Any) -> str:
+def format_json(value: Any) -> str:
     """Format a value as indented JSON; a string is unchanged. A long text is truncated."""
-    text = _pretty(value)
+    text = _format_value(value)
     return (
         text
         if len(text) <= MOST_TEXT
@@ -74,7 +83,7 @@ def pretty(value: Any) -> str:
     )
 
 
-def _pretty(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
@@ -88,48 +97,48 @@ def as_json(value: Any) -> str:
 def time_of(seconds: float) -> str:
     """Format a time in UTC, or as a number if it is outside the calendar."""
     try:
-        return when(seconds)
+        return format_time(seconds)
     except (ValueError, OverflowError, OSError):
         return str(seconds)
 
 
-def wait_said(wait: dict[str, Any]) -> str:
+def describe_wait(wait: dict[str, Any]) -> str:
     """Format the event or time that ends a wait, for any content of the record."""
     try:
         return wait_text(wait)
     except (ValueError, OverflowError, OSError, TypeError):
-        return pretty(wait)
+        return format_json(wait)
 
 
 def times_of(row: Any, now: float) -> dict[str, str]:
     """Return the durations of a run, in words, from its row in the index."""
-    return times_row(spent(RunRow(*(row[name] for name in COLUMNS)), now))
+    return times_row(time_spent(RunRow(*(row[name] for name in COLUMNS)), now))
 
 
-def environment() -> Environment:
+def create_environment() -> Environment:
     """Return the environment of the templates."""
     jinja_environment = Environment(
         loader=PackageLoader(PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=visible,
+        finalize=show_invisible,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
     jinja_environment.filters.update(
-        ago=ago,
-        took=took,
+        ago=format_age,
+        took=format_duration,
         when=time_of,
-        number=compact,
-        pretty=pretty,
+        number=format_number,
+        pretty=format_json,
         key=shown_key,
         times=times_of,
-        short=short,
+        short=shorten_name,
         shell=lambda text: shlex.quote(str(text)),
-        wait=wait_said,
+        wait=describe_wait,
         decision=decision_text,
         tojson_text=as_json,
     )
-    jinja_environment.globals.update(link=link)
+    jinja_environment.globals.update(link=link_to)
     return jinja_environment

@@ -71,7 +71,7 @@ class PatientProtocol(H11Protocol):
         self._asking_since = self.loop.time()
         if len(self.connections) > MOST_CONNECTIONS:
             self._make_room()
-        self.loop.call_later(LOOK_SECONDS, self._look)
+        self.loop.call_later(LOOK_SECONDS, self._close_if_slow)
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -105,7 +105,7 @@ class PatientProtocol(H11Protocol):
             # Not only when it is lost: the next one that is accepted must close another one.
             self.connections.discard(longest)
 
-    def _look(self) -> None:
+    def _close_if_slow(self) -> None:
         """Close the connection if its client is too slow; otherwise look again later."""
         if self not in self.connections:
             return
@@ -115,12 +115,14 @@ class PatientProtocol(H11Protocol):
             self._reading_since = None
         elif self._reading_since is None:
             self._reading_since = now
-        if _over(self._asking_since, REQUEST_SECONDS, now) or _over(self._reading_since, ANSWER_SECONDS, now):
+        if _is_over(self._asking_since, REQUEST_SECONDS, now) or _is_over(
+            self._reading_since, ANSWER_SECONDS, now
+        ):
             # Not closed: that would wait until the client has read everything.
             self.transport.abort()
         else:
-            self.loop.call_later(LOOK_SECONDS, self._look)
+            self.loop.call_later(LOOK_SECONDS, self._close_if_slow)
 
 
-def _over(since: float | None, seconds: float, now: float) -> bool:
+def _is_over(since: float | None, seconds: float, now: float) -> bool:
     return since is not None and now - since >= seconds

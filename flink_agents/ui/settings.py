@@ -88,7 +88,7 @@ class Access:
             )
 
     def admits_host(self, header: str) -> bool:
-        """True if a Host header names this console. Others can point their names to it (DNS rebinding)."""
+        """Return True if a Host header names this console: others can point names to it (DNS rebinding)."""
         name, _, port = header.rpartition(":") if header.rpartition(":")[2].isdecimal() else (header, "", "")
         name = name.strip("[]").lower().rstrip(".")
         if name in {console_name.lower() for console_name in self.names}:
@@ -114,7 +114,7 @@ def _check_token(token: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach an address."""
+    """Return True if only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

@@ -75,12 +75,12 @@ class TraceFiles:
             yield Removed(str(removed_file))
         for file in files:
             try:
-                yield from self._file(file)
+                yield from self._read_file(file)
             except OSError:
                 # The sink removed it meanwhile, or it is not there yet.
                 continue
 
-    def _file(self, file: Path) -> Iterator[Lines | Removed]:
+    def _read_file(self, file: Path) -> Iterator[Lines | Removed]:
         """Yield the complete lines of a file after the position up to which it was read."""
         with file.open("rb") as opened:
             status = file.stat()
@@ -134,11 +134,11 @@ class TraceTopic:
 
     def read(self) -> Iterator[Lines | Removed]:
         """Yield the records that were appended."""
-        from flink_agents.connectors.kafka.client import reaching
+        from flink_agents.connectors.kafka.client import translate_client_errors
 
-        consumer = self._consumer or self._open()
+        consumer = self._consumer or self._open_consumer()
         while True:
-            with reaching():
+            with translate_client_errors():
                 polled = consumer.poll(timeout_ms=100)
             if not polled:
                 return
@@ -152,14 +152,14 @@ class TraceTopic:
             self._consumer.close()
             self._consumer = None
 
-    def _open(self) -> Any:
+    def _open_consumer(self) -> Any:
         from kafka.structs import TopicPartition
 
-        from flink_agents.connectors.kafka.client import check_topic, made_consumer, reaching
+        from flink_agents.connectors.kafka.client import check_topic, create_consumer, translate_client_errors
 
-        with reaching():
+        with translate_client_errors():
             check_topic(self._topic, self._client, "the topic that the sink kafka of the trace writes")
-            consumer = made_consumer(group_id=None, enable_auto_commit=False, **self._client)
+            consumer = create_consumer(group_id=None, enable_auto_commit=False, **self._client)
             numbers = consumer.partitions_for_topic(self._topic) or ()
             partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
             consumer.assign(partitions)

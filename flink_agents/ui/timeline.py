@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.trace.durations import number
+from flink_agents.trace.durations import as_number
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
 from flink_agents.trace.rendering import waits_for
@@ -91,7 +91,7 @@ class _Axis:
         self._begin = begin
 
     @property
-    def breaks(self) -> list[tuple[float, float]]:
+    def long_pauses(self) -> list[tuple[float, float]]:
         """The position of each long pause, by its middle, and its length in seconds."""
         return [(self.x(start) + self._squeezed / 2, stop - start) for start, stop in self._long]
 
@@ -111,19 +111,19 @@ class _Axis:
         return min(WIDTH, max(0.0, place + (time - reached) * self._scale))
 
 
-def timeline(run: RunTrace, now: float) -> Timeline:
+def create_timeline(run: RunTrace, now: float) -> Timeline:
     """Return the timeline of a run, until now if it has not ended."""
     shown = [record for record in run.records if record.is_end]
-    segments = sorted((record for record in shown if record.kind == "run"), key=_begun)
+    segments = sorted((record for record in shown if record.kind == "run"), key=_start_time)
     # A segment of a replay repeats what an earlier one did.
     other_records = [record for record in shown if record.kind != "run"]
-    spans = [(_begun(record), record.time) for record in [*segments, *other_records]]
-    open_ = _open(run)
+    spans = [(_start_time(record), record.time) for record in [*segments, *other_records]]
+    open_ = _open_activity(run)
     axis = _Axis(spans, run.begun, max(run.ended, now) if open_ else run.ended)
-    bars = [_bar(axis, segment, 0) for segment in segments]
+    bars = [_create_bar(axis, segment, 0) for segment in segments]
     for previous_segment, after in zip(segments, segments[1:], strict=False):
-        if previous_segment.outcome == "suspended" and _begun(after) > previous_segment.time:
-            bars.append(_pause(axis, previous_segment, _begun(after)))
+        if previous_segment.outcome == "suspended" and _start_time(after) > previous_segment.time:
+            bars.append(_create_pause(axis, previous_segment, _start_time(after)))
     if open_:
         label, begin = open_
         x = axis.x(begin)
@@ -131,33 +131,33 @@ def timeline(run: RunTrace, now: float) -> Timeline:
         attributes = {name: value for name, value in run.last.attributes.items() if name != "phases"}
         bars.append(Bar(label, "waiting", run.status, 0, x, width, max(0.0, now - begin), False, attributes))
     bars.sort(key=lambda bar: (bar.x, bar.kind == "waiting"))
-    below = _ordered(run, other_records)
-    bars += [_bar(axis, record, depth) for record, depth in below]
+    below = _order_records(run, other_records)
+    bars += [_create_bar(axis, record, depth) for record, depth in below]
     phases: dict[str, float] = {}
     for run_segment in segments:
-        for name, seconds in _mapping(run_segment.attributes.get("phases")).items():
+        for name, seconds in _as_mapping(run_segment.attributes.get("phases")).items():
             if isinstance(seconds, int | float):
                 phases[str(name)] = phases.get(str(name), 0.0) + seconds
-    return Timeline(bars[:MOST_BARS], axis.breaks, max(0, len(bars) - MOST_BARS), phases)
+    return Timeline(bars[:MOST_BARS], axis.long_pauses, max(0, len(bars) - MOST_BARS), phases)
 
 
-def _open(run: RunTrace) -> tuple[str, float] | None:
+def _open_activity(run: RunTrace) -> tuple[str, float] | None:
     """Return the activity of an unfinished run, and its start; None if unknown."""
     last = run.last
     if run.status == "suspended":
         return "suspended", last.time
-    since = number(last.attributes.get("since"))
+    since = as_number(last.attributes.get("since"))
     if run.status not in (RUNNING, WAITING) or not since:
         return None
     return waits_for(last.attributes) or "your code", since
 
 
-def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
+def _order_records(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
     """Return records in the order of their tree, each with its depth."""
     spans = {span_record.span_id for span_record in records}
     children: dict[str, list[TraceRecord]] = {}
     roots: list[TraceRecord] = []
-    for record in sorted(records, key=_begun):
+    for record in sorted(records, key=_start_time):
         inside = record.parent_id in spans and record.parent_id != record.span_id
         (children.setdefault(record.parent_id or "", []) if inside else roots).append(record)
     ordered_records: list[tuple[TraceRecord, int]] = []
@@ -173,8 +173,8 @@ def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceR
     return ordered_records
 
 
-def _bar(axis: _Axis, record: TraceRecord, depth: int) -> Bar:
-    x = axis.x(_begun(record))
+def _create_bar(axis: _Axis, record: TraceRecord, depth: int) -> Bar:
+    x = axis.x(_start_time(record))
     label = "run" if record.kind == "run" else record.name
     width = max(axis.x(record.time) - x, 2.0)
     return Bar(
@@ -190,16 +190,16 @@ def _bar(axis: _Axis, record: TraceRecord, depth: int) -> Bar:
     )
 
 
-def _pause(axis: _Axis, previous_segment: TraceRecord, until: float) -> Bar:
+def _create_pause(axis: _Axis, previous_segment: TraceRecord, until: float) -> Bar:
     x = axis.x(previous_segment.time)
     waits = {"waits": previous_segment.attributes.get("waits", [])}
     width = max(axis.x(until) - x, 2.0)
     return Bar("suspended", "waiting", "suspended", 0, x, width, until - previous_segment.time, False, waits)
 
 
-def _begun(record: TraceRecord) -> float:
+def _start_time(record: TraceRecord) -> float:
     return record.time - (record.seconds or 0.0)
 
 
-def _mapping(value: Any) -> dict[Any, Any]:
+def _as_mapping(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}

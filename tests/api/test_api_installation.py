@@ -17,9 +17,9 @@ from tests.suite.tables import each_case
 
 @pytest.fixture(autouse=True)
 def origin() -> Iterator[None]:
-    installation._origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    installation._install_origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
     yield
-    installation._origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    installation._install_origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 def install_from(monkeypatch: pytest.MonkeyPatch, record: dict[str, Any] | None) -> None:
@@ -74,7 +74,7 @@ VCS = {"vcs": "git", "commit_id": "abc"}
 def test_the_command_names_the_origin(
     monkeypatch: pytest.MonkeyPatch, record: dict[str, Any] | None, command: str
 ) -> None:
-    installation._origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    installation._install_origin.cache_clear()  # pyright: ignore[reportPrivateUsage]
     install_from(monkeypatch, record)
     assert install_command("otel") == command
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import flink_agents
-from flink_agents.api.common.logs import MAX_CHARACTERS, MAX_TRACEBACK, bounded, bounded_logger
+from flink_agents.api.common.logs import MAX_CHARACTERS, MAX_TRACEBACK, bound_text, bounded_logger
 from flink_agents.api.common.policies import OnError
 from tests.suite.tables import each_case
 
@@ -126,9 +126,9 @@ def test_handlers_may_write_arguments_as_they_are(
 
 
 def test_both_ends_of_a_text_are_kept() -> None:
-    text = bounded("<" + LONG + ">", 100)
+    text = bound_text("<" + LONG + ">", 100)
     assert text.startswith("<x") and text.endswith("x>") and "characters" in text and len(text) < 150
-    assert bounded("x" * 100, 100) == "x" * 100
+    assert bound_text("x" * 100, 100) == "x" * 100
 
 
 @functools.cache

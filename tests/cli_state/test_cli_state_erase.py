@@ -65,9 +65,9 @@ def erased(
     """Erase a key of a job that answers so, and whose last checkpoint began at a time."""
 
     class Requests:
-        answered = True
+        can_read_answers = True
 
-        def ask(self, request: Any, seconds: float) -> list[dict[str, Any]]:
+        def ask_agents(self, request: Any, seconds: float) -> list[dict[str, Any]]:
             ASKED.append(request)
             return [ANSWER] if answers is None else answers
 

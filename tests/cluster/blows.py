@@ -139,7 +139,7 @@ class Blows:
         assert self._trouble is not None, "only a store in a broker is rebuilt"
         with FenceWatch(self._trouble.broker.client_options, self._store.options["topic"]) as fences:
             self._kill()
-            self._watched.wait_for("an attempt that takes over", fences.seen)
+            self._watched.wait_for("an attempt that takes over", fences.has_new_owner)
             with self._trouble.paused():
                 position = self._watched.effect_bytes()
                 time.sleep(self._chance.uniform(*IN_REBUILD_SECONDS))

@@ -107,7 +107,7 @@ def judge(
     verdict = Verdict(events=len(outputs))
     runs = _Runs(workload, verdict)
     for line in outputs:
-        runs.take(line)
+        runs.judge_output(line)
     verdict.lost += [f"output of {number}" for number in range(workload.events) if number not in runs.order]
     checker = BranchingEffects(effects, verdict, runs.order, *more)
     checker.check(workload.calls())
@@ -134,7 +134,7 @@ class _Runs:
         self._places: defaultdict[int, int] = defaultdict(int)
         self._latest: dict[tuple[int, int], int] = {}
 
-    def take(self, line: str) -> None:
+    def judge_output(self, line: str) -> None:
         """Judge the next output."""
         *words, tokens = line.split()
         key, number, run_count, total, digest = map(int, words)

@@ -167,7 +167,7 @@ class FenceWatch:
     ) -> None:
         self._consumer.close()
 
-    def seen(self) -> bool:
+    def has_new_owner(self) -> bool:
         """Whether somebody has taken over; waits a little for it, so that it is known at once."""
         if self._seen:
             return True

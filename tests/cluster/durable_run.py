@@ -258,7 +258,7 @@ class DurableRun:
                 watched.wait_for_output()
                 report.recovery_seconds.append(time.monotonic() - struck)
             done = f"{blow.kind}: {report.done.kills} of {chaos.kills} killed"
-            tell(f"{done}, {self.files.outputs.count()} outputs")
+            print_line(f"{done}, {self.files.outputs.count()} outputs")
 
     # -- watching ---------------------------------------------------------------------
 
@@ -344,6 +344,6 @@ class _Watched:
         self._run.advance(self._job, "new output", came)
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """A line for people, beside the JSON on standard output."""
     print(line, file=sys.stderr, flush=True)

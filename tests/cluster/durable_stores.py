@@ -48,7 +48,7 @@ class RunStore:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, name: str, directory: Path, given: Mapping[str, str] | None = None) -> RunStore:
+    def for_directory(cls, name: str, directory: Path, given: Mapping[str, str] | None = None) -> RunStore:
         """A store in ``directory``, or wherever the options that are given say."""
         defaults = OPTIONS[name](directory) if name in OPTIONS else {}
         return cls(name, {**defaults, **(given or {})})
@@ -84,11 +84,11 @@ class RunStore:
                 after = page[-1].journal
             return duplicates
 
-        return Place(self.name, self.options).ask(find)
+        return Place(self.name, self.options).run_query(find)
 
     def journals(self) -> list[dict[str, Any]]:
         """What ``flink-agents journal list --json`` shows."""
-        return Place(self.name, self.options).ask(lambda store: list_journals(store, None, sys.maxsize))
+        return Place(self.name, self.options).run_query(lambda store: list_journals(store, None, sys.maxsize))
 
     def returned(self) -> set[str]:
         """The values that recorded calls returned."""
@@ -103,7 +103,7 @@ class RunStore:
                         values |= set() if call.value is None else {codec.decode(call.value)}
             return values
 
-        return Place(self.name, self.options).ask(find)
+        return Place(self.name, self.options).run_query(find)
 
     def prune(self, job: str, key: str, through: int) -> None:
         """Remove the runs of a key up to ``through``, by ``flink-agents journal prune``."""
@@ -124,7 +124,7 @@ class RunStore:
         title = f"--- journal of key {key}, run {seq}"
         try:
             place = Place(self.name, self.options)
-            journals = place.ask(lambda store: show_key(store, encode_key(key), None, seq))
+            journals = place.run_query(lambda store: show_key(store, encode_key(key), None, seq))
         except Exception as error:
             # A report about a failure must not hide it by another one.
             return f"{title}: {type(error).__name__}: {error}"

@@ -128,7 +128,7 @@ class FlinkCluster:
             "execution.checkpointing.dir": (directory / "checkpoints").as_uri(),
         }
         self._options = {**DEFAULTS, **cluster_options, **(options or {})}
-        self._home = FlinkHome.make(directory, self._options)
+        self._home = FlinkHome.create(directory, self._options)
         # What is left of a killed process stays in here; the quick compiler starts sooner.
         quick = {"JVM_ARGS": f"-Djava.io.tmpdir={directory / 'tmp'} -XX:TieredStopAtLevel=1"}
         self._environment = self._home.environment() | quick
@@ -246,14 +246,14 @@ class FlinkCluster:
         flink_options["pipeline.jars"] = self._home.python_jar.as_uri()
         if savepoint is not None:
             flink_options["execution.state-recovery.path"] = savepoint
-        environment.gateway.install()
+        environment.gateway.prepare_jvms()
         configuration = environment.FlinkConfiguration()
         for key, value in flink_options.items():
             configuration.set_string(key, str(value))
         flink = environment.StreamExecutionEnvironment.get_execution_environment(configuration)
         # An environment that is made outside of `flink run` is local at first.
-        flink_compat.configure(flink, {"execution.target": "remote"})
-        env = environment.create(flink, None, None)
+        flink_compat.set_options(flink, {"execution.target": "remote"})
+        env = environment.create_environment(flink, None, None)
         build(env)
         return ClusterJob(self.rest, str(env.stream_env.execute_async().get_job_id()))
 

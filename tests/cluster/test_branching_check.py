@@ -72,7 +72,7 @@ def executed(directory: Path, numbers: list[int], expire: bool = False, crashes:
                 # How many crashes there are depends on how many appends come together.
                 harness.advance_time(60_000)
             while not gone_through(harness, batch):
-                batch = again(batch, chance)
+                batch = shuffle_again(batch, chance)
                 harness.restore(saved)
                 if expire:
                     harness.advance_time(60_000)
@@ -91,7 +91,7 @@ def gone_through(harness: OperatorHarness, numbers: list[int]) -> bool:
     return True
 
 
-def again(numbers: list[int], chance: random.Random) -> list[int]:
+def shuffle_again(numbers: list[int], chance: random.Random) -> list[int]:
     """The same numbers as the sources may give them after a restart."""
     sources = [[number for number in numbers if number % SOURCES == place] for place in range(SOURCES)]
     return [

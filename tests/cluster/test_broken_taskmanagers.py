@@ -34,16 +34,16 @@ class Replacing(FlinkCluster):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.taskmanagers = [self._made(number) for number in range(3)]
+        self.taskmanagers = [self._make_process(number) for number in range(3)]
 
-    def _made(self, number: int) -> FlinkProcess:
+    def _make_process(self, number: int) -> FlinkProcess:
         return FlinkProcess(f"taskmanager-{number}", cast(Any, None), self.directory / "log")
 
     def kill(self, taskmanager: FlinkProcess) -> None:
         self.taskmanagers.remove(taskmanager)
 
     def start_taskmanager(self, slots: int) -> FlinkProcess:
-        self.taskmanagers.append(self._made(3))
+        self.taskmanagers.append(self._make_process(3))
         return self.taskmanagers[-1]
 
 

@@ -52,12 +52,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     return FakeBroker()
 
 
-def give(broker: FakeBroker, seed: int = 1, **settings: Any) -> BrokerTrouble:
+def make_trouble(broker: FakeBroker, seed: int = 1, **settings: Any) -> BrokerTrouble:
     return BrokerTrouble(cast(KafkaBroker, broker), seed, **settings)
 
 
 def test_it_always_comes_back(broker: FakeBroker) -> None:
-    with give(broker) as trouble:
+    with make_trouble(broker) as trouble:
         wait_until("all kinds", lambda: {"pause", "stop", "kill"} <= set(broker.calls), 30)
     done = trouble.done
     assert broker.calls.count("pause") == broker.calls.count("resume") == done.pauses > 0
@@ -69,7 +69,7 @@ def test_it_always_comes_back(broker: FakeBroker) -> None:
 
 
 def test_the_long_one_comes_once(broker: FakeBroker) -> None:
-    with give(broker, outage=0.3) as trouble:
+    with make_trouble(broker, outage=0.3) as trouble:
         wait_until("the outage", lambda: trouble.done.longest_seconds >= 0.3, 30)
         many = trouble.done.count + 20
         wait_until("more trouble", lambda: trouble.done.count >= many, 30)
@@ -77,13 +77,13 @@ def test_the_long_one_comes_once(broker: FakeBroker) -> None:
 
 
 def test_only_the_long_one(broker: FakeBroker) -> None:
-    with give(broker, outage=0.1, often=False) as trouble:
+    with make_trouble(broker, outage=0.1, often=False) as trouble:
         wait_until("the outage", lambda: trouble.done.count, 30)
     assert len(broker.calls) == 2
 
 
 def test_a_pause_has_no_other_trouble_inside(broker: FakeBroker) -> None:
-    trouble = give(broker)
+    trouble = make_trouble(broker)
     trouble._lock = lock = cast(Any, CountingLock())
     with trouble:
         wait_until("trouble", lambda: trouble.done.count, 30)
@@ -97,5 +97,5 @@ def test_a_pause_has_no_other_trouble_inside(broker: FakeBroker) -> None:
 
 def test_a_broker_that_does_not_come_back(broker: FakeBroker) -> None:
     broker.fails = "start"
-    with pytest.raises(AssertionError, match="did not come back: start"), give(broker):
+    with pytest.raises(AssertionError, match="did not come back: start"), make_trouble(broker):
         wait_until("a start that fails", lambda: "start" in broker.calls, 30)

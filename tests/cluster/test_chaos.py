@@ -31,7 +31,7 @@ def test_nothing_recorded_runs_twice(
 ) -> None:
     workload = workload_of(job, SETTINGS.durable_events, KEYS)
     chaos = Chaos(workload, SETTINGS.durable_kills, SETTINGS.seed, combination=combination)
-    report = DurableRun(flink_cluster, tmp_path, chaos, RunStore.of("sqlite", tmp_path)).execute()
+    report = DurableRun(flink_cluster, tmp_path, chaos, RunStore.for_directory("sqlite", tmp_path)).execute()
     assert_clean(report, flink_cluster)
 
 

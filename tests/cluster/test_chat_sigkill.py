@@ -92,4 +92,4 @@ def look_into(store: RunStore) -> tuple[Counter[int], bytes]:
                     answer_counts[int(journal["key"])] += call.call.function == "chat:clerk"
         return answer_counts, content
 
-    return Place(store.name, store.options).ask(find)
+    return Place(store.name, store.options).run_query(find)

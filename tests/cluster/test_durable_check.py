@@ -197,7 +197,7 @@ def call(seq: int, index: int) -> Record:
 
 
 def test_a_store_of_a_run_is_looked_at(tmp_path: Path) -> None:
-    store = RunStore.of("sqlite", tmp_path)
+    store = RunStore.for_directory("sqlite", tmp_path)
     assert store.flink_options == {
         "flink-agents.action-state.store": "sqlite",
         "flink-agents.action-state.sqlite.path": str(tmp_path / "action-state.sqlite"),
@@ -214,7 +214,7 @@ def test_a_store_of_a_run_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
-    assert "UnknownStoreError" in RunStore.of("nonsense", tmp_path, {"a": "b"}).show([(1, 0)])
+    assert "UnknownStoreError" in RunStore.for_directory("nonsense", tmp_path, {"a": "b"}).show([(1, 0)])
 
 
 # -- reports --------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
 @pytest.fixture(params=SETTINGS.restored_from)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
     if request.param != "kafka":
-        return RunStore.of(request.param, tmp_path)
+        return RunStore.for_directory(request.param, tmp_path)
     broker: KafkaBroker = request.getfixturevalue("kafka_broker")
     return RunStore.in_kafka(broker.bootstrap_servers)
 

@@ -72,7 +72,7 @@ class FakeCluster:
 
 
 def execute(cluster: FakeCluster, directory: Path, kills: int = 0) -> Report:
-    store = RunStore.of("sqlite", directory)
+    store = RunStore.for_directory("sqlite", directory)
     # The file is there when the job runs.
     asyncio.run(fill(store, Record(RecordKind.CALL, 3, "0/reserve", 0, b"?")))
     chaos = Chaos(WORK, kills, seed=1, stuck_after=0.2)
@@ -119,7 +119,7 @@ def test_a_call_that_the_store_has_twice(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path)
     cluster.write(Files())
     again = Record(RecordKind.CALL, 3, "0/reserve", 0, b"again")
-    asyncio.run(fill(RunStore.of("sqlite", tmp_path), again))
+    asyncio.run(fill(RunStore.for_directory("sqlite", tmp_path), again))
     report = execute(cluster, tmp_path)
     assert len(report.verdict.repeated_after_record) == 1
     assert not report.clean

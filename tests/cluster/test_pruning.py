@@ -39,14 +39,14 @@ class Journals:
                 info for info in await store.journals(limit=PAGE) if info.journal.journal_id[:1] != "\x00"
             ]
 
-        infos = Place(self._store.name, self._store.options).ask(read)
+        infos = Place(self._store.name, self._store.options).run_query(read)
         assert len(infos) <= WORKLOAD.keys < PAGE
         self.most_kept = max(self.most_kept, sum(info.runs for info in infos))
         return sum(info.pruned_through + 1 for info in infos)
 
 
 def test_the_store_stays_flat_while_the_job_runs(flink_cluster: FlinkCluster, tmp_path: Path) -> None:
-    store = RunStore.of("sqlite", tmp_path)
+    store = RunStore.for_directory("sqlite", tmp_path)
     outputs, windows = CommittedOutput(tmp_path / "out"), CommittedOutput(tmp_path / "windows")
     flink_cluster.fresh_taskmanagers(count=1, slots=2)
     arguments = [

@@ -104,22 +104,22 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def all(self) -> list[list[str]]:
+    def read_all(self) -> list[list[str]]:
         text = self.path.read_text(encoding="ascii") if self.path.exists() else ""
         return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
-    def of(self, word: str) -> list[list[str]]:
-        return [line for line in self.all() if line[0] == word]
+    def lines_of(self, word: str) -> list[list[str]]:
+        return [line for line in self.read_all() if line[0] == word]
 
     def counts(self) -> dict[str, int]:
         """The greatest count of each key."""
         counts_by_key: dict[str, int] = {}
-        for _, _, key, count, _ in self.all():
+        for _, _, key, count, _ in self.read_all():
             counts_by_key[key] = max(counts_by_key.get(key, 0), int(count))
         return counts_by_key
 
     def processes(self) -> set[str]:
-        return {line[-1] for line in self.all()}
+        return {line[-1] for line in self.read_all()}
 
 
 @pytest.fixture
@@ -136,8 +136,8 @@ def cluster(flink_cluster: FlinkCluster) -> FlinkCluster:
 
 
 def wait_for_lines(cluster: FlinkCluster, job: ClusterJob, lines: Lines, word: str, more: int) -> None:
-    wanted = len(lines.of(word)) + more
-    cluster.wait_for(f"{more} more lines with {word}", lambda: len(lines.of(word)) >= wanted, job)
+    wanted = len(lines.lines_of(word)) + more
+    cluster.wait_for(f"{more} more lines with {word}", lambda: len(lines.lines_of(word)) >= wanted, job)
 
 
 def test_jobs_follow_one_another_and_run_their_own_code(
@@ -161,7 +161,7 @@ def test_jobs_follow_one_another_and_run_their_own_code(
     savepoint = job.stop_with_savepoint(tmp_path / "savepoints")
     cluster.wait_for("the end of the stopped job", lambda: job.state() == "FINISHED")
     previous_counts = shop.counts()
-    assert {line[1] for line in shop.all()} == {"w1"}
+    assert {line[1] for line in shop.read_all()} == {"w1"}
 
     # A function, a constant of another module, and the name of an action; the other job goes on.
     second = code.write(
@@ -174,11 +174,11 @@ def test_jobs_follow_one_another_and_run_their_own_code(
     resumed = cluster.submit(SCRIPT, *arguments, parallelism=1, shipped=second, savepoint=savepoint)
     wait_for_lines(cluster, resumed, shop, "two", 10)
     wait_for_lines(cluster, beside, bank, "bank", 10)
-    new_lines = shop.of("two")
+    new_lines = shop.lines_of("two")
     assert {line[1] for line in new_lines} == {"w2"}
     starts = {key: min(int(line[3]) for line in new_lines if line[2] == key) for key in previous_counts}
     assert starts == {key: count + 1 for key, count in previous_counts.items()}
-    assert len(shop.of("one")) == sum(previous_counts.values())
+    assert len(shop.lines_of("one")) == sum(previous_counts.values())
 
     # What the other job has in use is not taken from it.
     third = partial(code.add, second, "session_bank", tmp_path / "refused.txt")
@@ -188,14 +188,14 @@ def test_jobs_follow_one_another_and_run_their_own_code(
     assert "another version of the module session_terms in memory" in text
     assert f"in use by the job 'Flink Streaming Job' ({beside.id})" in text
     wait_for_lines(cluster, beside, bank, "bank", 10)
-    assert {line[1] for line in bank.all()} == {"t1"}
+    assert {line[1] for line in bank.read_all()} == {"t1"}
 
     for running_job in (beside, resumed):
         running_job.cancel()
     cluster.wait_for("the end of both", lambda: {beside.state(), resumed.state()} == {"CANCELED"})
     fourth = partial(code.add, second, "session_bank", bank.path)
     last = cluster.submit_here(fourth, parallelism=1, options=FAIL_AT_ONCE)
-    cluster.wait_for("the new version", lambda: any(line[1] == "t2" for line in bank.all()), last)
+    cluster.wait_for("the new version", lambda: any(line[1] == "t2" for line in bank.read_all()), last)
     last.cancel()
     cluster.wait_for("the end of the last one", lambda: last.state() == "CANCELED")
     assert len(shop.processes() | bank.processes()) == 1
@@ -229,6 +229,6 @@ def test_main_scripts_beside_each_other(cluster: FlinkCluster, tmp_path: Path) -
     cluster.wait_for("the end of both", lambda: {first.state(), second.state()} == {"CANCELED"})
     last = submit(changed, "third")
     wait_for_lines(cluster, last, lines, "third", 20)
-    assert {line[1] for line in lines.of("third")} == {"2"}
+    assert {line[1] for line in lines.lines_of("third")} == {"2"}
     last.cancel()
     cluster.wait_for("the end of the last one", lambda: last.state() == "CANCELED")

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from flink_agents.cli.checks.cluster import cluster_checks
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.metrics.table import HISTOGRAM, METER, METRICS
-from flink_agents.trace.log_lines import marked
+from flink_agents.trace.log_lines import read_marked
 from tests.cluster import watched_job
 from tests.cluster.flink_cluster import FlinkCluster, free_ports
 from tests.cluster.flink_rest import ClusterJob
+from tests.runtime.metrics_page import listed_metrics
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
@@ -74,11 +74,11 @@ def test_metrics_are_read_back_by_the_reporter(cluster: FlinkCluster, job: Clust
 
     cluster.wait_for("a stuck run, and one that was ended, among the metrics", stuck, job)
     metrics = scraped(port)
-    for metric in METRICS:
+    for metric in listed_metrics():
         if metric.always:
             group = metric.group.replace("NAME", "act").replace(".", "_")
-            name = f"{group}_{metric.name}" + ("_p99" if metric.kind == HISTOGRAM else "")
-            assert metric.kind == METER or name in metrics, f"{name} is not among {sorted(metrics)}"
+            name = f"{group}_{metric.name}" + ("_p99" if metric.kind == "histogram" else "")
+            assert metric.kind == "meter" or name in metrics, f"{name} is not among {sorted(metrics)}"
     assert metrics["runtime_events"] > 0 and metrics["runtime_waits_signal"] == 1
     assert metrics["runtime_events_dead_lettered"] == 1
     assert metrics["runtime_dead_letters_RunEndedError_"] == 1
@@ -123,7 +123,7 @@ def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob)
     cluster_rest = ClusterRest(cluster.rest.address)
 
     def answers() -> list[dict[str, Any]]:
-        return [answer for log in cluster_rest.task_logs() for answer in marked(log, "agent-reply ")]
+        return [answer for log in cluster_rest.task_logs() for answer in read_marked(log, "agent-reply ")]
 
     def has_answers() -> bool:
         return {1, 2} <= {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flink_agents.api import errors
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.errors.base import DOCS_URL
-from flink_agents.cli.explain import entries, entries_text, plain
+from flink_agents.cli.explain import entries_text, plain_entry, read_entries
 from flink_agents.cli.main import app
 from tests.error_index import written
 from tests.suite.tables import each_case
@@ -39,12 +39,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def test_the_entries_are_the_classes() -> None:
     assert len(CLASSES) > 30
-    assert list(entries()) == [cls.code for cls in CLASSES], f"each class needs an entry in {ENTRIES}"
+    assert list(read_entries()) == [cls.code for cls in CLASSES], f"each class needs an entry in {ENTRIES}"
 
 
 @each_case("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_entry_describes_the_class(cls: type[AgentsError]) -> None:
-    entry = entries()[cls.code]
+    entry = read_entries()[cls.code]
     assert (entry.name, entry.parent) == (cls.__name__, cls.__bases__[0].__name__)
     for label in ("Meaning", "Cause", "Fix"):
         assert re.search(rf"^- {label}: \S.{{20,}}", entry.text, re.MULTILINE), f"{cls.code} has no {label}"
@@ -89,13 +89,13 @@ def test_explain_prints_an_entry(word: str) -> None:
 
 
 def test_explain_leaves_no_link_of_a_page() -> None:
-    for entry in entries().values():
-        assert ".md" not in re.sub(r"`[^`]*`|\w+\.md\b(?!\))", "", plain(entry)), entry.code
+    for entry in read_entries().values():
+        assert ".md" not in re.sub(r"`[^`]*`|\w+\.md\b(?!\))", "", plain_entry(entry)), entry.code
 
 
 def test_explain_lists_all_errors() -> None:
     done = CliRunner().invoke(app, ["explain"])
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(entries())
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(read_entries())
 
 
 @each_case(

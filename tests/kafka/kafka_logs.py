@@ -123,7 +123,7 @@ class AllCount:
     def void_from(self, _: str) -> dict[int, int]:
         return {}
 
-    def undecided(self, _: str) -> bool:
+    def is_undecided(self, _: str) -> bool:
         return False
 
 
@@ -131,7 +131,7 @@ def scanner_of(
     monkeypatch: pytest.MonkeyPatch, log: Log, garbage: Garbage, token: str | None, claims: Any = None
 ) -> Scanner:
     """A scanner that reads a log in memory."""
-    monkeypatch.setattr(KafkaSettings, "consumer", lambda _: LogConsumer(log))
+    monkeypatch.setattr(KafkaSettings, "create_consumer", lambda _: LogConsumer(log))
     read_by: Any = claims or AllCount()
     topic = Topic("journals", uuid.UUID(int=1), len(log.partitions))
     return Scanner(KafkaSettings("nowhere:1"), topic, read_by, garbage, token)

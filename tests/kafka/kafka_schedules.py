@@ -38,7 +38,7 @@ class Actor(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._wait()
+            self._wait_for_turn()
             self.outcome = self._body()
         except _Abandoned:
             return
@@ -52,7 +52,7 @@ class Actor(threading.Thread):
         self.at = (name, ready)
         self.observed.append(name)
         self._world.control.release()
-        self._wait()
+        self._wait_for_turn()
 
     def go(self) -> None:
         """Let it go on, and wait until it stands again or has ended."""
@@ -67,7 +67,7 @@ class Actor(threading.Thread):
             self._turn.release()
         self.join()
 
-    def _wait(self) -> None:
+    def _wait_for_turn(self) -> None:
         self._turn.acquire()
         if self._world.abandoned:
             raise _Abandoned

@@ -23,10 +23,10 @@ from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter
 
 POINTS: dict[str, tuple[type, str, bool]] = {
-    "before it is sent": (KafkaWriter, "_send", False),
+    "before it is sent": (KafkaWriter, "_send_batches", False),
     "behind its acknowledgement": (KafkaWriter, "_wait_for", True),
     "behind the clock": (Lease, "covers", True),
-    "before the claims are asked for": (Lease, "look", False),
+    "before the claims are asked for": (Lease, "check_owner", False),
 }
 """Where it stops: a method, and whether it stops behind it."""
 
@@ -65,7 +65,7 @@ async def main(brokers: str, topic: str, file: str, point: str, lease: str) -> N
     while seq == 0 or (lasts and not writer._lease.covers()):
         await store.append(JournalKey("job", "before"), [Record(RecordKind.CALL, seq, "", 0, b"")])
         seq += 1
-    while POINTS[point][:2] == (Lease, "look") and writer._lease.covers():
+    while POINTS[point][:2] == (Lease, "check_owner") and writer._lease.covers():
         await asyncio.sleep(0.01)  # an append within the lease does not look
     stop_at(point)
     try:

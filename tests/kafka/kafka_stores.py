@@ -100,7 +100,7 @@ class Raw(NamedTuple):
 @contextmanager
 def admin(settings: KafkaSettings) -> Iterator[KafkaAdminClient]:
     """A client for topics."""
-    client = settings.admin()
+    client = settings.create_admin()
     try:
         yield client
     finally:
@@ -125,7 +125,7 @@ def send(settings: KafkaSettings, partition: int, key: bytes | None, value: byte
 
 def raw_records(settings: KafkaSettings) -> list[Raw]:
     """All Kafka records of the topic of journals."""
-    consumer: Any = settings.consumer()
+    consumer: Any = settings.create_consumer()
     try:
         partitions = [TopicPartition(settings.topic, number) for number in range(settings.partitions)]
         consumer.assign(partitions)

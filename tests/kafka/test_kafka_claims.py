@@ -40,7 +40,7 @@ class Log:
     """A topic of claims in memory, and what one reader makes of it; it is a producer as well."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(KafkaSettings, "consumer", lambda _: NoConsumer())
+        monkeypatch.setattr(KafkaSettings, "create_consumer", lambda _: NoConsumer())
         self.claims = self.reader()
         self.offsets = itertools.count()
         self.owners: list[Owner] = []
@@ -54,7 +54,7 @@ class Log:
     def send(self, _: str, key: bytes, value: bytes | None, partition: int) -> Log:
         """Append a record, which whoever reads takes in at once."""
         self.messages.append(Message(next(self.offsets), key, value))
-        self.claims._take(self.messages[-1])
+        self.claims._read_record(self.messages[-1])
         return self
 
     def get(self, _: float) -> None:
@@ -71,22 +71,22 @@ class Log:
         """Have somebody read all, or what came after an offset."""
         for message in self.messages:
             if message.offset > after:
-                reader._take(message)
+                reader._read_record(message)
         return reader
 
     def claim(self, owner: Owner) -> Owner:
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, 1.0]
-        self.say("claim", owner.token, content)
+        self.append_claim("claim", owner.token, content)
         self.owners.append(owner)
         return owner
 
-    def say(self, kind: str, token: str, content: Any) -> None:
+    def append_claim(self, kind: str, token: str, content: Any) -> None:
         self.send("", *pack_claim(kind, token, content), partition=0)
 
     def take_over(self, subtask: int = 0, parallelism: int = 1, job: str = "job-1") -> Owner:
         """Claim and fence, as an attempt does."""
         owner = self.claim(Owner.create(job, "a", subtask, parallelism))
-        self.say("fence", owner.token, [[0, next(self.offsets)]])
+        self.append_claim("fence", owner.token, [[0, next(self.offsets)]])
         return owner
 
 
@@ -110,7 +110,7 @@ class Reference:
     def live(self) -> list[Claim]:
         return [claim for claim in self.all if not claim.ended and not any(True for _ in self.over(claim))]
 
-    def before(self, own: Claim) -> list[Claim]:
+    def earlier_claims(self, own: Claim) -> list[Claim]:
         of_group = [claim for claim in self.all if claim.owner.group == own.owner.group]
         return [
             claim
@@ -137,7 +137,7 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
         )
         done = chosen.random()
         if done < 0.2:
-            log.say("withdrawn", owner.token, True)
+            log.append_claim("withdrawn", owner.token, True)
         elif done < 0.8:
             reference = Reference(log)
             owner_claim = log.claims._by_token[owner.token]
@@ -145,28 +145,30 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
                 # The first fence of one that outranks it decides, and no later one.
                 if any(over is owner_claim for over in reference.over(claim)):
                     fences.setdefault(claim.owner.token, [at])
-            log.say("fence", owner.token, [[0, at]])
+            log.append_claim("fence", owner.token, [[0, at]])
         if done > 0.7:
-            log.say("release", chosen.choice(log.owners).token, True)
+            log.append_claim("release", chosen.choice(log.owners).token, True)
         reference = Reference(log)
-        assert {claim.owner.token for claim in log.claims.live()} == {
+        assert {claim.owner.token for claim in log.claims.live_claims()} == {
             claim.owner.token for claim in reference.live()
         }
-        assert log.claims.before(owner.token) == reference.before(log.claims._by_token[owner.token])
+        assert log.claims.earlier_claims(owner.token) == reference.earlier_claims(
+            log.claims._by_token[owner.token]
+        )
         for claim in reference.all:
             token = claim.owner.token
             void = {0: fences[token][0]} if token in fences else {}
             assert log.claims.void_from(token) == void
             outranked = any(True for _ in reference.over(claim))
-            assert log.claims.undecided(token) == (outranked and token not in fences)
+            assert log.claims.is_undecided(token) == (outranked and token not in fences)
 
 
 def looks(claims: Claims, owner: Owner) -> None:
     """All that a store asks for when it opens, and with each append."""
     claims.blocking_claims(owner)
-    claims.before(owner.token)
-    claims.live()
-    claims.undecided(owner.token)
+    claims.earlier_claims(owner.token)
+    claims.live_claims()
+    claims.is_undecided(owner.token)
     claims.void_from(owner.token)
 
 
@@ -178,7 +180,7 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
     """Owners that died without a word; counted is what is compared, for 1,000 and for 4,000 of them."""
     compared = 0
     outranks = Owner.outranks
-    outrank = claims_module._Later.outrank
+    outrank = claims_module._Later.outranks_owner
 
     def counted(self: Owner, other: Owner) -> bool:
         nonlocal compared
@@ -191,7 +193,7 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
         return outrank(self, owner)
 
     monkeypatch.setattr(Owner, "outranks", counted)
-    monkeypatch.setattr(claims_module._Later, "outrank", counted_later)
+    monkeypatch.setattr(claims_module._Later, "outranks_owner", counted_later)
     for number in range(4000):
         owner = {
             "one subtask": Owner.create("job-1", "a", 0, 1),
@@ -201,7 +203,7 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
         }[shape]
         log.claim(owner)
         if fenced == "all" or (fenced == "each tenth" and number % 10 == 9):
-            log.say("fence", owner.token, [[0, number]])
+            log.append_claim("fence", owner.token, [[0, number]])
         if number + 1 in (1000, 4000):
             comparisons = compared
             assert comparisons <= 10 * (number + 1)
@@ -215,9 +217,9 @@ def test_a_look_at_thousands_of_claims_compares_as_many(
 def view(claims: Claims, owning: set[str]) -> dict[str, Any]:
     """What somebody who reads claims goes by."""
     return {
-        "live": [claim.owner.token for claim in claims.live()],
+        "live": [claim.owner.token for claim in claims.live_claims()],
         "void": {token: claims.void_from(token) for token in owning},
-        "undecided": {token: claims.undecided(token) for token in owning},
+        "undecided": {token: claims.is_undecided(token) for token in owning},
     }
 
 
@@ -231,18 +233,20 @@ def test_without_the_claims_that_are_removed_all_is_as_before(log: Log, seed: in
         owner = log.claim(Owner.create(job, "a", chosen.randrange(2), chosen.choice([2, 2, 3])))
         done = chosen.random()
         if done < 0.1:
-            log.say("withdrawn", owner.token, True)
+            log.append_claim("withdrawn", owner.token, True)
         elif done < 0.9:
-            log.say("fence", owner.token, [[0, next(log.offsets)]])
+            log.append_claim("fence", owner.token, [[0, next(log.offsets)]])
             if chosen.random() < 0.4:
                 owning.add(owner.token)
         if chosen.random() < 0.2:
-            log.say("release", chosen.choice(log.owners).token, True)
+            log.append_claim("release", chosen.choice(log.owners).token, True)
         owning -= set(chosen.sample(sorted(owning), len(owning) // 4))
         previous_view = view(log.claims, owning)
         if chosen.random() < 0.5:
-            done_claims = log.claims.done("a", lambda claim, now=frozenset(owning): claim.owner.token in now)
-            log.writer.remove(owner, log.claims, done_claims)
+            done_claims = log.claims.removable_claims(
+                "a", lambda claim, now=frozenset(owning): claim.owner.token in now
+            )
+            log.writer.remove_claims(owner, log.claims, done_claims)
             assert view(log.claims, owning) == previous_view
         if chosen.random() < 0.3:
             log.compact()
@@ -255,9 +259,9 @@ def test_claims_do_not_grow_with_attempts(log: Log) -> None:
     sizes: list[tuple[int, int, int]] = []
     for attempt in range(300):
         owners = [log.take_over(subtask, 4) for subtask in range(4)]
-        log.writer.remove(owners[0], log.claims, log.claims.done("a", lambda _: False))
+        log.writer.remove_claims(owners[0], log.claims, log.claims.removable_claims("a", lambda _: False))
         # One that did not know of its end.
-        log.say(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
+        log.append_claim(_kind(attempt), log.owners[-8].token if attempt > 1 else "", True)
         log.compact()
         sizes.append((len(log.claims._by_token), len(log.read(log.reader())._by_token), len(log.messages)))
     most = [max(size[of] for size in sizes[10:]) for of in range(3)]
@@ -280,13 +284,13 @@ def test_an_owner_that_slept_finds_out(log: Log, compacted: bool, later: int) ->
     newest = decider
     for _ in range(later):
         newest = log.take_over()
-        log.writer.remove(newest, log.claims, log.claims.done("a", lambda _: False))
+        log.writer.remove_claims(newest, log.claims, log.claims.removable_claims("a", lambda _: False))
     if not later:
-        log.writer.remove(newest, log.claims, log.claims.done("a", lambda _: False))
+        log.writer.remove_claims(newest, log.claims, log.claims.removable_claims("a", lambda _: False))
     if compacted:
         log.compact()
     log.read(sleeper_claims, slept_at)
-    if sleeper_claims.lost(sleeper.token):
+    if sleeper_claims.is_lost(sleeper.token):
         assert compacted and later
     else:
         assert sleeper_claims.void_from(sleeper.token) == fence
@@ -301,8 +305,8 @@ def test_an_owner_that_lives_longer_than_others_stays(log: Log) -> None:
     survivor_claims = log.read(log.reader(lives.token))
     for _ in range(20):
         other_owner = log.take_over(0, 2)
-        log.writer.remove(other_owner, log.claims, log.claims.done("a", lambda _: False))
+        log.writer.remove_claims(other_owner, log.claims, log.claims.removable_claims("a", lambda _: False))
         log.compact()
     log.read(survivor_claims, 1)
-    assert not survivor_claims.lost(lives.token) and not survivor_claims.undecided(lives.token)
-    assert {claim.owner.token for claim in survivor_claims.live()} == {lives.token, other_owner.token}
+    assert not survivor_claims.is_lost(lives.token) and not survivor_claims.is_undecided(lives.token)
+    assert {claim.owner.token for claim in survivor_claims.live_claims()} == {lives.token, other_owner.token}

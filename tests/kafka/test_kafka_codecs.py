@@ -72,11 +72,11 @@ def read_trace(broker: KafkaBroker, topic: str) -> None:
 
 def read_answers(broker: KafkaBroker, topic: str) -> None:
     from flink_agents.cli.runs.places import TRACE_TOPIC
-    from flink_agents.connectors.kafka.client import reaching
+    from flink_agents.connectors.kafka.client import translate_client_errors
     from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 
     client = {"bootstrap_servers": broker.bootstrap_servers}
-    with reaching(), reader_of(topic, client, TRACE_TOPIC) as (consumer, partitions):
+    with translate_client_errors(), reader_of(topic, client, TRACE_TOPIC) as (consumer, partitions):
         consumer.seek_to_beginning(*partitions)
         list(records_until_now(consumer, partitions))
 

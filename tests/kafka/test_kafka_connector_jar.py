@@ -35,7 +35,7 @@ def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(coordinates: str) -> Path:
         raise OSError(f"no route to fetch {coordinates}")
 
-    monkeypatch.setattr(maven, "fetch", fetch)
+    monkeypatch.setattr(maven, "fetch_jar", fetch)
 
 
 def test_a_named_file_comes_first(tmp_path: Path, needed: tuple[str, ...]) -> None:

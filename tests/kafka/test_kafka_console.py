@@ -19,7 +19,7 @@ from flink_agents.connectors.kafka.requests.latest import reader_of, records_unt
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.kafka.test_kafka_redrive import letter_of, write_letters
 from tests.trace.test_trace_records import PLAIN
@@ -46,7 +46,7 @@ class Desk:
     signals: str
     letters: str
 
-    def ask(self, key: Any, value: Any) -> tuple[OperatorHarness, ApprovalRequest]:
+    def request_approval(self, key: Any, value: Any) -> tuple[OperatorHarness, ApprovalRequest]:
         """Let a run ask for an approval, and show the request to the console."""
         harness = OperatorHarness(Pays, key_selector=lambda record: key, **PLAIN)
         harness.push(value)
@@ -67,13 +67,15 @@ class Desk:
         return page
 
     def answer(self, request: ApprovalRequest, **fields: str) -> str:
-        page = self.browser.page(link("/approval", id=request.id))
+        page = self.browser.page(link_to("/approval", id=request.id))
         form_inputs = re.findall(
             r'name="((?:argument|before):[^"]*)"[^>]*?(?:value="([^"]*)"|>([^<]*)<)', page
         )
         shown = {html.unescape(name): html.unescape(value or text) for name, value, text in form_inputs}
         form = {"id": request.id, **shown, **fields}
-        return html.unescape(self.browser.submit("/approvals/answer", form, link("/approval", id=request.id)))
+        return html.unescape(
+            self.browser.submit("/approvals/answer", form, link_to("/approval", id=request.id))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def desk(kafka_broker: KafkaBroker) -> Iterator[Desk]:
 
 
 def test_a_request_is_approved_with_a_changed_argument_once(desk: Desk) -> None:
-    harness, request = desk.ask("ada", "kettle")
+    harness, request = desk.request_approval("ada", "kettle")
     page = desk.answer(request, decision="approve", by="Ada", **{"argument:input": "tea"})
     assert "sent: approved" in page and "the job has not taken it yet" in page
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
@@ -110,15 +112,15 @@ def test_a_request_is_approved_with_a_changed_argument_once(desk: Desk) -> None:
 
 
 def test_a_request_is_denied_with_a_reason(desk: Desk) -> None:
-    _, request = desk.ask(("bo", 1), 7)
+    _, request = desk.request_approval(("bo", 1), 7)
     assert "sent: denied" in desk.answer(request, decision="deny", reason="too much")
     [answer] = answers_to(request, desk.signals, desk.broker.client_options)
     assert (answer.approved, answer.arguments, answer.reason) == (False, None, "too much")
 
 
 def test_answers_that_do_not_fit_are_not_sent(desk: Desk) -> None:
-    _, request = desk.ask("cy", HOSTILE)
-    page = desk.browser.page(link("/approval", id=request.id))
+    _, request = desk.request_approval("cy", HOSTILE)
+    page = desk.browser.page(link_to("/approval", id=request.id))
     assert "<script>alert" not in page and "\u202e" not in page
     for fields, message in [
         ({"decision": "approve", "argument:input": "{"}, "takes JSON"),

@@ -211,7 +211,7 @@ def test_commands_say_what_is_wrong_with_their_options(arguments: list[str], pro
 # -- on a broker ---------------------------------------------------------------------
 
 
-def put(client: dict[str, Any], topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
+def put_records(client: dict[str, Any], topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
     producer = KafkaProducer(**client)
     for key, value in records:
         producer.send(topic, key=key.encode(), value=value)
@@ -250,9 +250,9 @@ def test_what_has_ended_is_pending_no_more(kafka_broker: KafkaBroker, desk: Any)
     _, second = request_of("b")
     assert kafka_desk.pending() == []
     records = [("a", request_json(first)), ("b", request_json(second)), ("a", request_json(first))]
-    put(kafka_broker.client_options, requests, records)
+    put_records(kafka_broker.client_options, requests, records)
     assert kafka_desk.pending() == [first, second]
-    put(kafka_broker.client_options, requests, [("a", None)])
+    put_records(kafka_broker.client_options, requests, [("a", None)])
     assert kafka_desk.pending() == [second]
     kafka_desk.answer(ApprovalResponse(id=second.id, approved=False, reason="no"))
     [sent_signal] = values(kafka_broker.client_options, signals)
@@ -264,7 +264,7 @@ def test_the_commands_list_and_answer(kafka_broker: KafkaBroker, desk: Any) -> N
     _, signals, requests = desk
     harness, request = request_of("r-17")
     client = kafka_broker.client_options
-    put(client, requests, [("r-17", request_json(request))])
+    put_records(client, requests, [("r-17", request_json(request))])
     options = [f"--bootstrap-servers={client['bootstrap_servers']}", f"--topic={requests}"]
     run = CliRunner().invoke
     listed = run(app, ["approvals", "list", *options])
@@ -299,7 +299,7 @@ def test_an_id_is_printed_as_one_word_of_a_shell(key: str, monkeypatch: pytest.M
         def pending(self) -> list[ApprovalRequest]:
             return [request]
 
-    monkeypatch.setattr(approvals, "_desk", lambda *_, **__: Desk())
+    monkeypatch.setattr(approvals, "_open_desk", lambda *_, **__: Desk())
     listed = CliRunner().invoke(app, ["approvals", "list", "--topic", "approvals"]).stdout
     word = listed.splitlines()[0]
     assert word.isprintable()

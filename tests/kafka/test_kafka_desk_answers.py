@@ -36,18 +36,20 @@ class Topics:
         self.desk = KafkaApprovals(self.signals, self.requests, **self.client)
         self.desk.create_topics()
 
-    def put(self, key: str, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
+    def put_record(
+        self, key: str, value: bytes | None, headers: list[tuple[str, bytes]] | None = None
+    ) -> None:
         producer = KafkaProducer(**self.client)
         producer.send(self.requests, key=key.encode(), value=value, headers=headers or [])
         producer.close()
 
-    def ask(self, *requests: ApprovalRequest) -> None:
+    def send_requests(self, *requests: ApprovalRequest) -> None:
         for request in requests:
-            self.put(f"{request.agent}|{request.id}", request_json(request))
+            self.put_record(f"{request.agent}|{request.id}", request_json(request))
 
     def end(self, request: ApprovalRequest, decision: Decision, **said: Any) -> None:
         outcome = ApprovalOutcome(request, decision, request.arguments, **said)
-        self.put(f"{request.agent}|{request.id}", None, [(OUTCOME, outcome_json(outcome))])
+        self.put_record(f"{request.agent}|{request.id}", None, [(OUTCOME, outcome_json(outcome))])
 
     def sent(self) -> list[Any]:
         """The values of all signals."""
@@ -105,12 +107,12 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_foreign_records_are_skipped_counted_and_warned_of_once(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topics.ask(REQUEST)
+    topics.send_requests(REQUEST)
     for number, value in enumerate(FOREIGN):
-        topics.put(f"foreign-{number}", value)
+        topics.put_record(f"foreign-{number}", value)
     # One of them has the key of a request, which it does not hide.
-    topics.put(f"{REQUEST.agent}|{REQUEST.id}", b"no json")
-    topics.ask(OTHER)
+    topics.put_record(f"{REQUEST.agent}|{REQUEST.id}", b"no json")
+    topics.send_requests(OTHER)
     caplog.set_level(logging.WARNING, "flink_agents.kafka")
     assert {request.id for request in topics.desk.pending()} == {REQUEST.id, OTHER.id}
     assert [record.offset for record in topics.desk.foreign] == list(range(1, len(FOREIGN) + 2))
@@ -128,7 +130,7 @@ def test_foreign_records_are_skipped_counted_and_warned_of_once(
 
 
 def test_no_topic_is_created_by_a_wrong_name(topics: Topics) -> None:
-    topics.ask(REQUEST)
+    topics.send_requests(REQUEST)
     for signals, requests, named in (("typo", None, "typo"), (None, "tippo", "tippo")):
         for command in ("approve", "deny"):
             done = topics.run(command, REQUEST.id, signals=signals, requests=requests)
@@ -157,7 +159,7 @@ WRONG = [
 
 
 def test_arguments_that_do_not_fit_are_not_sent(topics: Topics) -> None:
-    topics.ask(REQUEST)
+    topics.send_requests(REQUEST)
     for arguments, code, text in WRONG:
         done = topics.run("approve", REQUEST.id, "--arguments", arguments)
         assert (done.exit_code, text in done.stderr, done.stdout) == (code, True, ""), (
@@ -180,7 +182,7 @@ SECOND = [
 def test_a_contrary_second_answer_is_an_error(kafka_broker: KafkaBroker) -> None:
     for first, second, text in SECOND:
         topics = Topics(kafka_broker)
-        topics.ask(REQUEST, OTHER)
+        topics.send_requests(REQUEST, OTHER)
         topics.desk.answer(ApprovalResponse(id=OTHER.id, approved=True))
         assert topics.run(*first, REQUEST.id, "--by=Ada").exit_code == 0
         done = topics.run(*second, REQUEST.id, "--by=Bo")
@@ -206,7 +208,7 @@ ENDS = [
 def test_an_answer_waits_for_the_outcome(kafka_broker: KafkaBroker) -> None:
     for decision, details, code, text in ENDS:
         topics = Topics(kafka_broker)
-        topics.ask(REQUEST)
+        topics.send_requests(REQUEST)
 
         def job(topics: Topics = topics, decision: Decision = decision, said: Any = details) -> None:
             while not topics.sent():
@@ -225,7 +227,7 @@ def test_an_answer_waits_for_the_outcome(kafka_broker: KafkaBroker) -> None:
 
 
 def test_an_answer_that_nobody_takes_is_not_called_approved(topics: Topics) -> None:
-    topics.ask(REQUEST)
+    topics.send_requests(REQUEST)
     done = topics.run("approve", REQUEST.id, "--wait", "--timeout", "0")
     assert (done.exit_code, done.stdout) == (4, "sent the approval of tool pay of Pays\n")
     assert "is still pending after 0 s" in done.stderr

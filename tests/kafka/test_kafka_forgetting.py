@@ -50,11 +50,11 @@ def batch(number: int) -> Batch:
 @pytest.mark.parametrize("cut", range(len(LOG) + 1))
 @pytest.mark.parametrize("again", [False, True])
 def test_garbage_is_the_same_from_wherever_it_is_read(cut: int, again: bool) -> None:
-    """A part that lies before what was read is told from its end, as ``Scanner.read`` does."""
+    """A part that lies before what was read is told from its end, as ``Scanner.read_from`` does."""
     garbage = Garbage()
     for number in [*range(cut, len(LOG)), *reversed(range(cut))]:
         for _ in range(1 + again):
-            garbage.add(batch(number), number, LOG[number])
+            garbage.add_batch(batch(number), number, LOG[number])
     dead = {dead_batch.key.number for dead_batch in garbage.take_dead()}
     assert dead == set(range(len(LOG))) - KEPT
     assert garbage.pruned_through(JOURNAL) == 2
@@ -69,9 +69,9 @@ def test_the_index_is_the_same_from_wherever_it_is_read(cut: int, older_first: b
     older = JournalIndex()
     newer = JournalIndex()
     for entries in LOG[:cut]:
-        older.apply(entries)
+        older.apply_entries(entries)
     for entries in LOG[cut:]:
-        newer.apply(entries)
+        newer.apply_entries(entries)
     if older_first:
         index = older
         index.extend(newer)
@@ -87,8 +87,8 @@ def test_a_forgotten_journal_is_unknown() -> None:
     index = JournalIndex()
     garbage = Garbage()
     for number, entries in enumerate(LOG[:4]):
-        index.apply(entries)
-        garbage.add(batch(number), number, entries)
+        index.apply_entries(entries)
+        garbage.add_batch(batch(number), number, entries)
     assert JOURNAL not in index
     assert index.pruned_through(JOURNAL) == garbage.pruned_through(JOURNAL) == NOTHING_PRUNED
     assert not garbage.knows(JOURNAL)
@@ -97,7 +97,7 @@ def test_a_forgotten_journal_is_unknown() -> None:
 def test_forgetting_again_needs_one_batch_only() -> None:
     garbage = Garbage()
     for number in range(3):
-        garbage.add(batch(number), number, [removed(FORGET)])
+        garbage.add_batch(batch(number), number, [removed(FORGET)])
     assert [dead_batch.key.number for dead_batch in garbage.take_dead()] == [0, 1]
 
 
@@ -105,8 +105,8 @@ def test_removals_of_other_jobs_are_not_written_anew() -> None:
     """They may have been forgotten since they were read."""
     garbage = Garbage()
     many = [removed(3, JournalKey("orders/shop", f"i{number}")) for number in range(10)]
-    garbage.add(batch(0), 0, [*many, removed(3, OTHER)])
-    garbage.add(batch(1), 1, many)
+    garbage.add_batch(batch(0), 0, [*many, removed(3, OTHER)])
+    garbage.add_batch(batch(1), 1, many)
     foreign, current_owner = (Owner.create("job", group) for group in ("orders/shop", "bills/shop"))
     assert garbage.take_sparse(100, foreign) == []
     assert garbage.take_sparse(100, current_owner) == [(OTHER, 3)]

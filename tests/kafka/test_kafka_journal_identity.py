@@ -53,7 +53,7 @@ def take_another(settings: KafkaSettings) -> KafkaSettings:
     return replace(settings, topic=f"{settings.topic}-other")
 
 
-def keep(settings: KafkaSettings) -> KafkaSettings:
+def keep_settings(settings: KafkaSettings) -> KafkaSettings:
     return settings
 
 
@@ -62,7 +62,7 @@ LOSSES: list[tuple[str, Callable[[KafkaSettings], KafkaSettings], type[Exception
     ("journals deleted", delete("topic"), StoreMismatchError),
     ("truncated", truncate, RecordsPrunedError),
     ("another topic", take_another, StoreMismatchError),
-    ("kept", keep, None),
+    ("kept", keep_settings, None),
 ]
 
 

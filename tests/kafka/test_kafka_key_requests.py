@@ -162,7 +162,7 @@ def test_a_topic_of_answers_is_checked_and_holds_whole_answers(kafka_broker: Kaf
             requests = KeyRequests(topic, client, answers=answers)
             for _ in range(2):
                 request = inspect_request("k")
-                (answer,) = requests.ask(request, 60.0)
+                (answer,) = requests.ask_agents(request, 60.0)
                 assert answer["request"] == request.id and answer["sequence"] == 60 and answer["memory"]
             silent = run(
                 "why", "k", "--signals", topic, "--client", brokers, "--answers", topic, "--timeout", "0.5"

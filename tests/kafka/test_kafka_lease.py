@@ -136,7 +136,7 @@ def test_whoever_takes_over_waits_unless_the_lease_was_released(settings: KafkaS
         old = await opened(patient)
         new = asyncio.create_task(opened(settings))
         # While the new one waits, the old one may go on.
-        while not (await asyncio.to_thread(lease_of(old).look, 30.0)).undecided:
+        while not (await asyncio.to_thread(lease_of(old).check_owner, 30.0)).undecided:
             await asyncio.sleep(0.01)
         await old.append(journal, [record(index=3)])
         assert not new.done()
@@ -177,9 +177,9 @@ def test_a_fence_by_one_that_does_not_wait_ends_a_lease(settings: KafkaSettings)
         old = await opened(replace(settings, append_lease_seconds=HOUR))
         with claimer(replace(settings, append_lease_seconds=0.0)) as former:
             owner = Owner.create("job-1", GROUP)
-            await asyncio.to_thread(former.claim, owner)
-            await asyncio.to_thread(former.fence, owner, dict.fromkeys(range(settings.partitions), 0))
-        await asyncio.to_thread(lease_of(old).look, 30.0)
+            await asyncio.to_thread(former.write_claim, owner)
+            await asyncio.to_thread(former.write_fence, owner, dict.fromkeys(range(settings.partitions), 0))
+        await asyncio.to_thread(lease_of(old).check_owner, 30.0)
         with pytest.raises(FencedOwnerError):
             await old.append(journal_in(settings, 0), [record()])
         await old.close()
@@ -226,10 +226,10 @@ class FakeClaims:
     def void_from(self, _: str) -> dict[int, int]:
         return {}
 
-    def undecided(self, _: str) -> bool:
+    def is_undecided(self, _: str) -> bool:
         return False
 
-    def lost(self, _: str) -> bool:
+    def is_lost(self, _: str) -> bool:
         return False
 
     def close(self) -> None:
@@ -245,10 +245,10 @@ def test_a_look_that_takes_longer_than_the_lease_gives_none() -> None:
     at, claims = SimpleNamespace(now=0.0), FakeClaims()
     claims.look = lambda: setattr(at, "now", at.now + 1.5)
     lease = make_lease(claims, 1.0, lambda: at.now)
-    assert lease.look(5).is_free
+    assert lease.check_owner(5).is_free
     assert not lease.covers()
     claims.look = lambda: setattr(at, "now", at.now + 0.5)
-    lease.look(5)
+    lease.check_owner(5)
     assert lease.covers()
     at.now += 0.5
     assert not lease.covers()
@@ -264,10 +264,10 @@ def test_a_look_that_fails_does_not_end_the_background() -> None:
     claims.look = fails
     lease = make_lease(claims, HOUR, time.monotonic)
     lease.start()
-    lease._look_again_at = 0.0
+    lease._next_check_at = 0.0
     while not lease.covers():
-        lease._look_again_at = min(lease._look_again_at, 0.0)
-        lease.appending()
+        lease._next_check_at = min(lease._next_check_at, 0.0)
+        lease.note_append()
     lease.close(30)
     assert claims.closed
 

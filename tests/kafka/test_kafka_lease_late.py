@@ -216,7 +216,7 @@ def test_a_new_owner_that_is_overtaken_while_it_waits_decides_nothing(
         loop = asyncio.get_running_loop()
         old = await opened(settings)
         await old.append(journal, [record(index=0)])
-        fence = takeover_module.ClaimsWriter.fence
+        fence = takeover_module.ClaimsWriter.write_fence
         first: list[str] = []
 
         def slow_fence(self: Any, owner: Owner, ends: dict[int, int]) -> None:
@@ -226,7 +226,7 @@ def test_a_new_owner_that_is_overtaken_while_it_waits_decides_nothing(
                 asyncio.run_coroutine_threadsafe(goes_on.wait(), loop).result(60)
             fence(self, owner, ends)
 
-        monkeypatch.setattr(takeover_module.ClaimsWriter, "fence", slow_fence)
+        monkeypatch.setattr(takeover_module.ClaimsWriter, "write_fence", slow_fence)
         slow = asyncio.create_task(opened(settings))
         await waits.wait()
         # It has looked for the ends: what is appended now lies behind its fence, and before the next one.

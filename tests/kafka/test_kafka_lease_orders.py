@@ -161,12 +161,12 @@ class Store(World):
         self.seen: dict[threading.Thread, int] = {}
         self.rate = rate
         self.old = self.owner()
-        TakeOver(self.reader(), self.writer(), self.ends, self.clock()).take(self.old)
+        TakeOver(self.reader(), self.writer(), self.ends, self.clock()).fence_earlier_owners(self.old)
         self.appender = self.make_appender()
-        self.appender._lease.look(1)
+        self.appender._lease.check_owner(1)
         self.act("append", self.append)
         for number in range(looks):
-            self.act(f"look {number}", lambda: self.appender._lease.look(1) and None)
+            self.act(f"look {number}", lambda: self.appender._lease.check_owner(1) and None)
         for name in news:
             self.act(name, self.dies if name.startswith("dead") else self.takes_over)
 
@@ -180,11 +180,11 @@ class Store(World):
         keys = [unpack_claim_key(claim_record.key) or ("", "") for claim_record in self.claims]
         tokens = {token: number for number, token in enumerate(dict.fromkeys(token for _, token in keys))}
         logged = tuple((kind, tokens[token]) for kind, token in keys)
-        return logged, len(self.journals), self.appender._lease._until
+        return logged, len(self.journals), self.appender._lease._valid_until
 
     def reader(self, own: str | None = None, slowly: bool = False) -> Claims:
         """Somebody who has read nothing yet."""
-        settings: Any = SimpleNamespace(consumer=lambda: Reader(self, slowly), rebuild_seconds=60.0)
+        settings: Any = SimpleNamespace(create_consumer=lambda: Reader(self, slowly), rebuild_seconds=60.0)
         return Claims(settings, CLAIMS, own)
 
     def writer(self) -> ClaimsWriter:
@@ -215,16 +215,18 @@ class Store(World):
     # -- what actors do -----------------------------------------------------------------
 
     def append(self) -> Any:
-        (outcome,) = self.appender._write([KafkaWrite(Entry(journal_in(SETTINGS, 0), [record()]))])
+        (outcome,) = self.appender._write_batch([KafkaWrite(Entry(journal_in(SETTINGS, 0), [record()]))])
         return outcome
 
     def takes_over(self) -> None:
         owner = self.owner()
         claims = self.reader(owner.token)
-        TakeOver(claims, self.writer(), self.ends, self.clock(self.rate), self.sleeper(self.rate)).take(owner)
+        TakeOver(
+            claims, self.writer(), self.ends, self.clock(self.rate), self.sleeper(self.rate)
+        ).fence_earlier_owners(owner)
 
     def dies(self) -> None:
-        self.writer().claim(self.owner())
+        self.writer().write_claim(self.owner())
 
     # -- what comes of it ---------------------------------------------------------------
 
@@ -298,29 +300,33 @@ def test_what_is_called_done_counts_and_what_is_refused_does_not(scene: str) -> 
 
 def no_clock(patch: pytest.MonkeyPatch) -> None:
     """A lease that was had once never ends."""
-    patch.setattr(Lease, "covers", lambda self: self._until > -math.inf)
+    patch.setattr(Lease, "covers", lambda self: self._valid_until > -math.inf)
 
 
 def no_look(patch: pytest.MonkeyPatch) -> None:
     """Behind the lease, nobody looks."""
-    patch.setattr(Lease, "look", lambda self, _, look=Lease.look: look(self, 1) if _early(self) else FREE)
+    patch.setattr(
+        Lease,
+        "check_owner",
+        lambda self, _, look=Lease.check_owner: look(self, 1) if _is_early(self) else FREE,
+    )
 
 
 def late_reading(patch: pytest.MonkeyPatch) -> None:
     """The lease runs from the answer on, not from before the question."""
 
-    def look(self: Lease, seconds: float, before: Any = Lease.look) -> OwnerStatus:
+    def look(self: Lease, seconds: float, before: Any = Lease.check_owner) -> OwnerStatus:
         standing = before(self, seconds)
         if standing.is_free:
-            self._until = self._clock() + self._seconds
+            self._valid_until = self._clock() + self._seconds
         return standing
 
-    patch.setattr(Lease, "look", look)
+    patch.setattr(Lease, "check_owner", look)
 
 
 def early_clock(patch: pytest.MonkeyPatch) -> None:
     """The clock is read when the append is sent, not behind its acknowledgement."""
-    write = KafkaWriter._write
+    write = KafkaWriter._write_batch
     covers = Lease.covers
 
     def read_first(self: KafkaWriter, batch: list[KafkaWrite]) -> Any:
@@ -328,7 +334,7 @@ def early_clock(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Lease, "covers", lambda _: covered)
         return write(self, batch)
 
-    patch.setattr(KafkaWriter, "_write", read_first)
+    patch.setattr(KafkaWriter, "_write_batch", read_first)
 
 
 def renewed_where_outranked(patch: pytest.MonkeyPatch) -> None:
@@ -347,33 +353,33 @@ def no_margin(patch: pytest.MonkeyPatch) -> None:
 
 def early_ends(patch: pytest.MonkeyPatch) -> None:
     """Who takes over looks where partitions end before it waits."""
-    take = TakeOver.take
+    take = TakeOver.fence_earlier_owners
 
     def looks_first(self: TakeOver, *arguments: Any) -> Any:
         ends = self._log_ends()
         self._log_ends = lambda: ends
         return take(self, *arguments)
 
-    patch.setattr(TakeOver, "take", looks_first)
+    patch.setattr(TakeOver, "fence_earlier_owners", looks_first)
 
 
 def early_wait(patch: pytest.MonkeyPatch) -> None:
     """The wait runs from before the claim is written."""
-    take = TakeOver.take
+    take = TakeOver.fence_earlier_owners
 
     def reads_first(self: TakeOver, *arguments: Any) -> Any:
         clock, first = self._clock, [self._clock()]
         self._clock = lambda: first.pop() if first else clock()
         return take(self, *arguments)
 
-    patch.setattr(TakeOver, "take", reads_first)
+    patch.setattr(TakeOver, "fence_earlier_owners", reads_first)
 
 
 def only_those_that_live(patch: pytest.MonkeyPatch) -> None:
     """An owner whom one outranks that died before its fence is not waited for."""
 
     def longest(self: TakeOver, owner: Owner) -> float:
-        return max((claim.append_lease for claim in self._claims.before(owner.token)), default=0.0)
+        return max((claim.append_lease for claim in self._claims.earlier_claims(owner.token)), default=0.0)
 
     patch.setattr(TakeOver, "_longest_lease", longest)
 
@@ -381,8 +387,8 @@ def only_those_that_live(patch: pytest.MonkeyPatch) -> None:
 FREE = OwnerStatus({}, False, False)
 
 
-def _early(lease: Lease) -> bool:
-    return lease._until == -math.inf
+def _is_early(lease: Lease) -> bool:
+    return lease._valid_until == -math.inf
 
 
 DEFECTS: dict[Callable[..., None], str] = {

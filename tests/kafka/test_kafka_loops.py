@@ -23,7 +23,7 @@ from flink_agents.connectors.kafka.subscription.loops import (
     TopicReader,
     TopicWriter,
     check_loops,
-    loops,
+    find_loops,
 )
 from tests.suite.tables import each_case
 
@@ -124,7 +124,7 @@ ANY = re.compile(".*")
     ],
 )
 def test_loops_of_topics(readers: list[TopicReader], writers: list[TopicWriter], topics: list[str]) -> None:
-    assert [writer.topic for writer, _ in loops(readers, writers)] == topics
+    assert [writer.topic for writer, _ in find_loops(readers, writers)] == topics
 
 
 @pytest.mark.own_conditions

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-FETCH = "import sys; from flink_agents.connectors.maven import fetch; print(fetch(sys.argv[1]))"
+FETCH = "import sys; from flink_agents.connectors.maven import fetch_jar; print(fetch_jar(sys.argv[1]))"
 
 POM = b"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>shop</groupId><artifactId>till</artifactId><version>1.0</version></project>"""

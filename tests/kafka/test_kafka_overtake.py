@@ -46,21 +46,21 @@ def test_parts_in_kafka_are_found_again(settings: KafkaSettings) -> None:
         snapshots = [harness.snapshot()]
         steps = ["push a2", "push b1", "push c0", "signal a1", "signal b1", "signal a2"]
         for step in steps:
-            _do(harness, step)
+            _do_step(harness, step)
             harness.run_until_idle()
             snapshots.append(harness.snapshot())
         assert harness.outputs == expected
         for done, snapshot in enumerate(snapshots):
             harness.restore(snapshot)
             for step in steps[done:]:
-                _do(harness, step)
+                _do_step(harness, step)
             harness.run_until_idle()
             assert harness.outputs == expected
             assert harness.memory()["n"] == 6 and harness.state().pending.keys() <= {-(2**62)}
     assert CALLED == ["a 0", "b 0", "c 0", "a 1", "b 1", "a 2"]
 
 
-def _do(harness: OperatorHarness, step: str) -> None:
+def _do_step(harness: OperatorHarness, step: str) -> None:
     word, name = step.split()
     if word == "push":
         harness.push(name)

@@ -51,7 +51,7 @@ class Consumer:
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> type[Consumer]:
     monkeypatch.setattr(Consumer, "group", {})
-    monkeypatch.setattr(positions, "made_consumer", lambda **_: Consumer())
+    monkeypatch.setattr(positions, "create_consumer", lambda **_: Consumer())
     return Consumer
 
 
@@ -156,7 +156,7 @@ def test_brokers_that_cannot_be_asked_are_logged(
     def fail(**_: Any) -> Any:
         raise KafkaStreamError("away", found="nobody")
 
-    monkeypatch.setattr(positions, "made_consumer", fail)
+    monkeypatch.setattr(positions, "create_consumer", fail)
     check_positions("orders", {0: 1}, None, None, SERVERS, {})
     assert "nobody" in caplog.text
     check_positions("orders", {0: 1}, None, None, SERVERS, {"sasl.mechanism": "GSSAPI"})

@@ -18,7 +18,7 @@ from flink_agents.api.events.approvals import ApprovalRequest
 from flink_agents.connectors.kafka.dead_letters.cutting import MAX_TEXT, fit_letter
 from flink_agents.connectors.kafka.dead_letters.redrive import redrive
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
-from flink_agents.connectors.kafka.headers.packed import NAME, unpack
+from flink_agents.connectors.kafka.headers.packed import NAME, unpack_headers
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import TimestampLimits, WriteRecords, as_record
 from flink_agents.connectors.kafka.sinks import record_sizes
@@ -183,7 +183,7 @@ def test_records_that_fit_and_letters_are_written() -> None:
     row = written(
         source_letter(KafkaRecord(b"v" * 9000, b"k", {}, BEGAN, "orders", 0, 7), "bad"), limit(5000)
     )
-    headers = dict(unpack(row[2]))
+    headers = dict(unpack_headers(row[2]))
     assert NAME not in headers and headers["flink-agents-cut-size"] == b"9000"
     assert len(row[1]) < 5000
 
@@ -243,7 +243,7 @@ def test_brokers_that_do_not_answer_are_asked_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(record_sizes, "QUESTION_MS", 200)
     client = {"bootstrap_servers": "localhost:1"}
     assert size_limit("orders", client, {}).size == 1_048_576
-    monkeypatch.setattr(record_sizes, "_ask", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(record_sizes, "_ask_brokers", lambda *_: pytest.fail("asked again"))
     assert size_limit("orders", client, {}).size == 1_048_576
 
 

@@ -263,9 +263,9 @@ def test_marks_remember_what_was_handled_in_any_order() -> None:
             for offset in letters[: generator.randrange(len(letters) + 1)]:
                 if not marks.is_done(offset):
                     chosen = generator.random() < 0.4
-                    marks.note(offset, chosen)
+                    marks.note_handled(offset, chosen)
                     done.update([offset] if chosen else [])
-            marks = ReadMarks.of(marks.begin, marks.text())
+            marks = ReadMarks.parse(marks.begin, marks.text())
             assert {offset for offset in letters if marks.is_done(offset)} == done
 
 
@@ -273,7 +273,7 @@ def test_marks_that_are_too_long_for_the_brokers_are_refused() -> None:
     marks = ReadMarks(0)
     generator = random.Random(1)
     for offset in range(40_000):
-        marks.note(offset, generator.random() < 0.5)
+        marks.note_handled(offset, generator.random() < 0.5)
     with pytest.raises(KafkaStreamError, match="too many dead letters are skipped"):
         marks.text()
 
@@ -354,13 +354,13 @@ def test_a_record_without_key_and_value_does_not_block_others(
     dead = f"{topic}-dead"
     client = kafka_broker.client_options
     write_letters(kafka_broker, dead, [letter_of(topic, number, ValueError("bad")) for number in range(3)])
-    read = module._letter
+    read = module._read_letter
 
     def without_value(record: Any) -> Letter:
         letter = read(record)
         return replace(letter, key=None, value=None) if letter.place.endswith("/1") else letter
 
-    monkeypatch.setattr(module, "_letter", without_value)
+    monkeypatch.setattr(module, "_read_letter", without_value)
     done = redrive(dead, **client)
     assert done.topics == {topic: 2}
     assert [problem.reason for problem in done.unsendable] == ["it has neither key nor value"]

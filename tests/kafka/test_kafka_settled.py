@@ -42,14 +42,14 @@ class Attempt:
         partition = partition_of(entries[0].journal, len(self.log.partitions))
         key = BatchKey(self.owner.token, next(self._numbers))
         offset = self.log.append(partition, pack_key(key), packed(entries))
-        self.garbage.add(Batch(partition, key), offset, entries)
+        self.garbage.add_batch(Batch(partition, key), offset, entries)
         self.settled += [(entry.journal, entry.through) for entry in entries if entry.through is not None]
 
     def prune(self, *entries: Entry) -> None:
         """Remove runs, of journals of which it is known that there are some."""
         for entry in entries:
             if not self.garbage.knows(entry.journal):
-                self.scanner.read({partition_of(entry.journal, len(self.log.partitions)): 0})
+                self.scanner.read_from({partition_of(entry.journal, len(self.log.partitions)): 0})
         if known_entries := [entry for entry in entries if self.garbage.knows(entry.journal)]:
             self.write(*known_entries)
 
@@ -61,14 +61,16 @@ class Attempt:
         entries_by_partition: dict[int, list[Entry]] = defaultdict(list)
         for journal, through in self.garbage.take_sparse(100, self.owner):
             partition = partition_of(journal, len(self.log.partitions))
-            entries_by_partition[partition].append(Entry(journal, (), through, self.garbage.since(journal)))
+            entries_by_partition[partition].append(
+                Entry(journal, (), through, self.garbage.removal_start(journal))
+            )
         for entries in entries_by_partition.values():
             self.write(*entries)
 
     def tidy(self) -> None:
         settled = self.settled
         self.settled = []
-        self.scanner.tidy(settled)
+        self.scanner.drop_pruned(settled)
 
     def let_go(self) -> None:
         """All that an owner does by and by."""
@@ -104,7 +106,7 @@ class World:
         self.attempt = Attempt(self.patch, self.log, Remembered(self.latest, self.latest))
         return self.attempt
 
-    def of(self, partition: int) -> list[JournalKey]:
+    def choose_journals(self, partition: int) -> list[JournalKey]:
         """Some journals: a few that come often, and one that never came before."""
         names = (f"s{next(self.numbers)}" for _ in itertools.count())
         new = next(
@@ -124,7 +126,7 @@ class World:
 
     def step(self) -> None:
         partition = self.chosen.randrange(len(self.log.partitions))
-        journals = self.of(partition)
+        journals = self.choose_journals(partition)
         done = self.chosen.random()
         if done < 0.4:
             self.append(journals)
@@ -135,7 +137,9 @@ class World:
         elif done < 0.86:
             self.chosen.choice([self.attempt.tidy, self.attempt.remove_dead, self.attempt.write_sparse])()
         elif done < 0.92:
-            self.attempt.scanner.read({partition: self.chosen.choice([0, self.log.ends[partition] // 2])})
+            self.attempt.scanner.read_from(
+                {partition: self.chosen.choice([0, self.log.ends[partition] // 2])}
+            )
         elif done < 0.97:
             through = self.chosen.randrange(self.log.ends[partition] + 1)
             self.log.compact(partition, through, self.chosen.random() < 0.7)
@@ -169,7 +173,7 @@ class World:
     def check_memory(self) -> None:
         """Compare with what the attempt has read and kept."""
         self.attempt.tidy()
-        self.attempt.scanner.read(dict.fromkeys(range(len(self.log.partitions)), 0))
+        self.attempt.scanner.read_from(dict.fromkeys(range(len(self.log.partitions)), 0))
         self.compare(self.attempt.scanner)
 
     def compare(self, scanner: scan.Scanner) -> None:
@@ -183,7 +187,7 @@ class World:
     def check(self) -> None:
         """Have somebody read all who knows nothing."""
         scanner = scanner_of(self.patch, self.log, garbage := Garbage(), None)
-        scanner.read(dict.fromkeys(range(len(self.log.partitions)), 0))
+        scanner.read_from(dict.fromkeys(range(len(self.log.partitions)), 0))
         self.compare(scanner)
         for journal in self.left:
             assert garbage.pruned_through(journal) in {-1, *range(self.pruned.get(journal, -1) + 1)}
@@ -268,14 +272,14 @@ def test_memory_and_log_do_not_grow_with_keys_that_come_once(
         previous_journals = settle(attempt, number, previous_journals)
         if restarts:
             attempt = Attempt(monkeypatch, log, Remembered(100, 100))
-            attempt.scanner.read({0: 0})
+            attempt.scanner.read_from({0: 0})
         log.compact(0, log.ends[0], and_removals=True)
         samples.append({**sizes(attempt), "log": log.bytes()})
     early = {name: max(sample[name] for sample in samples[10:20]) for name in samples[0]}
     late = {name: max(sample[name] for sample in samples[-10:]) for name in samples[0]}
     assert {name: (early[name], late[name]) for name in late if late[name] > 1.5 * early[name] + 60} == {}
     scanner = scanner_of(monkeypatch, log, Garbage(), None)
-    scanner.read({0: 0})
+    scanner.read_from({0: 0})
     assert all(len(scanner.index.scan(journal, None, None)) == 1 for journal in waiting)
 
 
@@ -300,9 +304,9 @@ def test_a_restart_reads_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) ->
         if number + 100 in (1000, 2000, 4000):
             looked = 0
             again = Attempt(monkeypatch, log, Remembered(100, 100))
-            again.scanner.read({0: 0})
+            again.scanner.read_from({0: 0})
             counts.append(looked)
-            assert len(again.scanner.known) <= 300
+            assert len(again.scanner.known_journals) <= 300
     assert max(counts) < 400, counts
 
 
@@ -316,15 +320,15 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
         log.append(0, pack_key(BatchKey("old", number)), packed(removals))
     most = 0
     attempt = Attempt(monkeypatch, log, Remembered(100, 100))
-    add = attempt.garbage.add
+    add = attempt.garbage.add_batch
 
     def counted(batch: Batch, offset: int, entries: list[Entry]) -> None:
         nonlocal most
         add(batch, offset, entries)
-        most = max(most, attempt.garbage.counts()["tombstones_kept"], len(attempt.scanner.known))
+        most = max(most, attempt.garbage.counts()["tombstones_kept"], len(attempt.scanner.known_journals))
 
-    monkeypatch.setattr(attempt.garbage, "add", counted)
-    attempt.scanner.read({0: 0})
+    monkeypatch.setattr(attempt.garbage, "add_batch", counted)
+    attempt.scanner.read_from({0: 0})
     attempt.let_go()
     assert most < 500
     log.compact(0, log.ends[0], and_removals=True)
@@ -351,7 +355,7 @@ def test_of_a_journal_with_runs_it_stays_known_what_was_before_them(
         previous_journals = settle(attempt, number, previous_journals)
         log.compact(0, log.ends[0], and_removals=True)
     again = Attempt(monkeypatch, log, Remembered(20, 20))
-    again.scanner.read({0: 0})
+    again.scanner.read_from({0: 0})
     assert attempt.garbage.pruned_through(journal) == again.garbage.pruned_through(journal) == 0
     again.prune(Entry(journal, (), 1))
     for number in range(1000, 4000, 100):
@@ -376,9 +380,9 @@ def test_what_is_removed_while_somebody_reads(monkeypatch: pytest.MonkeyPatch, s
     garbage = Garbage()
     scanner = scanner_of(monkeypatch, log, garbage, "own")
     if start:
-        scanner.read({0: start})
+        scanner.read_from({0: start})
     log.between = lambda: log.compact(0, 5, and_removals=False)
-    scanner.read({0: 0})
+    scanner.read_from({0: 0})
     assert scanner.index.scan(journal, None, None) == []
     assert len(scanner.index.scan(JournalKey(GROUP, "s2"), None, None)) == 1
     assert garbage.counts()["runs_kept"] == 1
@@ -390,13 +394,13 @@ def test_a_removal_that_is_written_anew_is_as_old_as_before(monkeypatch: pytest.
     old = [JournalKey(GROUP, f"s{number}") for number in range(10)]
     first.write(*(Entry(journal, (), 3) for journal in old))
     first.write(*(Entry(journal, (), 4) for journal in old[:8]))
-    (latest,) = {first.garbage.since(journal) for journal in old[:8]}
+    (latest,) = {first.garbage.removal_start(journal) for journal in old[:8]}
     first.write_sparse()
     assert log.ends[0] == 3
     again = Attempt(monkeypatch, log, Remembered(1000, 1000))
-    again.scanner.read({0: 0})
+    again.scanner.read_from({0: 0})
     for garbage in (first.garbage, again.garbage):
-        assert [garbage.since(journal) for journal in old] == [latest] * 8 + [0] * 2
+        assert [garbage.removal_start(journal) for journal in old] == [latest] * 8 + [0] * 2
         assert [garbage.pruned_through(journal) for journal in old] == [4] * 8 + [3] * 2
 
 
@@ -416,10 +420,10 @@ def test_the_latest_are_remembered_and_of_older_ones_fewer_and_fewer(look_each: 
         next_journal = dated(number)
         dated_by_journal[next_journal.journal] = next_journal
         if remembered.is_over(0, len(dated_by_journal)) and number % look_each == 0:
-            for journal in remembered.surplus(dated_by_journal.values()):
+            for journal in remembered.surplus_journals(dated_by_journal.values()):
                 del dated_by_journal[journal]
-            remembered.looked(0, len(dated_by_journal))
-    for journal in remembered.surplus(dated_by_journal.values()):
+            remembered.record_tombstones(0, len(dated_by_journal))
+    for journal in remembered.surplus_journals(dated_by_journal.values()):
         del dated_by_journal[journal]
     numbers = sorted(dated_journal.since for dated_journal in dated_by_journal.values())
     assert numbers[-1000:] == list(range(199_000, 200_000))
@@ -434,16 +438,18 @@ def test_owners_share_what_is_remembered() -> None:
     dated_journals = [dated(number) for number in range(100)] + [
         dated(number, own=True) for number in range(100, 200)
     ]
-    surplus = {journal.key for journal in remembered.surplus(dated_journals)}
+    surplus = {journal.key for journal in remembered.surplus_journals(dated_journals)}
     own_journals = [
         dated_journal
         for dated_journal in dated_journals
-        if dated_journal.own and dated_journal.journal.key not in surplus
+        if dated_journal.is_own and dated_journal.journal.key not in surplus
     ]
     assert {dated_journal.since for dated_journal in own_journals} >= set(range(190, 200))
     assert len(own_journals) < 40
     assert all(
-        dated_journal.journal.key not in surplus for dated_journal in dated_journals if not dated_journal.own
+        dated_journal.journal.key not in surplus
+        for dated_journal in dated_journals
+        if not dated_journal.is_own
     )
 
 
@@ -451,4 +457,6 @@ def test_two_who_look_agree() -> None:
     """A removal that is written anew stays as old as it was."""
     dated_journals = [dated(number) for number in range(5000)]
     mixed = random.Random(1).sample(dated_journals, len(dated_journals))
-    assert set(Remembered(100, 100).surplus(dated_journals)) == set(Remembered(100, 50).surplus(mixed))
+    assert set(Remembered(100, 100).surplus_journals(dated_journals)) == set(
+        Remembered(100, 50).surplus_journals(mixed)
+    )

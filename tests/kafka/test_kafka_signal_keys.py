@@ -171,7 +171,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         def send(self, signals: Any) -> None:
             records.extend(map(signal_json, signals))
 
-    monkeypatch.setattr(approvals, "_desk", lambda *_, **__: Desk())
+    monkeypatch.setattr(approvals, "_open_desk", lambda *_, **__: Desk())
 
     def run(key: str) -> Any:
         records.clear()

@@ -53,7 +53,7 @@ def silence(store: KafkaStore) -> None:
     def no_beat() -> None:
         writer._beat_at = time.monotonic() + 3600
 
-    writer._beat = no_beat
+    writer._renew_idle_lease = no_beat
 
 
 @pytest.fixture

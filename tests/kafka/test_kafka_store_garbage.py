@@ -189,11 +189,11 @@ def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
     mine = batch("a", 0)
     theirs = batch("b", 0)
     for garbage in (first, second):
-        garbage.add(old, 0, [entry("x", through=5)])
-    first.add(mine, 1, [entry("x", through=5)])
-    second.add(theirs, 2, [entry("x", through=5)])
-    first.add(theirs, 2, [entry("x", through=5)])
-    second.add(mine, 1, [entry("x", through=5)])
+        garbage.add_batch(old, 0, [entry("x", through=5)])
+    first.add_batch(mine, 1, [entry("x", through=5)])
+    second.add_batch(theirs, 2, [entry("x", through=5)])
+    first.add_batch(theirs, 2, [entry("x", through=5)])
+    second.add_batch(mine, 1, [entry("x", through=5)])
     dead = {*first.take_dead(), *second.take_dead()}
     assert old in dead
     assert theirs not in dead
@@ -202,19 +202,19 @@ def test_two_who_write_the_same_removal_anew_keep_one_of_them() -> None:
 def test_what_is_counted_again_counts_once() -> None:
     garbage = Garbage()
     for _ in range(2):
-        garbage.add(batch("a", 0), 0, [entry("x", 1), entry("y", 1)])
-    garbage.add(batch("a", 1), 1, [entry("x", through=1)])
+        garbage.add_batch(batch("a", 0), 0, [entry("x", 1), entry("y", 1)])
+    garbage.add_batch(batch("a", 1), 1, [entry("x", through=1)])
     assert garbage.take_dead() == []
-    garbage.add(batch("a", 2), 2, [entry("y", through=1)])
+    garbage.add_batch(batch("a", 2), 2, [entry("y", through=1)])
     assert garbage.take_dead() == [batch("a", 0)]
 
 
 def test_older_batches_may_be_counted_later() -> None:
     garbage = Garbage()
-    garbage.add(batch("a", 3), 3, [entry("x", through=5), entry("y", 0)])
-    garbage.add(batch("a", 1), 1, [entry("x", 3, 4), entry("x", through=2)])
+    garbage.add_batch(batch("a", 3), 3, [entry("x", through=5), entry("y", 0)])
+    garbage.add_batch(batch("a", 1), 1, [entry("x", 3, 4), entry("x", through=2)])
     assert garbage.take_dead() == [batch("a", 1)]
-    garbage.add(batch("a", 2), 2, [entry("x", 5, 6)])
+    garbage.add_batch(batch("a", 2), 2, [entry("x", 5, 6)])
     assert garbage.take_dead() == []
     assert garbage.pruned_through(JournalKey("job", "x")) == 5
 
@@ -239,7 +239,7 @@ class Model:
         self.last: defaultdict[JournalKey, int] = defaultdict(int)
         self.markers: dict[JournalKey, bytes] = {}
 
-    def left(self, journal: JournalKey) -> list[Record]:
+    def remaining_records(self, journal: JournalKey) -> list[Record]:
         """What was appended and not removed, in the order of a scan."""
         remaining_records = [
             stored_record
@@ -269,7 +269,7 @@ class Model:
                 *(self.append(store, journal_key, 10 * turn + 1) for journal_key in appended)
             )
             for journal in self.journals:
-                if not self.left(journal):
+                if not self.remaining_records(journal):
                     self.markers[journal] = store.recovery_marker(journal)
             pruned = self.chosen.sample(self.journals, 6)
             await asyncio.gather(*(self.prune(store, journal_key) for journal_key in pruned))
@@ -277,7 +277,7 @@ class Model:
     async def check(self, store: KafkaStore) -> None:
         """Compare all."""
         for journal in self.journals:
-            assert await store.scan(journal) == self.left(journal), journal
+            assert await store.scan(journal) == self.remaining_records(journal), journal
             pruned_through = await store.pruned_through(journal)
             assert pruned_through == self.pruned[journal] or (
                 self.forgets and pruned_through < self.pruned[journal]
@@ -297,7 +297,7 @@ def test_nothing_that_is_needed_is_ever_removed(settings: KafkaSettings, seed: i
             store = await opened(settings)
             for journal in chosen.sample(model.journals, 6):
                 await store.rebuild(journal, model.markers.get(journal))
-                assert await store.scan(journal) == model.left(journal)
+                assert await store.scan(journal) == model.remaining_records(journal)
             if chosen.random() < 0.5:
                 await store.rebuild()
             await model.work(store)

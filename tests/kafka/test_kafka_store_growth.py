@@ -55,7 +55,7 @@ async def settle(store: KafkaStore, first: int, last: int) -> None:
 
 def claims_of(settings: KafkaSettings) -> list[tuple[str, str]]:
     """The last record of each key that the topic of claims has, unless it was removed."""
-    consumer: Any = settings.consumer()
+    consumer: Any = settings.create_consumer()
     try:
         partition = TopicPartition(settings.claims_topic, 0)
         consumer.assign([partition])
@@ -95,7 +95,7 @@ def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed
         await again.rebuild()
         # Of 2,000 keys; each of them is refused that was settled a moment ago.
         assert len(await again.journals(limit=5000)) < 4 * REMOVALS
-        assert len(again._scanner.known) < 4 * REMOVALS
+        assert len(again._scanner.known_journals) < 4 * REMOVALS
         latest = JournalKey(GROUP, "s1999")
         assert again.may_have(latest)
         with pytest.raises(RecordsPrunedError):
@@ -244,7 +244,7 @@ def fail(*_: Any, **__: Any) -> Any:
     raise UnexpectedError("of no kind that is known")
 
 
-@pytest.mark.parametrize("of", ["_send", "_wait_for", "_check"])
+@pytest.mark.parametrize("of", ["_send_batches", "_wait_for", "_check_sent"])
 def test_a_writer_that_fails_ends_the_attempt(
     settings: KafkaSettings, of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,7 +277,7 @@ def test_a_writer_that_fails_ends_the_attempt(
     assert "of no kind that is known" in caplog.text
 
 
-@pytest.mark.parametrize("of", ["read", "log_ends", "_look_into", "_take"])
+@pytest.mark.parametrize("of", ["read_from", "log_ends", "_look_into", "_apply_records"])
 def test_a_reader_that_fails_is_named(
     settings: KafkaSettings, of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

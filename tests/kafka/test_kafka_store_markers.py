@@ -71,14 +71,14 @@ def test_keys_that_come_again_together_share_what_is_read(settings: KafkaSetting
             markers.append(first.recovery_marker(journal))
             await of_one_run(first, settings, range(index, index + 1))
         again = await opened(settings)
-        read = again._scanner.read
+        read = again._scanner.read_from
         reads = []
 
         def counted(wanted: Mapping[int, int]) -> None:
             reads.append(wanted)
             read(wanted)
 
-        again._scanner.read = counted
+        again._scanner.read_from = counted
         await asyncio.gather(*(again.rebuild(journal, marker) for marker in reversed(markers)))
         # The first caller may be on its way before the others have asked.
         assert len(reads) <= 2
@@ -99,14 +99,14 @@ def test_who_shared_what_could_not_be_read_reads_it_again(settings: KafkaSetting
             markers.append(first.recovery_marker(journal))
             await of_one_run(first, settings, range(index, index + 1))
         again = await opened(settings)
-        read, failures = again._scanner.read, [StoreUnavailableError("the broker is away")]
+        read, failures = again._scanner.read_from, [StoreUnavailableError("the broker is away")]
 
         def failing_once(wanted: Mapping[int, int]) -> None:
             if failures:
                 raise failures.pop()
             read(wanted)
 
-        again._scanner.read = failing_once
+        again._scanner.read_from = failing_once
         both_ask = threading.Event()
         again._threads.submit(both_ask.wait)
         rebuilt = asyncio.gather(
@@ -270,14 +270,14 @@ def test_what_a_former_owner_wrote_is_known_wherever_its_rights_end(settings: Ka
         opening = asyncio.create_task(slow.open(Owner.create("job-1", GROUP, 0, 3)))
         while not hasattr(slow, "_claims_writer"):
             await asyncio.sleep(0)
-        fence = slow._claims_writer.fence
+        fence = slow._claims_writer.write_fence
 
         def late(owner: Owner, ends: dict[int, int]) -> None:
             loop.call_soon_threadsafe(looked.set)
             asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
             fence(owner, ends)
 
-        slow._claims_writer.fence = late
+        slow._claims_writer.write_fence = late
         await looked.wait()
         appending = asyncio.create_task(old.append(journal, [record(0, 7)]))
         while (await asyncio.to_thread(_end, settings)) == 0:
@@ -302,7 +302,7 @@ def test_what_a_former_owner_wrote_is_known_wherever_its_rights_end(settings: Ka
 
 def _end(settings: KafkaSettings) -> int:
     """Where partition 0 ends."""
-    consumer: Any = settings.consumer()
+    consumer: Any = settings.create_consumer()
     try:
         return consumer.end_offsets([TopicPartition(settings.topic, 0)])[TopicPartition(settings.topic, 0)]
     finally:

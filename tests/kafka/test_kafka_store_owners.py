@@ -130,7 +130,7 @@ def test_attempts_take_over_again_and_again_while_all_append(settings: KafkaSett
 @contextmanager
 def claimer(settings: KafkaSettings) -> Iterator[ClaimsWriter]:
     """What a store takes over with, for one that stops half way."""
-    producer = settings.producer()
+    producer = settings.create_producer()
     try:
         yield ClaimsWriter(producer, find_topics(settings, create=False)[1], settings)
     finally:
@@ -149,7 +149,7 @@ def test_an_owner_that_died_while_it_took_over(settings: KafkaSettings, lease: f
         old = await opened(impatient)
         await old.append(journal, [record(index=-1)])
         with claimer(settings) as dead:
-            await asyncio.to_thread(dead.claim, Owner.create("job-1", GROUP))
+            await asyncio.to_thread(dead.write_claim, Owner.create("job-1", GROUP))
         with pytest.raises(AppendOutcomeUnknownError, match="makes no progress"):
             for index in range(2**60):
                 await old.append(journal, [record(index=index)])
@@ -175,7 +175,7 @@ def test_the_next_owner_decides_for_one_that_died_while_it_took_over(settings: K
         old = await opened(replace(settings, append_lease_seconds=0.0))
         slow = Owner.create("job-1", GROUP)
         with claimer(settings) as half:
-            await asyncio.to_thread(half.claim, slow)
+            await asyncio.to_thread(half.write_claim, slow)
             waiting = asyncio.create_task(old.append(journal, [record(index=1)]))
             while await asyncio.to_thread(_appended, settings) == 0:
                 assert not waiting.done()
@@ -183,7 +183,7 @@ def test_the_next_owner_decides_for_one_that_died_while_it_took_over(settings: K
             await waiting
             with pytest.raises(FencedOwnerError):
                 await old.append(journal, [record(index=2)])
-            await asyncio.to_thread(half.fence, slow, dict.fromkeys(range(settings.partitions), 0))
+            await asyncio.to_thread(half.write_fence, slow, dict.fromkeys(range(settings.partitions), 0))
         newest = await opened(settings)
         for store in (new, newest):
             await store.rebuild()
@@ -226,7 +226,7 @@ def test_an_owner_that_is_forgotten_while_it_took_over_blocks_another_job_for_it
     async def body() -> None:
         await (await opened(settings)).close()
         with claimer(settings) as dead:
-            await asyncio.to_thread(dead.claim, Owner.create("job-1", GROUP, 3, 5))
+            await asyncio.to_thread(dead.write_claim, Owner.create("job-1", GROUP, 3, 5))
         second = await opened(settings, job_id="job-2")
         await second.append(journal_in(settings, 0), [record()])
         await second.close()
@@ -243,8 +243,8 @@ def test_foreign_records_among_the_claims_are_passed_over(settings: KafkaSetting
         await old.append(journal, [record(index=1)])
         with claimer(settings) as foreign:
             for kind in ("claim", "fence", "beat", "nonsense"):
-                await asyncio.to_thread(foreign._write, kind, "somebody", 7)
-            await asyncio.to_thread(foreign._write, "fence", old._owner.token if old._owner else "", 7)
+                await asyncio.to_thread(foreign._write_record, kind, "somebody", 7)
+            await asyncio.to_thread(foreign._write_record, "fence", old._owner.token if old._owner else "", 7)
         new = await opened(settings)
         await new.append(journal, [record(index=2)])
         with pytest.raises(FencedOwnerError):
@@ -274,12 +274,12 @@ def test_many_claims_are_read_in_no_time(settings: KafkaSettings) -> None:
             for subtask in range(4):
                 owner = Counted.create("job-1", GROUP, subtask, 4)
                 at = 10 * (4 * attempt + subtask)
-                claims._apply(at, "claim", owner.token, ["job-1", GROUP, subtask, 4, 1.0])
+                claims._apply_claim(at, "claim", owner.token, ["job-1", GROUP, subtask, 4, 1.0])
                 claims._by_token[owner.token].owner = owner
-                claims._apply(at + 1, "fence", owner.token, [[0, at]])
-        assert len(list(claims.live())) == 4
+                claims._apply_claim(at + 1, "fence", owner.token, [[0, at]])
+        assert len(list(claims.live_claims())) == 4
         compared = 0
-        assert len(list(claims.live())) == 4
+        assert len(list(claims.live_claims())) == 4
         assert compared < 100
     finally:
         claims.close()

@@ -15,8 +15,8 @@ from flink_agents.connectors.kafka.client import (
     BOOTSTRAP_MS,
     CLIENT_OPTIONS,
     SHADED,
+    create_client,
     java_properties,
-    made_client,
 )
 from flink_agents.connectors.kafka.source import start_options, stop_options
 from flink_agents.testing.kafka import KafkaBroker
@@ -174,10 +174,10 @@ class Unreachable:
 
 def test_brokers_that_do_not_answer_are_named_soon() -> None:
     with pytest.raises(KafkaStreamError, match="the brokers at nowhere:1 cannot be reached") as caught:
-        made_client(Unreachable, bootstrap_servers="nowhere:1")
+        create_client(Unreachable, bootstrap_servers="nowhere:1")
     assert caught.value.found == f"KafkaTimeoutError: {BOOTSTRAP_MS}"
     with pytest.raises(KafkaStreamError) as caught:
-        made_client(Unreachable, bootstrap_servers="nowhere:1", bootstrap_timeout_ms=5)
+        create_client(Unreachable, bootstrap_servers="nowhere:1", bootstrap_timeout_ms=5)
     assert caught.value.found == "KafkaTimeoutError: 5"
 
 

@@ -15,7 +15,7 @@ from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import OutputLineage, TracedOutput, message_id_of
 from flink_agents.connectors.kafka import KafkaDeadLetter, KafkaHeaders, KafkaRecord
 from flink_agents.connectors.kafka.headers import read_lineage, without_letter
-from flink_agents.connectors.kafka.headers.packed import INTERCEPTOR, pack, unpack
+from flink_agents.connectors.kafka.headers.packed import INTERCEPTOR, pack_headers, unpack_headers
 from flink_agents.connectors.kafka.sink import TimestampLimits, WriteRecords, as_record
 from flink_agents.connectors.kafka.tables import BrokerConnection
 from flink_agents.connectors.kafka.values import ValueReader, write_value
@@ -250,7 +250,7 @@ ODD_HEADERS: dict[str, tuple[tuple[str, bytes | None], ...]] = {
 def test_headers_stay_as_they_were_on_every_way(name: str) -> None:
     pairs = ODD_HEADERS[name]
     headers = KafkaHeaders(pairs)
-    assert unpack(pack(pairs)) == pairs
+    assert unpack_headers(pack_headers(pairs)) == pairs
     assert pickle.loads(pickle.dumps(headers)) == headers
     codec = ValueCodec()
     assert codec.decode(codec.encode(headers)).pairs == pairs
@@ -261,7 +261,7 @@ def test_headers_stay_as_they_were_on_every_way(name: str) -> None:
     for letter in (KafkaDeadLetter(record, "ValueError", "bad"), agent_letter(record)):
         written = KafkaHeaders.of(as_record(letter).headers)
         assert written.pairs[: len(pairs)] == pairs
-        read = KafkaHeaders(unpack(pack(written.pairs)))
+        read = KafkaHeaders(unpack_headers(pack_headers(written.pairs)))
         assert without_letter(read).without(["flink-agents-redrive"]).pairs == pairs
     own_pairs = [pair for pair in pairs if not pair[0].startswith("flink-agents-")]
     traced = KafkaHeaders.of(as_record(TracedOutput(record, LINEAGE)).headers)
@@ -332,7 +332,7 @@ def test_a_timestamp_that_brokers_reject_becomes_the_present_time(
             (row,) = WriteRecords(None, limits).process_element(value, Stamped(at))
         assert (row[1], row[3]) == (b"v", written)
         if written is None:
-            assert unpack(row[2]) == (("flink-agents-timestamp", str(timestamp).encode()),)
+            assert unpack_headers(row[2]) == (("flink-agents-timestamp", str(timestamp).encode()),)
             (line,) = lines
             assert all(part in line for part in ("'my sink'", "'orders'", str(timestamp), "'v'"))
         else:

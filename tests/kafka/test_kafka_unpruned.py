@@ -45,7 +45,7 @@ def unpruned_keys(settings: KafkaSettings) -> set[str]:
 def test_records_of_keys_that_never_come_again_go(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = OperatorHarness._host
+    plain = OperatorHarness._create_host
 
     def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(
@@ -53,7 +53,7 @@ def test_records_of_keys_that_never_come_again_go(
             make_pruner=lambda metrics: Pruner(Prune.RESTORE_ONLY, 0, metrics, None, True),
         )
 
-    monkeypatch.setattr(OperatorHarness, "_host", host)
+    monkeypatch.setattr(OperatorHarness, "_create_host", host)
     agent = Agent(name="unpruned").add_action("pay", [InputEvent], pay)
     stores: list[KafkaStore] = []
 

@@ -79,13 +79,13 @@ def turn(producer: Producer) -> list[Any]:
     claims: Any = SimpleNamespace(
         refresh=lambda _: None,
         void_from=lambda _: free.void,
-        undecided=lambda _: free.undecided,
-        lost=lambda _: free.lost,
+        is_undecided=lambda _: free.undecided,
+        is_lost=lambda _: free.lost,
     )
     untyped_producer: Any = producer
     writer = KafkaWriter(SETTINGS, JOURNALS, untyped_producer, claims, *remaining_arguments)
     writes = [KafkaWrite(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
-    return writer._write(writes)
+    return writer._write_batch(writes)
 
 
 def test_a_turn_is_a_batch_for_each_partition() -> None:

@@ -207,7 +207,7 @@ class Run:
 
     def _start_and_stop(self) -> None:
         start = self._start()
-        if self._killer.wait(start, "the job to run", lambda: "log in" in start.printed()):
+        if self._killer.wait_until(start, "the job to run", lambda: "log in" in start.printed()):
             time.sleep(self.chance.uniform(3, 6))
             code = start.stop()
             if code not in (143, 0):
@@ -218,7 +218,7 @@ class Run:
             return
         start = self._start()
         if self.broker is None:
-            self._killer.wait(start, "the end", lambda: False)
+            self._killer.wait_until(start, "the end", lambda: False)
             self._check_end(start)
             return
         broker = self.broker
@@ -229,7 +229,7 @@ class Run:
             in_windows.update(order["number"] for order in broker.read("late"))
             return len({output["number"] for output in broker.read("booked")}) > ORDERS <= len(in_windows)
 
-        if not self._killer.wait(start, "all outputs", all_there):
+        if not self._killer.wait_until(start, "all outputs", all_there):
             self._check_end(start)
         # What would come a second time comes now.
         time.sleep(3)

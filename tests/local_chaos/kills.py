@@ -125,7 +125,7 @@ class Killer:
     total: int
     chance: random.Random
 
-    def wait(self, start: Start, what: str, condition: Callable[[], bool]) -> bool:
+    def wait_until(self, start: Start, what: str, condition: Callable[[], bool]) -> bool:
         """Wait for something; returns False if the script ended before."""
         end = time.monotonic() + PATIENCE
         while not condition():
@@ -150,21 +150,23 @@ class Killer:
             case "first second" | "twice":
                 time.sleep(self.chance.uniform(0.0, 1.0))
             case "restore":
-                if not self.wait(start, "the line of resuming", lambda: "job 'orders': " in start.printed()):
+                if not self.wait_until(
+                    start, "the line of resuming", lambda: "job 'orders': " in start.printed()
+                ):
                     return False
                 time.sleep(self.chance.uniform(0.0, 4.0))
             case "checkpoint":
                 if not (
-                    self.wait(start, f"{reached} effects", lambda: self.effects() >= reached)
-                    and self.wait(start, "a checkpoint that has begun", self._checkpoint_begun)
+                    self.wait_until(start, f"{reached} effects", lambda: self.effects() >= reached)
+                    and self.wait_until(start, "a checkpoint that has begun", self._checkpoint_begun)
                 ):
                     return False
             case "end":
-                if not self.wait(start, "all effects", lambda: self.effects() >= self.total):
+                if not self.wait_until(start, "all effects", lambda: self.effects() >= self.total):
                     return False
                 time.sleep(self.chance.uniform(0.0, 1.5))
             case _:
-                if not self.wait(start, f"{reached} effects", lambda: self.effects() >= reached):
+                if not self.wait_until(start, f"{reached} effects", lambda: self.effects() >= reached):
                     return False
                 time.sleep(self.chance.uniform(0.0, 0.7))
         if start.process.poll() is not None:

@@ -133,7 +133,7 @@ def paced(number: int) -> list[int]:
     return [LAST] if number == NUMBERS else []
 
 
-def make(env: AgentsExecutionEnvironment, name: str, directory: Path) -> str:
+def make_savepoint(env: AgentsExecutionEnvironment, name: str, directory: Path) -> str:
     """Let a job come to where all keys wait; returns its savepoint."""
     from pyflink.common import WatermarkStrategy
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
@@ -196,7 +196,7 @@ def write() -> None:
     for name in EVENT_TIMES:
         store = directory / f"{name}.sqlite"
         env = make_environment(flink=flink_of("hashmap"), config=config_of(name, store))
-        savepoint = make(env, name, directory)
+        savepoint = make_savepoint(env, name, directory)
         pack(Path(savepoint.removeprefix("file:")), store, name)
 
 

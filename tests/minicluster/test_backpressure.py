@@ -107,7 +107,7 @@ def check(address: str, trace: Path, slow: str) -> None:
 def shown(address: str, trace: Path) -> str:
     outside = Outside(ConsoleSettings(trace=trace, cluster=address))
     reading = outside.jobs()
-    while reading is not None and reading.loading:
+    while reading is not None and reading.is_loading:
         reading = outside.jobs()
     jobs = reading.value if reading is not None else None
     return " ".join(line for job in jobs or () for line in job.backpressure)

@@ -266,7 +266,7 @@ def test_the_job_identifier_says_whose_records_a_new_job_uses(
 
 def on_a_cluster(env: AgentsExecutionEnvironment) -> AgentsExecutionEnvironment:
     """What ``flink run`` makes; nothing is executed there."""
-    flink_compat.configure(env.stream_env, {"execution.target": "remote"})
+    flink_compat.set_options(env.stream_env, {"execution.target": "remote"})
     return env
 
 

@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 
 from flink_agents import Agent, AgentsExecutionEnvironment, EventTime, InputEvent, OutputEvent, action
 from flink_agents.testing.kafka import KafkaBroker
-from flink_agents.testing.kafka.artifacts import download
+from flink_agents.testing.kafka.artifacts import download_artifact
 
 pytestmark = pytest.mark.minicluster
 
@@ -37,7 +37,7 @@ def connector() -> Path:
     from jgo.config import GlobalSettings
 
     (artifact,) = jgo.resolve(CONNECTOR, repositories=GlobalSettings.load().repositories)
-    return download(artifact)
+    return download_artifact(artifact)
 
 
 class LatecomingAgent(Agent):

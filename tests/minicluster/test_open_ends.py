@@ -42,10 +42,10 @@ class LastOneWaits(Agent):
     async def answer(self, event: InputEvent, ctx: Any) -> OutputEvent:
         number = event.input
         if number == RECORDS - 1:
-            await self._wait()
+            await self._wait_for_checkpoint()
         return OutputEvent(output=number)
 
-    async def _wait(self) -> None:
+    async def _wait_for_checkpoint(self) -> None:
         first_checkpoint = self._newest()
         until = time.monotonic() + 120
         while self._newest() < first_checkpoint + CHECKPOINTS:

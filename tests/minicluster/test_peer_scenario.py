@@ -20,7 +20,7 @@ def test_no_recorded_effect_comes_again(
     agents_environment: Callable[..., AgentsExecutionEnvironment], tmp_path: Path
 ) -> None:
     scenario = Scenario(events=600, keys=20, fail_every=1.0)
-    store = RunStore.of("sqlite", tmp_path)
+    store = RunStore.for_directory("sqlite", tmp_path)
     flink, config = settings(store, tmp_path)
     env = agents_environment(dict(flink), config)
     build(env, scenario, tmp_path)

@@ -41,7 +41,7 @@ from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import may_succeed_again
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest
-from flink_agents.testing.models.replies import completion
+from flink_agents.testing.models.replies import completion_body
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.executes_once
@@ -134,7 +134,7 @@ def ended(
 
 # -- answers that libraries stumbled over -------------------------------------------------
 
-GOOD = completion(Reply("good"), "any", 0)
+GOOD = completion_body(Reply("good"), "any", 0)
 MESSAGE = GOOD["choices"][0]
 
 

@@ -238,8 +238,8 @@ def test_the_plan_says_that_an_agent_asks() -> None:
     plan = compile_agent(AskingClerk())
     [server] = [resource for resource in plan.resources if resource.name == "shop"]
     assert server.needs_approval is True
-    assert LoadedAgent(AgentPlan.from_json(plan.to_json())).asks
-    assert not LoadedAgent(compile_agent(Clerk())).asks
+    assert LoadedAgent(AgentPlan.from_json(plan.to_json())).plan.needs_approvals
+    assert not LoadedAgent(compile_agent(Clerk())).plan.needs_approvals
 
 
 @pytest.mark.parametrize("wrong", ["order", 1, [1], None])

@@ -10,22 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.models.setup.classes import import_object, made_by
+from flink_agents.models.setup.classes import create_instance, import_object
 
 NAME = "module_of_a_maker"
 PART = "from threads_of_a_maker import begun, go_on\nbegun.set()\nassert go_on.wait(30)\n"
 MAKER = "def make():\n    return word()\n"
 WORD = "def word():\n    return 'made'\n"
-RUNS = f"from flink_agents.models.setup.classes import made_by\nmade = made_by('{NAME}:make', str, 'it')\n"
+RUNS = (
+    "from flink_agents.models.setup.classes import create_instance\n"
+    f"made = create_instance('{NAME}:make', str, 'it')\n"
+)
 IN_THE_HARNESS = """
 from concurrent.futures import ThreadPoolExecutor
 from flink_agents import Agent, InputEvent, OutputEvent
-from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.classes import create_instance
 from flink_agents.testing import OperatorHarness
 
 def decide(event, ctx):
     with ThreadPoolExecutor(1) as pool:
-        return OutputEvent(output=pool.submit(made_by, f"{__name__}:make", str, "it").result(30))
+        return OutputEvent(output=pool.submit(create_instance, f"{__name__}:make", str, "it").result(30))
 
 with OperatorHarness(Agent("asks").add_action("decide", [InputEvent], decide)) as harness:
     made, = harness.push("now")
@@ -51,10 +54,10 @@ def test_a_module_that_another_thread_imports(
     monkeypatch.setitem(sys.modules, threads.__name__, threads)
     write(text)
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(made_by, f"{NAME}:make", str, "it")
+        first = pool.submit(create_instance, f"{NAME}:make", str, "it")
         assert threads.begun.wait(30)
         other_futures = [
-            pool.submit(made_by, f"{NAME}:make", str, "it"),
+            pool.submit(create_instance, f"{NAME}:make", str, "it"),
             pool.submit(import_object, f"{NAME}:word", "it"),
         ]
         done, _ = wait(other_futures, timeout=0.2)  # what needs no more than the part is done by then

@@ -25,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import AgentDefinitionError, MissingExtraError, OptionError
 from flink_agents.api.models.chat import ChatModelSpec
-from flink_agents.models.chat.options import overridden
+from flink_agents.models.chat.options import override_spec
 from flink_agents.models.setup import extras
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.plan import compile_agent, load_yaml
@@ -181,10 +181,10 @@ def test_options_go_before_the_agent() -> None:
             "chat-models.other.model": "groq:c",
         }
     )
-    spec = overridden("analyst", declared_spec, config)
+    spec = override_spec("analyst", declared_spec, config)
     assert (spec.model, spec.max_concurrency) == ("groq:b", 4)
     assert spec.limits == UsageLimits(requests=9, tool_calls=2)
-    assert overridden("nobody", declared_spec, config) is declared_spec
+    assert override_spec("nobody", declared_spec, config) is declared_spec
 
 
 def test_options_of_the_environment() -> None:
@@ -195,7 +195,7 @@ def test_options_of_the_environment() -> None:
             "FLINK_AGENTS_CHAT_MODELS_THE_ANALYST_BASE_URL": "http://there",
         }
     )
-    spec = overridden("the-analyst", ChatModelSpec(model="openai:a"), config)
+    spec = override_spec("the-analyst", ChatModelSpec(model="openai:a"), config)
     assert (spec.model, spec.base_url, spec.limits.tool_calls) == ("groq:b", "http://there", 7)
 
 
@@ -203,7 +203,7 @@ def test_options_of_the_environment() -> None:
 def test_wrong_options(key: str, value: str) -> None:
     config = Configuration({f"chat-models.analyst.{key}": value})
     with pytest.raises(OptionError, match="below chat-models.analyst are invalid"):
-        overridden("analyst", ChatModelSpec(), config)
+        override_spec("analyst", ChatModelSpec(), config)
 
 
 # -- secrets --------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_secrets_are_read_where_they_are_and_hidden(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("THE_KEY", "key-of-variable")
     (tmp_path / "key").write_text("key-of-file\n")
     secrets = Secrets("a test")
-    assert secrets.read(Secret(env="THE_KEY")) == "key-of-variable"
+    assert secrets.read_secret(Secret(env="THE_KEY")) == "key-of-variable"
     headers = secrets.headers({"a": "plain", "b": Secret(file=str(tmp_path / "key"))})
     assert headers == {"a": "plain", "b": "key-of-file"}
     assert secrets.hide("key-of-variable, key-of-file, plain") == "***, ***, plain"

@@ -74,7 +74,7 @@ def test_what_changed(former: Agent, changed: Agent, expected: str, found: str) 
 
 
 def test_secrets_are_hidden() -> None:
-    redaction.know("open-sesame-123")
+    redaction.add_secrets("open-sesame-123")
     error = mismatch(shop(said="open-sesame-123 tea?"), shop(said="open-sesame-123 rice?"))
     assert "tea?" in str(error) and "rice?" in str(error) and "sesame" not in str(error)
 

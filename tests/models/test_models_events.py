@@ -24,8 +24,8 @@ from flink_agents import (
     tool,
 )
 from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code
-from flink_agents.plan.binding.uses import makes_durable_calls
-from flink_agents.plan.show.mermaid import to_mermaid
+from flink_agents.plan.binding.needs import makes_durable_steps
+from flink_agents.plan.show import to_mermaid
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 
@@ -141,7 +141,7 @@ def test_they_make_durable_calls() -> None:
         def told(self, event: ToolResponseEvent, ctx: RunnerContext) -> OutputEvent:
             return OutputEvent(output=event.results)
 
-    assert makes_durable_calls(LoadedAgent(*compile_with_code(OnlyTools())))
+    assert makes_durable_steps(LoadedAgent(*compile_with_code(OnlyTools())))
 
 
 def test_an_unknown_tool_is_a_wrong_call_and_names_those_that_are_there(agent_harness: Make) -> None:

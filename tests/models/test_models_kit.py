@@ -21,20 +21,20 @@ pytestmark = pytest.mark.own_conditions
 HELLO = [ModelRequest.user_text_prompt("hello")]
 
 
-def ask(model: Any) -> str:
+def ask_model(model: Any) -> str:
     return str(asyncio.run(model_request(model, HELLO)).text)
 
 
 def test_a_script_has_to_be_used_up() -> None:
     model = ScriptedModel(["one", Reply("two"), lambda messages: f"{len(messages)} messages", OSError("no")])
-    assert [ask(model) for _ in range(3)] == ["one", "two", "1 messages"]
+    assert [ask_model(model) for _ in range(3)] == ["one", "two", "1 messages"]
     with pytest.raises(AssertionError, match="got 3 requests, and 1 lines"):
         model.assert_complete()
     with pytest.raises(OSError, match="no"):
-        ask(model)
+        ask_model(model)
     model.assert_complete()
     with pytest.raises(AssertionError, match="4 lines, so request 5 has none"):
-        ask(model)
+        ask_model(model)
 
 
 def post(server: ModelServer, path: str = "/chat/completions", **body: Any) -> Any:

@@ -69,7 +69,7 @@ def harness_of(agent: Agent, config: dict[str, Any]) -> OperatorHarness:
     return OperatorHarness(agent, config=config, crash=None, forced_replay=False, forced_serialization=False)
 
 
-def at(url: str, **options: Any) -> dict[str, Any]:
+def server_options(url: str, **options: Any) -> dict[str, Any]:
     return {f"mcp-servers.shop.{name}": value for name, value in {"url": url, **options}.items()}
 
 
@@ -95,7 +95,10 @@ def large(size: int) -> bytes:
 
 @pytest.mark.parametrize("way", ["plain", "gzip"])
 def test_an_answer_is_read_up_to_a_limit(way: str) -> None:
-    with raw_server() as (raw, url), harness_of(Lenient(), at(url, response_limit=1_000_000)) as harness:
+    with (
+        raw_server() as (raw, url),
+        harness_of(Lenient(), server_options(url, response_limit=1_000_000)) as harness,
+    ):
         raw.answers["tools/call"] = large(3_000_000) if way == "plain" else gzip.compress(large(3_000_000))
         raw.headers = {} if way == "plain" else {"content-encoding": "gzip"}
         harness.push("direct")
@@ -211,7 +214,7 @@ def test_a_call_of_an_action_that_was_cancelled_is_made_once_unless_it_may_be_re
         (LISTED, {"idempotent": ["p*"]}, 2),
         (LISTED, {"idempotent": True}, 2),
     ):
-        with raw_server() as (raw, url), harness_of(HastyDirect(), at(url, **options)) as harness:
+        with raw_server() as (raw, url), harness_of(HastyDirect(), server_options(url, **options)) as harness:
             raw.hangs = 1
             raw.answers["tools/list"] = listed
             settle(harness)
@@ -278,7 +281,7 @@ def test_a_call_is_repeated_if_its_status_says_that_it_was_not_begun(
     status: int, headers: dict[str, str], calls: int, error: str
 ) -> None:
     options = {"retry": {**QUICK, "max_attempts": 2}}
-    with raw_server() as (raw, url), harness_of(Lenient(), at(url, **options)) as harness:
+    with raw_server() as (raw, url), harness_of(Lenient(), server_options(url, **options)) as harness:
         raw.status = status
         raw.headers = headers
         settle_direct(harness)
@@ -288,7 +291,7 @@ def test_a_call_is_repeated_if_its_status_says_that_it_was_not_begun(
 
 @each_case("status", [500, 502, 503, 504])
 def test_an_unknown_outcome_stays_one_if_the_action_is_tried_again(status: int) -> None:
-    with raw_server() as (raw, url), harness_of(HastyDirect(), at(url)) as harness:
+    with raw_server() as (raw, url), harness_of(HastyDirect(), server_options(url)) as harness:
         raw.status = status
         settle_direct(harness)
         [letter] = harness.dead_letters
@@ -302,7 +305,7 @@ def settle_direct(harness: OperatorHarness) -> None:
 
 
 def test_one_call_is_one_key_in_all_its_attempts() -> None:
-    with raw_server() as (raw, url), harness_of(Lenient(), at(url)) as harness:
+    with raw_server() as (raw, url), harness_of(Lenient(), server_options(url)) as harness:
         harness.push("direct")
         harness.push("direct")
     keys = [call["_meta"]["flink-agents/idempotency-key"] for call in raw.calls]

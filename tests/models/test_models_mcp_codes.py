@@ -223,11 +223,11 @@ def test_a_call_is_judged_by_the_answer_to_itself(own: int | None) -> None:
     for first in (True, False):
         http = HTTPAnswers()
         if first and own is not None:
-            http.note(body("mine"), own, None)
+            http.note_answer(body("mine"), own, None)
         for sent, number in ANSWERS:
-            http.note(sent, number, "0")
+            http.note_answer(sent, number, "0")
         if not first and own is not None:
-            http.note(body("mine"), own, None)
+            http.note_answer(body("mine"), own, None)
         error = by_code(-32603, "Server returned an error response")
         assert failure_of(error, http, "mine").kind is expected
         # The next attempt of the same call is not judged by this answer again.
@@ -237,7 +237,7 @@ def test_a_call_is_judged_by_the_answer_to_itself(own: int | None) -> None:
 def test_errors_that_nobody_asks_for_take_a_bounded_place() -> None:
     http = HTTPAnswers()
     for number in range(3000):
-        http.note(body(str(number)), 500, None)
-    assert sum(http.take(str(number)) is not None for number in range(3000)) <= 1000
-    http.note(body("last"), 403, None)
-    assert http.take("last") == (403, None)
+        http.note_answer(body(str(number)), 500, None)
+    assert sum(http.take_error(str(number)) is not None for number in range(3000)) <= 1000
+    http.note_answer(body("last"), 403, None)
+    assert http.take_error("last") == (403, None)

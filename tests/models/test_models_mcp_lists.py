@@ -16,7 +16,7 @@ from flink_agents import InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import ActionFailedError, DuplicateNameError, RecordsPrunedError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.retention.shared_values import MOST, SharedValues
+from flink_agents.runtime.journal.plans import MOST_SHARED, SharedValues
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
@@ -150,7 +150,7 @@ def test_values_that_are_shared() -> None:
         assert len(packed) < 200
         assert values.unpacked(packed) == large
         assert await values.packed(small) == values.unpacked(small) == small
-        for number in range(MOST):
+        for number in range(MOST_SHARED):
             await values.packed(codec.encode([str(number) * 1001]))
         extra_value = codec.encode(["y" * 5000])
         assert await values.packed(extra_value) == values.unpacked(extra_value) == extra_value

@@ -13,7 +13,7 @@ from raw_mcp import raw_server
 
 from flink_agents import Agent, InputEvent, MCPServer, OutputEvent, ResourceDescriptor, RunnerContext, action
 from flink_agents.api.errors import MCPOutcomeUnknownError
-from flink_agents.models.mcp.stdio import _lines  # pyright: ignore[reportPrivateUsage]
+from flink_agents.models.mcp.stdio import _read_lines  # pyright: ignore[reportPrivateUsage]
 from flink_agents.models.setup.bodies import (
     BlockingBodyLimit,
     BodyLimit,
@@ -116,7 +116,7 @@ def test_a_line_with_many_objects_is_reported_and_others_are_not() -> None:
         stream = asyncio.StreamReader()
         stream.feed_data(b"first\n" + line + b"\n")
         stream.feed_eof()
-        return [error async for _, error in _lines(stream, LIMIT)]
+        return [error async for _, error in _read_lines(stream, LIMIT)]
 
     assert asyncio.run(errors(json.dumps(rows(MOST - 10)).encode())) == [None, None, None]
     previous_error, error, after = asyncio.run(errors(json.dumps(rows(MANY)).encode()))

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     PlanFormatError,
 )
 from flink_agents.api.settings.options import Configuration
-from flink_agents.models.mcp.resource import configured
+from flink_agents.models.mcp.resource import configure_server
 from flink_agents.plan import AgentPlan, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
@@ -220,12 +220,12 @@ ARGUMENTS = dict(MCPServer(command="python", args=["x.py"], env={"A": "b"}).argu
 
 def test_options_of_a_job_go_before_the_description() -> None:
     config = Configuration({"mcp-servers.shop.url": "http://example.com/sse", "mcp-servers.shop.timeout": 5})
-    spec = configured("shop", ARGUMENTS, config)
+    spec = configure_server("shop", ARGUMENTS, config)
     assert (spec.way, spec.command, spec.args, spec.timeout) == ("sse", None, (), 5)
     with pytest.raises(OptionError, match="is invalid"):
-        configured("shop", ARGUMENTS, Configuration({"mcp-servers.shop.timeout": -1}))
+        configure_server("shop", ARGUMENTS, Configuration({"mcp-servers.shop.timeout": -1}))
     with pytest.raises(OptionError, match="unknown option mcp-servers.shop.tiemout"):
-        configured("shop", ARGUMENTS, Configuration({"mcp-servers.shop.tiemout": 1}))
+        configure_server("shop", ARGUMENTS, Configuration({"mcp-servers.shop.tiemout": 1}))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from flink_agents.api.errors import OptionError
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.settings.options import Configuration, environment_name
 from flink_agents.plan import LoadedAgent, compile_with_code
-from flink_agents.plan.binding.resource_options import ResourceOptions
+from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 
@@ -144,7 +144,7 @@ def test_a_name_of_no_agent_is_rejected_with_all_names() -> None:
 
 
 def with_agent(options: ResourceOptions, agent: Agent) -> None:
-    options.add(LoadedAgent(*compile_with_code(agent)), agent)
+    options.add(LoadedAgent(*compile_with_code(agent)))
 
 
 def test_a_harness_of_one_agent_ignores_kinds_that_the_agent_does_not_use() -> None:

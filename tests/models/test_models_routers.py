@@ -57,7 +57,7 @@ def talker(**models: ChatModel) -> Agent:
     return agent
 
 
-def ask(make: Make, models: dict[str, ChatModel], config: Any = None, **scripts: list[Any]) -> Any:
+def ask_router(make: Make, models: dict[str, ChatModel], config: Any = None, **scripts: list[Any]) -> Any:
     MODELS.clear()
     MODELS.update({name: ScriptedModel(scripts.get(name, [])) for name in ("first", "second")})
     harness = make(talker(**models), config=config or {}, crash="everywhere", forced_serialization=False)
@@ -74,20 +74,20 @@ FAILING = ChatModel(clazz=first, fallback=["backup"])
 
 def test_a_router_may_lead_to_another_one(agent_harness: Make) -> None:
     models = {"main": to("inner", "first"), "inner": to("second", "first")}
-    assert ask(agent_harness, models, second=["good"]) == ("good", "second", 1)
+    assert ask_router(agent_harness, models, second=["good"]) == ("good", "second", 1)
 
 
 def test_a_router_may_stand_in_for_a_model_that_fails(agent_harness: Make) -> None:
     refused = [ModelHTTPError(400, "first", "no")]
     models = {"main": FAILING, "backup": to("second")}
-    assert ask(agent_harness, models, first=refused, second=["fine"]) == ("fine", "second", 1)
+    assert ask_router(agent_harness, models, first=refused, second=["fine"]) == ("fine", "second", 1)
 
 
 def test_what_a_judge_uses_counts(agent_harness: Make) -> None:
     models = {"main": to("second", judge="first")}
-    assert ask(agent_harness, models, first=[JUDGED], second=["good"]) == ("good", "second", 2)
+    assert ask_router(agent_harness, models, first=[JUDGED], second=["good"]) == ("good", "second", 2)
     with pytest.raises(ActionFailedError) as caught:
-        ask(agent_harness, models, first=[JUDGED], second=[ToolCall("nothing")])
+        ask_router(agent_harness, models, first=[JUDGED], second=[ToolCall("nothing")])
     assert isinstance(caught.value.__cause__, UsageLimitExceededError)
 
 
@@ -110,7 +110,7 @@ def test_what_leads_nowhere_is_refused_when_it_is_compiled(models: Any, error: t
 def test_options_of_a_job_cannot_lead_in_circles_either(agent_harness: Make) -> None:
     config = {"chat-models.other.router": to("main").arguments["router"]}
     with pytest.raises(ActionFailedError, match="leads back to itself") as caught:
-        ask(agent_harness, {"main": to("other"), "other": to("first")}, config)
+        ask_router(agent_harness, {"main": to("other"), "other": to("first")}, config)
     assert isinstance(caught.value.__cause__, AgentConfigurationError)
 
 
@@ -122,5 +122,5 @@ def test_a_wrong_expression_is_refused_where_it_is_written() -> None:
 @pytest.mark.parametrize("function", ["no.such.module:choose", f"{__name__}:no_such_function"])
 def test_a_function_that_is_not_there(agent_harness: Make, function: str) -> None:
     with pytest.raises(ActionFailedError, match="the function of a router cannot be imported") as caught:
-        ask(agent_harness, {"main": to("first", function=function)})
+        ask_router(agent_harness, {"main": to("first", function=function)})
     assert isinstance(caught.value.__cause__, ResourceUnavailableError)

@@ -19,7 +19,7 @@ from flink_agents import (
 )
 from flink_agents.api.validation import Draft, ValidatedAgent, Verdict
 from flink_agents.plan import LoadedAgent, compile_with_code
-from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
+from flink_agents.plan.binding.needs import makes_durable_steps, may_make_durable_steps
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
 from tests.suite.tables import each_case
@@ -155,8 +155,6 @@ CALLERS = [
     calls(Chats),
     calls(Inner()),
     calls(CallsGlobal()),
-    calls_inside(Team(), lambda team: team.members["judge"]),
-    calls_inside([REACT], lambda agents: agents[0]),
     Checked,
     calls(Checked()),
     Judge,
@@ -164,19 +162,33 @@ CALLERS = [
 ]
 
 
-@each_case("made", CALLERS)
+UNNAMED = [
+    calls_inside(Team(), lambda team: team.members["judge"]),
+    calls_inside([REACT], lambda agents: agents[0]),
+]
+"""Which agent they call is only known when they run."""
+
+
+@each_case("made", [*CALLERS, *UNNAMED])
 def test_a_step_of_an_agent_of_the_package_has_a_journal(made: Any) -> None:
     MODELS.append(ScriptedModel(["an answer"]))
     harness = OperatorHarness(made())
     assert harness.push("a question") == ["an answer"]
     harness.close()
     agent = made()
-    # A job on a cluster demands a store before it starts.
-    assert makes_durable_calls(LoadedAgent(*compile_with_code(agent)))
-
-
-@each_case("made", [Replaced, calls(Replaced()), calls(AcceptsAll)])
-def test_an_agent_without_steps_needs_no_store(made: Any) -> None:
-    agent = made()
+    # A job on a cluster demands a store before it starts, if the code names what it calls.
     bound = LoadedAgent(*compile_with_code(agent))
-    assert not makes_durable_calls(bound) and not may_make_durable_calls(bound)
+    assert makes_durable_steps(bound) is (made not in UNNAMED)
+    assert may_make_durable_steps(bound)
+
+
+@each_case("made", [Replaced, calls(Replaced())])
+def test_an_agent_with_a_model_needs_a_store_whatever_its_actions_do(made: Any) -> None:
+    assert makes_durable_steps(LoadedAgent(*compile_with_code(made())))
+
+
+@each_case(("made", "may_make_steps"), [(AcceptsAll, False), (calls(AcceptsAll), True)])
+def test_an_agent_without_steps_needs_no_store(made: Any, may_make_steps: bool) -> None:
+    bound = LoadedAgent(*compile_with_code(made()))
+    assert not makes_durable_steps(bound)
+    assert may_make_durable_steps(bound) is may_make_steps

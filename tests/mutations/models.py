@@ -9,7 +9,7 @@ from typing import Any
 from tests.mutations.mutation import mutation
 
 
-def beside(ctx: Any, **instead: Any) -> Any:
+def replace_methods(ctx: Any, **instead: Any) -> Any:
     """A context of an action with something in place of some of its methods."""
 
     def find(self: Any, name: str) -> Any:
@@ -25,7 +25,7 @@ def unrecorded(ctx: Any) -> Any:
         result = getattr(durable, "function", durable)(*args)
         return await result if hasattr(result, "__await__") else result
 
-    return beside(ctx, durable_execute_async=call)
+    return replace_methods(ctx, durable_execute_async=call)
 
 
 @mutation("requests-unrecorded", "models.chat.requests:ModelRequests.send", chats=True)
@@ -70,12 +70,12 @@ def tools_of_agents_unrecorded(before: Any) -> Any:
     return execute
 
 
-@mutation("messages-by-the-clock", "models.chat.resource:ChatModelResource._chat", chats=True)
+@mutation("messages-by-the-clock", "models.chat.resource:ChatModelResource._hold_conversation", chats=True)
 def messages_by_the_clock(before: Any) -> Any:
     """Messages carry the time of the clock, and not that of the run."""
 
     async def chat(self: Any, ctx: Any, *rest: Any) -> Any:
-        return await before(self, beside(ctx, now=lambda: datetime.now(UTC)), *rest)
+        return await before(self, replace_methods(ctx, now=lambda: datetime.now(UTC)), *rest)
 
     return chat
 
@@ -94,7 +94,7 @@ def told_by_the_end(before: Any) -> Any:
         returned_parts: list[Any] = []
 
         async def call_tool(call: Any) -> None:
-            returned_parts.append(self._returned(call, await self._call(call)))
+            returned_parts.append(self._return_part(call, await self._call_tool(call)))
 
         await self._ctx.gather(*[call_tool(call) for call in calls])
         return returned_parts
@@ -102,13 +102,13 @@ def told_by_the_end(before: Any) -> Any:
     return call_all
 
 
-@mutation("history-unrecorded", "models.chat.messages.history:RememberedChat.end", chats=True)
+@mutation("history-unrecorded", "models.chat.messages.history:RememberedChat.store_chat", chats=True)
 def history_unrecorded(before: Any) -> Any:
     """Histories are kept outside of the memory of the key, which a crash takes back."""
     from flink_agents.models.chat.messages.history import RememberedChat
 
     histories: dict[str, Any] = {}
-    begin = RememberedChat.begin
+    begin = RememberedChat.begin_chat
 
     def begin_with_history(self: Any, added: Any) -> Any:
         return [*histories.get(self._policy.name, []), *begin(self, added)]
@@ -117,7 +117,7 @@ def history_unrecorded(before: Any) -> Any:
         histories[self._policy.name] = list(messages)
         await before(self, messages)
 
-    RememberedChat.begin = begin_with_history
+    RememberedChat.begin_chat = begin_with_history
     return end
 
 

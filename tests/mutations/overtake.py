@@ -22,7 +22,7 @@ def old_part_sees_the_present(before: Any) -> Any:
         if run_parts is not None:
             memory = run.short_term
             for old in memory._parts[:-1]:
-                old._cached = dict(memory._parts[-1].cached)
+                old.cached = dict(memory._parts[-1].cached)
         return run_parts
 
     return parts
@@ -34,7 +34,7 @@ def parts_not_told_apart(before: Any) -> Any:
     return lambda self, path, number: None
 
 
-@mutation("set-aside-unstored", "runtime.journal.buffered:BufferedJournal.end_part", overtakes=True)
+@mutation("set-aside-unstored", "runtime.journal.run_journal:RunJournal.end_part", overtakes=True)
 def set_aside_unstored(before: Any) -> Any:
     """A part that has ended is not in the store when the next one begins."""
 

@@ -18,20 +18,20 @@ from tests.mutations.mutation import mutation
 # -- numbers, order and rest ---------------------------------------------------------------------
 
 
-@mutation("flat-numbers", "runtime.execution.delivery:Delivery.task_path")
+@mutation("flat-numbers", "runtime.execution.outcomes.delivery:Delivery.task_path")
 def flat_numbers(before: Any) -> Any:
     """Calls are numbered in the order in which the action comes to them, and replayed by number.
 
     Where outcomes come in the recorded order, flat numbers alone are the same each time.
     """
-    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
-    delivery.settle = delivered_at_once(delivery.settle)
+    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
+    delivery.resolve = delivered_at_once(delivery.resolve)
     records = import_module("flink_agents.runtime.journal.calls").StepRecords
     records.in_order = by_number(records.in_order)
     return lambda self: ""
 
 
-@mutation("reads-unrecorded", "runtime.loop.actor:KeyRuns.finish")
+@mutation("reads-unrecorded", "runtime.loop.actor:KeyActor.finish")
 def reads_unrecorded(before: Any) -> Any:
     """A run behind one of which nothing is recorded does not record what it reads of memory."""
     head = import_module("flink_agents.runtime.state.keyed_state").Head
@@ -44,10 +44,10 @@ def reads_unrecorded(before: Any) -> Any:
     return finish
 
 
-@mutation("delivered-at-once", "runtime.execution.delivery:Delivery.resolve")
+@mutation("delivered-at-once", "runtime.execution.outcomes.delivery:Delivery.resolve")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
-    delivery = import_module("flink_agents.runtime.execution.delivery").Delivery
+    delivery = import_module("flink_agents.runtime.execution.outcomes.delivery").Delivery
     end = delivery.end
 
     def at_once(self: Any) -> None:
@@ -70,7 +70,7 @@ def delivered_at_once(before: Any) -> Any:
     return settle
 
 
-@mutation("several-in-one-turn", "runtime.execution.delivery:Delivery._deliver_new")
+@mutation("several-in-one-turn", "runtime.execution.outcomes.delivery:Delivery._deliver_new")
 def several_in_one_turn(before: Any) -> Any:
     """All outcomes that are there are delivered in one turn of the loop."""
 
@@ -94,7 +94,7 @@ def timers_not_recorded(before: Any) -> Any:
     return asyncio.SelectorEventLoop.call_at
 
 
-@mutation("failure-before-earlier-success", "runtime.execution.delivery:Delivery.end")
+@mutation("failure-before-earlier-success", "runtime.execution.outcomes.delivery:Delivery.end")
 def failure_before_earlier_success(before: Any) -> Any:
     """A failure is seen at once, a success that came before it only when it is recorded."""
 
@@ -114,7 +114,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
-@mutation("tasks-by-address", "runtime.execution.action_tasks:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.outcomes.action_tasks:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__
@@ -123,29 +123,27 @@ def tasks_by_address(before: Any) -> Any:
 # -- what is recorded, and when ------------------------------------------------------------------
 
 
-@mutation("history-not-recorded", "runtime.journal.calls:CallReplay.still_unrecorded")
+@mutation("history-not-recorded", "runtime.journal.calls:ExecutionOutcomes.still_unrecorded")
 def history_not_recorded(before: Any) -> Any:
     """A call is recorded without the failures and timers that the action had seen when it made it."""
     return lambda self, after: {}
 
 
-@mutation("given-before-recorded", "runtime.durable.call:DurableCall._recorded")
+@mutation("given-before-recorded", "runtime.execution.calls.call:DurableCall._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.durable.values import encoded
-
     going_on: set[Any] = set()
 
     async def recorded(self: Any, value: Any, place: Any) -> Any:
         task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return self._record(encoded(self._codec, self._what, value), None, place)
+        return self._record(self._encode(value), None, place)
 
     return recorded
 
 
-@mutation("attempts-forget", "runtime.journal.calls:CallReplay.keep")
+@mutation("attempts-forget", "runtime.journal.calls:ExecutionOutcomes.keep")
 def attempts_forget(before: Any) -> Any:
     """A further attempt of an action does not know what the one before recorded."""
 
@@ -186,23 +184,23 @@ def nothing_stored(before: Any) -> Any:
 # -- identity ------------------------------------------------------------------------------------
 
 
-@mutation("not-announced", "runtime.durable.call:DurableCall._announce")
+@mutation("not-announced", "runtime.execution.calls.call:DurableCall._announce")
 def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
     async def announce(self: Any) -> None:
-        if self._what.reconciler is not None:
+        if self._callable.reconciler is not None:
             await before(self)
 
     return announce
 
 
-@mutation("announced-late", "runtime.durable.recording:Recording.stored")
+@mutation("announced-late", "runtime.execution.calls.in_flight:CallsInFlight.store")
 def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
     going_on: set[Any] = set()
 
-    async def stored(self: Any, append: Any, *rest: Any, **named: Any) -> Any:
+    async def store(self: Any, append: Any, *rest: Any, **named: Any) -> Any:
         if getattr(append, "__name__", "") != "bind":
             return await before(self, append, *rest, **named)
         # Nobody's task: whatever becomes of the call, the append goes on.
@@ -210,9 +208,8 @@ def announced_late(before: Any) -> Any:
         going_on.add(task)
         task.add_done_callback(going_on.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return 0
 
-    return stored
+    return store
 
 
 @mutation("any-input", "runtime.journal.order:RecordedRuns.claim")
@@ -225,10 +222,10 @@ def any_input(before: Any) -> Any:
     return claim
 
 
-@mutation("random-keys", "runtime.durable.durable_calls:idempotency_key")
+@mutation("random-keys", "runtime.execution.calls.attempts:idempotency_key")
 def random_keys(before: Any) -> Any:
     """A call has another idempotency key in each attempt."""
-    return lambda step, call: uuid.uuid4().hex
+    return lambda call: uuid.uuid4().hex
 
 
 @mutation("random-uuids", "runtime.execution.context:ActionRunContext.uuid4")
@@ -277,17 +274,17 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.durable.values:Arguments._given_to")
+@mutation("arguments-shared", "runtime.execution.calls.attempts:AttemptedCall._bind_copies")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial
 
-    def given_to(self: Any, what: Any, wants_key: bool, clients: Any) -> Any:
-        call = before(self, what, wants_key, clients)
+    def bind_copies(self: Any, callable_: Any, wants_key: bool, clients: Any) -> Any:
+        call = before(self, callable_, wants_key, clients)
         first_call = _FIRST.setdefault(id(self), (self, call))[1]
-        return partial(what.function, *first_call.args, **first_call.keywords)
+        return partial(callable_.function, *first_call.args, **first_call.keywords)
 
-    return given_to
+    return bind_copies
 
 
 _FIRST: dict[int, Any] = {}
@@ -299,7 +296,7 @@ def payloads_shared(before: Any) -> Any:
     return lambda self, event: event
 
 
-@mutation("unsure-is-unknown", "runtime.journal.calls:CallReplay.take_unsure")
+@mutation("unsure-is-unknown", "runtime.journal.calls:ExecutionOutcomes.take_unsure")
 def unsure_is_unknown(before: Any) -> Any:
     """The next attempt of an action does not know what was being recorded when the one before ended."""
     return lambda self: before(self) and {}

@@ -22,44 +22,41 @@ def outputs_leave_again(before: Any) -> Any:
 def runs_behind_suspended(before: Any) -> Any:
     """The input behind a suspended run begins before that is in state."""
 
-    def begin(self: Any, runs: Any) -> None:
-        suspended = runs.suspended
-        runs.suspended = None
-        before(self, runs)
-        runs.suspended = suspended
+    def begin(self: Any, actor: Any) -> None:
+        suspended = actor.suspended
+        actor.suspended = None
+        before(self, actor)
+        actor.suspended = suspended
 
     return begin
 
 
-@mutation("ends-not-sent-along", "runtime.journal.buffered:BufferedJournal._keep", waits=True)
+@mutation("ends-not-sent-along", "runtime.journal.run_journal:RunJournal.keep", waits=True)
 def ends_not_sent_along(before: Any) -> Any:
     """The end of a wait does not go to the store with the record that depends on it."""
 
     def keep(self: Any, records: Any) -> None:
-        self.all_records += records
+        self.records += records
 
     return keep
 
 
-@mutation("store-forgotten", "runtime.journal.buffered:BufferedJournal.__init__", waits=True)
+@mutation("store-forgotten", "runtime.journal.run_journal:RunJournal._restore", waits=True)
 def store_forgotten(before: Any) -> Any:
     """A suspended run that goes on does not look at what the store has of it besides state."""
 
-    def init(self: Any, *args: Any) -> None:
-        suspension = args[6] if len(args) > 6 else None
-        if suspension is not None:
-            args = (*args[:5], (), *args[6:])
-        before(self, *args)
+    def restore(self: Any, recorded: Any, suspension: Any) -> None:
+        before(self, recorded if suspension is None else (), suspension)
 
-    return init
+    return restore
 
 
 @mutation("ends-not-kept", "runtime.execution.waits.durable_wait:DurableWait._end_by", waits=True)
 def ends_not_kept(before: Any) -> Any:
     """The end of a wait is kept nowhere, so that a replay waits once more."""
-    from flink_agents.runtime.journal.buffered import BufferedJournal
+    from flink_agents.runtime.journal.run_journal import RunJournal
 
-    BufferedJournal.keep_outcomes = lambda self, step, outcomes: None
+    RunJournal.keep_outcomes = lambda self, step, outcomes: None
     return before
 
 

@@ -10,7 +10,7 @@ import pytest
 from flink_agents import Agent, ApprovalDeniedEvent, InputEvent, action, tool
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.plan import AgentPlan, LoadedAgent, compile_agent, compile_with_code
-from flink_agents.plan.binding.uses import may_make_durable_calls
+from flink_agents.plan.binding.needs import may_make_durable_steps
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.show import to_text
 from tests.suite.tables import each_case
@@ -67,7 +67,7 @@ def test_marks_go_through_the_plan(with_code: bool) -> None:
     assert settings.approval_timeout == 60
     assert bound.resource("give", "tool").settings.needs_approval is is_large
     assert bound.resource("lend", "tool").needs_approval({"amount": 1}) is False
-    assert bound.asks
+    assert bound.plan.needs_approvals
 
 
 def test_plans_say_what_needs_an_approval() -> None:
@@ -91,8 +91,8 @@ def test_a_mark_of_an_action_changes_the_fingerprint_and_no_mark_does_not() -> N
 )
 def test_agents_with_marks_ask(agent: type[Agent], asks: bool, calls: bool) -> None:
     bound = LoadedAgent(*compile_with_code(agent))
-    assert bound.asks is asks
-    assert may_make_durable_calls(bound) is calls
+    assert bound.plan.needs_approvals is asks
+    assert may_make_durable_steps(bound) is calls
 
 
 async def pay(event: Any, ctx: Any) -> None: ...

@@ -7,7 +7,8 @@ from unittest.mock import MagicMock
 
 from flink_agents import Agent, InputEvent, OutputEvent, action, tool
 from flink_agents.api.validation import ValidatedAgent, Verdict
-from flink_agents.plan.binding.called_agents import asks_for_approvals
+from flink_agents.plan import LoadedAgent, compile_with_code
+from flink_agents.plan.binding.needs import needs_approvals
 from tests.suite.tables import each_case
 
 
@@ -167,23 +168,23 @@ class AsksInACircle(Agent):
         return OutputEvent(output=await ctx.call_agent(AsksInACircle, event.input))
 
 
-NEED = [AsksAClass, AsksOneWithATool, AsksAGlobal, AsksByArguments, AsksAnAttribute]
+NEED = [Marked, AsksAClass, AsksOneWithATool, AsksAGlobal, AsksByArguments, AsksAnAttribute]
 NEED += [AsksOneThatFails, AsksInATable, AsksOneThatAsks, HasItAsATool, Validates]
 
 
 @each_case("agent", NEED)
 def test_agents_that_ask_such_as_need_approvals(agent: type[Agent]) -> None:
-    assert asks_for_approvals(agent())
+    assert needs_approvals(LoadedAgent(*compile_with_code(agent)))
 
 
 @each_case(
     "agent",
-    [Plain, Marked, AsksAnotherThatFails, NamesAStandIn, AsksPlain, OnlyNames, ValidatesPlain, AsksInACircle],
+    [Plain, AsksAnotherThatFails, NamesAStandIn, AsksPlain, OnlyNames, ValidatesPlain, AsksInACircle],
 )
 def test_agents_that_ask_none_of_these(agent: type[Agent]) -> None:
-    assert not asks_for_approvals(agent())
+    assert not needs_approvals(LoadedAgent(*compile_with_code(agent)))
 
 
 def test_tools_that_were_added_to_an_agent() -> None:
     built_agent = Plain("built").add_resource("pay", "tool", Marked().as_tool("Pays."))
-    assert asks_for_approvals(built_agent)
+    assert needs_approvals(LoadedAgent(*compile_with_code(built_agent)))

@@ -27,8 +27,7 @@ from flink_agents import (
 )
 from flink_agents.plan import ActionPlan, AgentPlan, compile_agent
 from flink_agents.plan.references import FunctionRef
-from flink_agents.plan.show import to_mermaid, to_text
-from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, OUTPUT, flow_of
+from flink_agents.plan.show import DEAD_LETTERS, INPUT, OUTPUT, flow_of, to_mermaid, to_text
 from tests.suite.tables import each_case
 
 

@@ -34,7 +34,7 @@ def test_the_code_of_an_agent_has_what_descriptions_name() -> None:
     name = f"{__name__}:make_provider"
     _, code = compile_with_code(agent_with(name))
     assert dict(code.named) == {name: make_provider}
-    check = CodeCheck.of(code)
+    check = CodeCheck.for_agent(code)
     assert __name__ in {module.name for module in check.modules}, "FA2005 does not look at it"
 
 

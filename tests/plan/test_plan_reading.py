@@ -16,7 +16,6 @@ from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, Runn
 from flink_agents.api.errors import EventNeverEmittedError, UnknownTriggerError
 from flink_agents.plan import compile_agent
 from flink_agents.plan.analysis import reading as reading_module
-from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.analysis.reading import read
 from tests.suite.tables import each_case
 
@@ -282,9 +281,9 @@ def test_installed_and_built_in_code_is_not_read() -> None:
 
         return json.dumps(event)
 
-    reading = read(encodes)
-    assert reading.events == set()
-    assert not reading.opaque
+    for reading in read(encodes):
+        assert reading.events == set()
+        assert not reading.opaque
 
 
 class Unrelated(Event):
@@ -310,7 +309,7 @@ def test_a_module_with_the_name_of_an_attribute_is_not_read(monkeypatch: pytest.
 
     for name in ("short_term_memory", "totals", "count", f"{__package__ or 'tests'}.set"):
         module_of_its_own(name, monkeypatch)
-    for emitted in (read(counts, [Agent]), emitted_by(counts, [Agent])):
+    for emitted in read(counts):
         assert Unrelated not in emitted.events
 
 
@@ -326,8 +325,8 @@ def test_a_module_that_a_function_imports_is_read(monkeypatch: pytest.MonkeyPatc
         emit(ctx)
 
     module_of_its_own("imported_here", monkeypatch)
-    assert Unrelated in read(imports).events
-    assert Unrelated in read(imports_from).events
+    assert Unrelated in read(imports).shown.events
+    assert Unrelated in read(imports_from).shown.events
 
 
 def test_this_package_is_not_read_for_an_agent_that_is_put_together(
@@ -340,7 +339,7 @@ def test_this_package_is_not_read_for_an_agent_that_is_put_together(
     def uses_the_package(event: OrderPlaced, ctx: RunnerContext) -> None:
         foreign(ctx)
 
-    for emitted in (read(uses_the_package, [Agent]), emitted_by(uses_the_package, [Agent])):
+    for emitted in read(uses_the_package):
         assert Unrelated not in emitted.events
 
 
@@ -349,12 +348,12 @@ def foreign(ctx: RunnerContext) -> None:
 
 
 def test_nothing_is_claimed_of_code_that_cannot_be_read() -> None:
-    assert read(divmod).opaque
+    assert read(divmod).possible.opaque
     agent = Agent(name="a").add_action("start", InputEvent, divmod).add_action("end", OrderPaid, finish)
     assert [plan_action.emits for plan_action in compile_agent(agent).actions] == [(), ("_output_event",)]
 
 
 def test_nothing_is_claimed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_module, "_MAX_FUNCTIONS", 1)
-    assert read(by_helper).opaque
-    assert not read(returns).opaque
+    assert read(by_helper).possible.opaque
+    assert not read(returns).possible.opaque

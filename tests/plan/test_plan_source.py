@@ -19,8 +19,8 @@ from plan_shop import BigOrderPlaced, OrderPaid, OrderPlaced
 from flink_agents import Agent, Event, InputEvent, action
 from flink_agents.api.common.identity import IdentityCache
 from flink_agents.api.common.places import place_of_class
-from flink_agents.plan.analysis import source
-from flink_agents.plan.analysis.emitted import emitted_by
+from flink_agents.plan.analysis import functions as source
+from flink_agents.plan.analysis.reading import read
 from flink_agents.plan.compile import events
 from flink_agents.plan.compile.compiler import compile_with_code
 
@@ -46,7 +46,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
 
 
 def emitted(function: Callable[..., Any]) -> set[type[Event]]:
-    return emitted_by(function).events
+    return read(function).shown.events
 
 
 def test_equal_code_of_two_files_has_two_sources(write: Callable[[str, str], ModuleType]) -> None:
@@ -145,9 +145,8 @@ class Shop(Agent):
 
 def test_plan_and_code_of_an_agent_are_made_of_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     functions: list[Any] = []
-    read = events.read
     monkeypatch.setattr(
-        events, "read", lambda function, owners: [functions.append(function), read(function, owners)][1]
+        events, "read", lambda function, *holder: [functions.append(function), read(function, *holder)][1]
     )
     plan, code = compile_with_code(Shop)
     assert functions == [Shop.act, Shop.paid]

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
+from flink_agents.runtime.operator.processor import AgentProcessor
 from tests.random_programs.world import World
 
 LAG_SECONDS = 0.02
@@ -28,19 +28,19 @@ def lagging(lags: bool = True) -> Iterator[None]:
         yield
         return
     feed = InputDispatcher.feed
-    commit = RunCommitter.commit_finished
+    commit = AgentProcessor.commit
 
     def feed_late(self: InputDispatcher, actor: KeyActor, *others: Any) -> None:
         _wait_for(actor)
         feed(self, actor, *others)
 
-    def commit_late(self: RunCommitter, actor: KeyActor, *others: Any) -> Any:
+    def commit_late(self: AgentProcessor, actor: KeyActor, *others: Any) -> Any:
         _wait_for(actor)
         return commit(self, actor, *others)
 
     with (
         patch.object(InputDispatcher, "feed", feed_late),
-        patch.object(RunCommitter, "commit_finished", commit_late),
+        patch.object(AgentProcessor, "commit", commit_late),
     ):
         yield
 
@@ -50,5 +50,5 @@ def _wait_for(actor: KeyActor) -> None:
     if World.chance.random() < 0.5:
         return
     until = time.monotonic() + LAG_SECONDS
-    while actor.runs.running and time.monotonic() < until:
+    while actor.running and time.monotonic() < until:
         time.sleep(0.0005)

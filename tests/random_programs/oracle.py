@@ -35,7 +35,7 @@ class Outcome:
     order: dict[str, list[str]]
     effects: Counter[str] = field(default_factory=Counter)
 
-    def of(self, keys: Container[str]) -> Outcome:
+    def of_keys(self, keys: Container[str]) -> Outcome:
         """Return the part of some keys."""
         parts = (self.outputs, self.memory, self.audit, self.letters, self.order)
         outputs, memory, audit, letters, order = (
@@ -151,7 +151,7 @@ def check_replay(
     # What such an execution sent, and left in memory, depends on the order of its waits, too.
     keys = {key for key in KEYS if loose.isdisjoint(expected.order[key])}
     names = ("outputs", "memory", "audit", "letters")
-    check_same(expected.of(keys), found.of(keys), names, "a replay of the whole journal")
+    check_same(expected.of_keys(keys), found.of_keys(keys), names, "a replay of the whole journal")
 
 
 def _is_unrecorded(entries: list[Entry]) -> bool:
@@ -221,7 +221,7 @@ def check_calm(program: Program, expected: Outcome, found: Outcome, ordered: boo
     """
     if ordered:
         check_same(expected, found, ("outputs", "memory", "audit", "letters"), "a crash")
-    elif program.alone:
+    elif program.has_independent_inputs:
         loose = renumbered(expected, found) & program.showing_tokens
         check_same(by_input(expected, loose), by_input(found, loose), ("outputs", "audit"), "a crash")
     # A call may be cancelled before its function is called.

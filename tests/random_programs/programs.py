@@ -105,12 +105,12 @@ class Program:
     inputs: tuple[Input, ...]
 
     @property
-    def alone(self) -> bool:
+    def has_independent_inputs(self) -> bool:
         """Whether no input sees what another one did."""
         return not any(
             op[0] in ("set", "append", "delete", "read", "emit")
             for program_input in self.inputs
-            for op in _all(program_input.ops)
+            for op in _all_operations(program_input.ops)
         )
 
     @property
@@ -127,7 +127,7 @@ class Program:
         return {
             program_input.name
             for program_input in self.inputs
-            if any(op[0] == "uuid" for op in _all(program_input.ops))
+            if any(op[0] == "uuid" for op in _all_operations(program_input.ops))
         }
 
     def __str__(self) -> str:
@@ -160,7 +160,9 @@ def program(seed: int) -> Program:
     chance = random.Random(-17 - seed)
     # A real timeout depends on how fast the machine is.
     left_out = {*LEFT_OUT, "timed"} if maker.calm else LEFT_OUT
-    for op in [op for program_input in maker.inputs for op in _all(program_input.ops) if op[0] in ASKS]:
+    for op in [
+        op for program_input in maker.inputs for op in _all_operations(program_input.ops) if op[0] in ASKS
+    ]:
         kind = chance.choice([kind for kind in CALLED_AGENTS if kind not in left_out])
         op.append(kind)
         for branch in op[1]:
@@ -185,7 +187,7 @@ def waiting_program(seed: int) -> Program:
     chance = random.Random(-1 - seed)
     for program_input in base_program.inputs:
         blocks = [] if program_input.form.startswith("def") else [program_input.ops]
-        blocks += [inner for op in _all(program_input.ops) for inner in _blocks(op)]
+        blocks += [inner for op in _all_operations(program_input.ops) for inner in _blocks(op)]
         for block in blocks:
             while chance.random() < 0.35:
                 block.insert(chance.randint(0, len(block)), list(chance.choice(WAITS)))
@@ -244,14 +246,14 @@ def _blocks(op: Op) -> Iterable[Block]:
             yield from (block for block in inner if isinstance(block, list))
 
 
-def _all(ops: Iterable[Op]) -> Iterable[Op]:
+def _all_operations(ops: Iterable[Op]) -> Iterable[Op]:
     for op in ops:
         yield op
         for inner in op[1:]:
             if isinstance(inner, list):
                 for block in inner:
                     if isinstance(block, list):
-                        yield from _all(block)
+                        yield from _all_operations(block)
 
 
 def _lines(ops: Block, indent: str) -> list[str]:

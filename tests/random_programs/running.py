@@ -12,7 +12,7 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import StoreError
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
 from flink_agents.api.events.signals import Signal
-from flink_agents.runtime.loop import attempts
+from flink_agents.runtime.execution import loop_executor
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
 from flink_agents.testing.harness import Snapshot
@@ -68,7 +68,7 @@ class Crash:
         """The fault of an append."""
         return self.fault if asked == self.point else None
 
-    def again(self, inputs: Sequence[Input]) -> list[Input]:
+    def repeat_inputs(self, inputs: Sequence[Input]) -> list[Input]:
         """Inputs in the order in which they come again: each source, or each key, keeps its own."""
         chance = random.Random(self.order)
         queues: dict[object, list[Input]] = {}
@@ -196,11 +196,11 @@ class Runner:
         self.faults.choose = None
         World.next_phase(self.faults.stored())
         harness.advance_time(World.chance.choice((0, 3)))
-        for program_input in crash.again(
+        for program_input in crash.repeat_inputs(
             [repeated_input for repeated_input in inputs if repeated_input.name not in noted_names]
         ):
             harness.push(program_input.record)
-        for signal in self._again(sent):
+        for signal in self._repeated_signals(sent):
             # The stream of signals comes again as well.
             if World.chance.random() < 0.5:
                 self._rests()
@@ -208,7 +208,7 @@ class Runner:
         self._end()
         return oracle.observed(harness)
 
-    def _again(self, sent: int) -> list[Signal]:
+    def _repeated_signals(self, sent: int) -> list[Signal]:
         """The signals behind the first ``sent``, which come again."""
         behind = self._signals[sent:]
         del self._signals[sent:]
@@ -471,14 +471,14 @@ def listening() -> Iterator[None]:
     ours = logging.getLogger("flink_agents")
     asyncios = logging.getLogger("asyncio")
     previous_settings = ours.propagate, asyncios.disabled
-    cancel_seconds = attempts.CANCEL_SECONDS
+    cancel_seconds = loop_executor.CANCEL_SECONDS
     ours.addHandler(listener)
     ours.propagate = False
     asyncios.disabled = True
-    attempts.CANCEL_SECONDS = CANCEL_SECONDS
+    loop_executor.CANCEL_SECONDS = CANCEL_SECONDS
     try:
         yield
     finally:
         ours.removeHandler(listener)
         ours.propagate, asyncios.disabled = previous_settings
-        attempts.CANCEL_SECONDS = cancel_seconds
+        loop_executor.CANCEL_SECONDS = cancel_seconds

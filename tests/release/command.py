@@ -40,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"  {line}", flush=True)
         except RuntimeError as error:
             findings.append(f"The installed wheel does not serve: {error}")
-        output_files = _keep(built, options.output)
+        output_files = _keep_files(built, options.output)
     _report(output_files, findings)
     return 1 if findings else 0
 
 
-def _keep(built: Built, output: Path) -> Built:
+def _keep_files(built: Built, output: Path) -> Built:
     output.mkdir(parents=True, exist_ok=True)
     return Built(
         sdist=Path(shutil.copy(built.sdist, output)),

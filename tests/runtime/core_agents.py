@@ -34,7 +34,7 @@ def probe(body: Callable[[Any, Any], Any], **options: Any) -> OperatorHarness:
     return OperatorHarness(Agent(name="probe").add_action("act", [InputEvent], act), **options)
 
 
-def ask(body: Callable[[Any, Any], Any], *records: Any, **options: Any) -> list[Any]:
+def outputs_of(body: Callable[[Any, Any], Any], *records: Any, **options: Any) -> list[Any]:
     """The outputs of such an agent for ``records``, or for one None."""
     harness = probe(body, **options)
     harness.push_all(records or (None,))

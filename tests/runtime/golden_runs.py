@@ -337,7 +337,7 @@ def make_crash(program: str, at: int, stored: bool, again: bool, file: Path) -> 
         harness.push(record)
     [subtask] = harness._subtasks
     while not faults.hanging.wait(0.01):
-        if subtask.processor.waits.loop.progress == 1 + len(inputs):
+        if subtask.processor.loop_access.loop.progress == 1 + len(inputs):
             harness.close()
             return None
     if not again:

@@ -50,7 +50,7 @@ def on_time(harness: OperatorHarness) -> bool:
     ) and all(at is None or at > low for tag in ("seen",) for at, low in harness.side_times(tag))
 
 
-def look(harness: OperatorHarness) -> int | None:
+def watermark_behind(harness: OperatorHarness) -> int | None:
     """The watermark behind, as soon as the operator has had the time to tell.
 
     A restart begins the stream behind anew: where one is forced before each step, it knows no watermark

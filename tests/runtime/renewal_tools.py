@@ -35,10 +35,10 @@ class _Reference:
         self._place = (module, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _found, self._place
+        return _import_object, self._place
 
 
-def _found(module: str, name: str) -> Any:
+def _import_object(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
@@ -77,7 +77,7 @@ class Operator(threading.Thread):
         try:
             check, self.function = pickle.loads(self._payload)
             if check is not None:
-                check.check()
+                check.check_modules()
         finally:
             module_renewal.operator_loaded(names)
 

@@ -57,7 +57,7 @@ def slopes_of(rows: Sequence[Row], limit: Limit) -> dict[str, Slope]:
     inputs, keys, values = ([row[place] for row in rows] for place in range(3))
     total, total_error = _fit(inputs, values, used=2)
     # Of both, what the inputs do not explain.
-    key, key_error = _fit(_rest(inputs, keys), _rest(inputs, values), used=3)
+    key, key_error = _fit(_residuals(inputs, keys), _residuals(inputs, values), used=3)
     return {
         "per 1,000 inputs": Slope(1000 * total, 1000 * total_error, limit.per_thousand),
         "per new key": Slope(key, key_error, limit.per_key),
@@ -104,7 +104,7 @@ def _fit(places: Sequence[float], values: Sequence[float], used: int) -> tuple[f
     return slope, (2 + 3 / free) * sqrt(residual_sum / free / spread)
 
 
-def _rest(places: Sequence[float], values: Sequence[float]) -> list[float]:
+def _residuals(places: Sequence[float], values: Sequence[float]) -> list[float]:
     """Return what a line leaves of values."""
     slope, _ = _fit(places, values, used=2)
     level = mean(values) - slope * mean(places)

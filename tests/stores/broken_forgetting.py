@@ -12,7 +12,7 @@ from flink_agents.connectors.action_state.journals import Journal
 
 class ForgetsNothing(Broken):
     async def forget(self, journal_id: str) -> None:
-        self._here()
+        self._opened_place()
 
 
 class _ForgetsOthers(Broken):
@@ -40,7 +40,7 @@ class ForgetsRecordsOnly(Broken):
     """The journals are still listed."""
 
     async def forget(self, journal_id: str) -> None:
-        journals = [journal for journal in self._here().journals if journal.journal_id == journal_id]
+        journals = [journal for journal in self._opened_place().journals if journal.journal_id == journal_id]
         await super().forget(journal_id)
         for journal in journals:
             self._place.journals[journal] = Journal()
@@ -48,14 +48,14 @@ class ForgetsRecordsOnly(Broken):
 
 class PrunesInsteadOfForgetting(Broken):
     async def forget(self, journal_id: str) -> None:
-        for journal in list(self._here().journals):
+        for journal in list(self._opened_place().journals):
             if journal.journal_id == journal_id:
                 await self.prune(journal, 2**63 - 1)
 
 
 class KeepsWhatWasPruned(Broken):
     async def forget(self, journal_id: str) -> None:
-        pruned = {name: journal.pruned_through for name, journal in self._here().journals.items()}
+        pruned = {name: journal.pruned_through for name, journal in self._opened_place().journals.items()}
         await super().forget(journal_id)
         for name, through in pruned.items():
             if name.journal_id == journal_id and through >= 0:

@@ -275,7 +275,7 @@ class HasANewIdEachTime(Broken):
 
 
 class IsAlwaysOpen(Broken):
-    def _here(self) -> MemoryPlace:
+    def _opened_place(self) -> MemoryPlace:
         return self._place
 
 
@@ -294,12 +294,12 @@ class ClosesOnce(Broken):
 
 class KnowsNothingOfBefore(Broken):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return super().may_have(journal) and self._known is None
+        return super().may_have(journal) and self._known_journals is None
 
 
 class ForgetsWhatWasPruned(Broken):
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return super().may_have(journal) and (self._known is None or bool(self._runs(journal)))
+        return super().may_have(journal) and (self._known_journals is None or bool(self._runs(journal)))
 
 
 class HasLargeMarkers(Broken):
@@ -309,7 +309,7 @@ class HasLargeMarkers(Broken):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        self._here()
+        self._opened_place()
 
 
 class SkipsWhatAMarkerNeeds(Broken):

@@ -19,9 +19,9 @@ def test_the_middle_of_the_last_turns_is_told() -> None:
     metrics = StoreMetrics()
     assert set(metrics.values().values()) == {0}
     for _ in range(WINDOW):
-        metrics.appended(100, 10, 3.0)
+        metrics.count_appends(100, 10, 3.0)
     for turn in range(WINDOW):
-        metrics.appended(turn, 1, turn / 1000)
+        metrics.count_appends(turn, 1, turn / 1000)
     values = metrics.values()
     assert values["append_batch"] == WINDOW // 2
     assert values["append_micros"] == WINDOW // 2 * 1000

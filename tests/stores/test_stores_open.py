@@ -157,7 +157,7 @@ def chosen(local: bool = False, **options: object) -> StoreChoice | None:
     keys: dict[Any, object] = {
         "action-state." + name.replace("_", "."): value for name, value in options.items()
     }
-    return StoreChoice.of(Configuration(keys), bound, local)
+    return StoreChoice.for_agent(Configuration(keys), bound, local)
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -16,7 +16,7 @@ from flink_agents.api.errors import StoreFormatError
 from flink_agents.connectors.action_state.journals import Journal
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import Stores
-from flink_agents.testing.store_conformance.power_loss import PowerLossCases, torn
+from flink_agents.testing.store_conformance.power_loss import PowerLossCases, tear_files
 from tests.suite.tables import each_case
 
 _FRAME = struct.Struct("<II")
@@ -206,9 +206,9 @@ def test_each_case_about_a_loss_of_power_finds_a_defect(tmp_path: Path) -> None:
 def test_only_files_that_grew_are_torn() -> None:
     previous_files = {"log": b"one", "small": b"1", "same": b"s"}
     after = {"log": b"one, two", "small": b"22", "same": b"s", "new": b"n"}
-    torn_files = list(torn(previous_files, after))
+    torn_files = list(tear_files(previous_files, after))
     assert {files["small"] for files in torn_files} == {b"22"} and {
         files["same"] for files in torn_files
     } == {b"s"}
     assert {files["log"] for files in torn_files} >= {b"one,", b"one, tw", b"one,\0\0\0\0", b"one, tw\0"}
-    assert list(torn(previous_files, previous_files)) == []
+    assert list(tear_files(previous_files, previous_files)) == []

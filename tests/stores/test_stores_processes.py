@@ -47,7 +47,7 @@ def process(file: Path, acks: Path, *arguments: object) -> Iterator[subprocess.P
             child.kill()
 
 
-def ask(child: subprocess.Popen[str]) -> str:
+def append_outcome(child: subprocess.Popen[str]) -> str:
     """What comes of an append in the other process."""
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write("\n")
@@ -89,10 +89,10 @@ def test_an_old_attempt_in_another_process_is_refused(file: Path, acks: Path) ->
         await (await opened(file)).close()
 
     with process(file, acks, 0, 1, "once") as old:
-        assert ask(old) == "stored"
+        assert append_outcome(old) == "stored"
         asyncio.run(take_over())
-        assert ask(old) == "FencedOwnerError"
-        assert ask(old) == "FencedOwnerError"
+        assert append_outcome(old) == "FencedOwnerError"
+        assert append_outcome(old) == "FencedOwnerError"
     assert len(asyncio.run(all_records(file))["sonce", 0]) == 1
 
 
@@ -101,9 +101,9 @@ def test_a_rescaled_job_ends_subtasks_in_other_processes(file: Path, acks: Path)
         await opened(file, subtask=2, parallelism=3)
 
     with process(file, acks, 0, 2, "once") as first, process(file, acks, 1, 2, "once") as second:
-        assert [ask(first), ask(second)] == ["stored", "stored"]
+        assert [append_outcome(first), append_outcome(second)] == ["stored", "stored"]
         asyncio.run(rescale())
-        assert [ask(first), ask(second)] == ["FencedOwnerError", "FencedOwnerError"]
+        assert [append_outcome(first), append_outcome(second)] == ["FencedOwnerError", "FencedOwnerError"]
 
 
 def test_another_job_is_refused_while_a_process_lives_and_not_for_ever(file: Path, acks: Path) -> None:
@@ -113,7 +113,7 @@ def test_another_job_is_refused_while_a_process_lives_and_not_for_ever(file: Pat
     with process(file, acks, 0, 1, "once") as first:
         with pytest.raises(JobIdentifierInUseError):
             asyncio.run(second_job())
-        assert ask(first) == "stored"
+        assert append_outcome(first) == "stored"
         first.kill()
         first.wait()
         asyncio.run(asyncio.wait_for(second_job(), DEADLINE_SECONDS))

@@ -126,10 +126,10 @@ def test_a_transaction_that_fails_forgets_nothing(file: Path) -> None:
         store = await opened(file, removals=2)
         await use_up(store, names(2))
         writer = writer_of(store)
-        plain, writer._renew = writer._renew, lambda: (_ for _ in ()).throw(OSError("no"))  # pyright: ignore[reportAttributeAccessIssue]
+        plain, writer._renew_lease = writer._renew_lease, lambda: (_ for _ in ()).throw(OSError("no"))  # pyright: ignore[reportAttributeAccessIssue]
         errors = await asyncio.gather(store.prune(names(1)[0], 5), return_exceptions=True)
         assert errors[0] is not None
-        writer._renew = plain  # pyright: ignore[reportAttributeAccessIssue]
+        writer._renew_lease = plain  # pyright: ignore[reportAttributeAccessIssue]
         assert await store.pruned_through(names(1)[0]) == 0
         await use_up(store, names(2, 2))
         assert rows(file, "journals") == 2

@@ -25,13 +25,13 @@ from flink_agents.sqlite_files import is_busy
 def commits_of(file: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> int:
     """Number of transactions of 100 appends that wait at the same time."""
     commits: list[None] = []
-    commit = SQLiteWriter._commit
+    commit = SQLiteWriter._commit_transaction
 
     def counting(self: SQLiteWriter) -> None:
         commits.append(None)
         commit(self)
 
-    monkeypatch.setattr(SQLiteWriter, "_commit", counting)
+    monkeypatch.setattr(SQLiteWriter, "_commit_transaction", counting)
 
     async def body() -> None:
         store = await opened(file)
@@ -197,7 +197,7 @@ def test_where_nothing_can_begin_it_is_tried_once_for_all(
         with writer_of(store)._lock:
             appending = [asyncio.ensure_future(store.append(JOURNAL, [record(0, n)])) for n in range(20)]
             await asyncio.sleep(0)
-            monkeypatch.setattr(sqlite_writer, "begin", locked)
+            monkeypatch.setattr(sqlite_writer, "begin_transaction", locked)
         errors = await asyncio.gather(*appending, return_exceptions=True)
         monkeypatch.undo()
         other_connection.execute("ROLLBACK")
@@ -278,7 +278,7 @@ def test_a_writer_that_breaks_leaves_nobody_waiting(file: Path, monkeypatch: pyt
 
     async def body() -> None:
         store = await opened(file)
-        monkeypatch.setattr(SQLiteWriter, "_write", broken)
+        monkeypatch.setattr(SQLiteWriter, "_write_batch", broken)
         with pytest.raises(AppendOutcomeUnknownError):
             await store.append(JOURNAL, [record()])
         with pytest.raises(StoreClosedError, match="thread"):

@@ -93,7 +93,7 @@ class Estimate:
         """The share of the work that is done, from 0 to 1."""
         return min(self._worked / self._work, 1.0) if self._work else 0.0
 
-    def left(self, elapsed: float) -> float | None:
+    def seconds_left(self, elapsed: float) -> float | None:
         """Return the seconds that are left after so many seconds, or None if it is too early to say."""
         share = self.share
         return elapsed * (1 - share) / share if share > 0.02 else None
@@ -137,8 +137,8 @@ class Progress:
         self._estimate.spent(nodeid, report.duration)
         if report.failed:
             self._failed.append(nodeid)
-            self._say(f"{'FAILED' if report.when == 'call' else 'ERROR'} {nodeid}")
-            self._say(error_text(report.longreprtext))
+            self._print_line(f"{'FAILED' if report.when == 'call' else 'ERROR'} {nodeid}")
+            self._print_line(error_text(report.longreprtext))
         if report.when == "teardown":
             self._estimate.ended(nodeid)
             self._tick()
@@ -147,25 +147,25 @@ class Progress:
         """Count a file that cannot be imported as failed; each worker imports it."""
         if report.failed and report.nodeid not in self._failed:
             self._failed.append(report.nodeid)
-            self._say(f"ERROR {report.nodeid}")
-            self._say(error_text(report.longreprtext))
+            self._print_line(f"ERROR {report.nodeid}")
+            self._print_line(error_text(report.longreprtext))
 
     def _tick(self) -> None:
         now = time.monotonic()
         if now - self._printed >= (0.5 if self._live else LINE_EVERY):
             self._printed = now
-            self._say(self.line(now - self._began), changing=self._live)
+            self._print_line(self.line(now - self._began), changing=self._live)
 
     def line(self, elapsed: float) -> str:
         """Return the line for a moment."""
         estimate = self._estimate
-        remaining_seconds = estimate.left(elapsed)
+        remaining_seconds = estimate.seconds_left(elapsed)
         ahead = "" if remaining_seconds is None else f", about {clock(remaining_seconds)} left"
         failed = f", {len(self._failed)} failed" if self._failed else ""
         done = f"{estimate.share:4.0%}  {estimate.done} of {estimate.total} tests"
         return f"{done}{failed}, {clock(elapsed)}{ahead}"
 
-    def _say(self, line: str, changing: bool = False) -> None:
+    def _print_line(self, line: str, changing: bool = False) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
             return

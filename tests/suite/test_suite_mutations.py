@@ -13,7 +13,7 @@ import pytest
 
 from tests.mutations.patches.patch import PATCHES, Patch, TargetGone, functions_at, functions_of
 from tests.mutations.suite.kills import enter_kills, read_kills, write_kills
-from tests.mutations.suite.plugin import defects, keep, settled
+from tests.mutations.suite.plugin import defects, keep_findings, settled
 from tests.mutations.suite.processes import in_processes
 from tests.mutations.suite.reach import Reach
 from tests.mutations.suite.search import Found, Search, by_promise, function_id
@@ -158,7 +158,7 @@ def test_a_run_resumes_with_what_is_not_settled(
     for path in tmp_path.iterdir():
         path.unlink()
     if before is not None:
-        keep(before)
+        keep_findings(before)
     search = Search({}, Reach([]))
     monkeypatch.setattr(search, "reached", lambda defect: reached)
     assert settled(patch("decorated", "return 0", "return 1"), search) is skipped
@@ -166,7 +166,7 @@ def test_a_run_resumes_with_what_is_not_settled(
 
 def test_one_test_per_function_is_tried_first_and_those_of_the_same_room_before_others() -> None:
     seconds = {"tests/x/loop/t.py::a[1]": 2.0, "tests/x/loop/t.py::a[2]": 1.0, "tests/y.py::b": 0.1}
-    ordered = by_promise(list(seconds), seconds, "lost", "runtime.loop.actor:KeyRuns.finish")
+    ordered = by_promise(list(seconds), seconds, "lost", "runtime.loop.actor:KeyActor.finish")
     assert ordered == ["tests/x/loop/t.py::a[2]", "tests/y.py::b", "tests/x/loop/t.py::a[1]"]
 
 

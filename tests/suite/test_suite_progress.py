@@ -10,14 +10,14 @@ from tests.suite.progress import Estimate, clock
 def test_the_estimate_weighs_tests_by_the_last_run_of_their_file() -> None:
     estimate = Estimate({"slow.py": 90.0, "fast.py": 10.0})
     estimate.expect(["slow.py::a", "slow.py::b", "fast.py::a", "fast.py::b"])
-    assert (estimate.total, estimate.share, estimate.left(5.0)) == (4, 0.0, None)
+    assert (estimate.total, estimate.share, estimate.seconds_left(5.0)) == (4, 0.0, None)
     estimate.ended("fast.py::a")
-    assert estimate.left(5.0) == pytest.approx(95.0)
+    assert estimate.seconds_left(5.0) == pytest.approx(95.0)
     estimate.ended("slow.py::a")
-    assert estimate.left(50.0) == pytest.approx(50.0)
+    assert estimate.seconds_left(50.0) == pytest.approx(50.0)
     estimate.ended("fast.py::b")
     estimate.ended("slow.py::b")
-    assert (estimate.share, estimate.left(100.0)) == (1.0, 0.0)
+    assert (estimate.share, estimate.seconds_left(100.0)) == (1.0, 0.0)
 
 
 def test_without_an_earlier_run_tests_count_the_same() -> None:
@@ -30,7 +30,7 @@ def test_without_an_earlier_run_tests_count_the_same() -> None:
 def test_nothing_to_run_is_no_progress() -> None:
     estimate = Estimate({})
     estimate.expect([])
-    assert (estimate.share, estimate.left(1.0)) == (0.0, None)
+    assert (estimate.share, estimate.seconds_left(1.0)) == (0.0, None)
 
 
 def test_durations_read_as_minutes_and_seconds() -> None:

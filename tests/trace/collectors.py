@@ -26,7 +26,7 @@ class Collector:
     def spans(self) -> list[Any]:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        requests = [ExportTraceServiceRequest.FromString(body) for body in self._of("/v1/traces")]
+        requests = [ExportTraceServiceRequest.FromString(body) for body in self._bodies_of("/v1/traces")]
         return [
             span
             for request in requests
@@ -40,7 +40,7 @@ class Collector:
         from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
         last: dict[tuple[Any, ...], Histogram] = {}
-        for body in self._of("/v1/metrics"):
+        for body in self._bodies_of("/v1/metrics"):
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 names_of_resource = attributes_of(resource.resource.attributes)
                 service, instance = (names_of_resource[f"service.{part}"] for part in ("name", "instance.id"))
@@ -53,7 +53,7 @@ class Collector:
                         last[metric.name, instance, *sorted(names.items())] = histogram
         return list(last.values())
 
-    def _of(self, path: str) -> list[bytes]:
+    def _bodies_of(self, path: str) -> list[bytes]:
         return [body for where, body in self.bodies if where == path]
 
 

@@ -142,13 +142,13 @@ class CountingWriter(TraceWriter):
 
     given = 0
 
-    def put(self, pending: Any) -> None:
+    def queue_record(self, pending: Any) -> None:
         self.given += 1
-        super().put(pending)
+        super().queue_record(pending)
 
-    def put_lines(self, lines: Sequence[TraceLine]) -> None:
+    def queue_lines(self, lines: Sequence[TraceLine]) -> None:
         self.given += len(lines)
-        super().put_lines(lines)
+        super().queue_lines(lines)
 
 
 @dataclass
@@ -194,7 +194,7 @@ class Result:
         return [what for what, holds in bounds.items() if not holds]
 
 
-def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
+def record_run(recorder: TraceRecorder, run: Run, number: int) -> None:
     """Tell of one run what the runtime would tell."""
     enter = partial(turn, recorder, run)
     if number % 10:
@@ -237,7 +237,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
         # The writer wakes five times in a second.
         for part in range(5):
             for number in range(rate * part // 5, rate * (part + 1) // 5):
-                tell(recorder, Run(result.runs + number), result.runs + number)
+                record_run(recorder, Run(result.runs + number), result.runs + number)
             clock[0] += 0.2
             if not writer.flush(300):
                 raise TimeoutError("the writer has not written a fifth of a second in five minutes")
@@ -249,7 +249,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     result.dropped = writer.dropped
     sink.free.clear()
     for number in range(BURST):
-        tell(recorder, Run(result.runs + number), result.runs + number)
+        record_run(recorder, Run(result.runs + number), result.runs + number)
     sink.free.set()
     writer.flush(300)
     result.grown_mb = round(memory_mb() - grown, 1)
@@ -260,7 +260,7 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
     result.lost = writer.given - sink.written - writer.dropped
     result.most_bytes = max(result.most_bytes, bytes_in(directory))
     result.files = len(list(directory.iterdir()))
-    result.kept = recorder.known
+    result.kept = recorder.unfinished_count
     result.seconds = round(time.monotonic() - start_seconds, 1)
     return result
 

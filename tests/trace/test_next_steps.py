@@ -16,7 +16,7 @@ import typer
 
 from flink_agents.cli.kafka import next_steps
 from flink_agents.cli.main import app
-from flink_agents.cli.runs.why import _endable  # pyright: ignore[reportPrivateUsage]
+from flink_agents.cli.runs.why import _explain_ending  # pyright: ignore[reportPrivateUsage]
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import QUEUED_FOR, TraceRecord
 from tests.suite.tables import each_case
@@ -50,11 +50,11 @@ def parsed(words: list[str]) -> dict[str, Any]:
     "line, expected",
     [
         (
-            next_steps.approve("sm-07|20|refund||0|2593", "asked", "answers", LOCAL),
+            next_steps.approve_command("sm-07|20|refund||0|2593", "asked", "answers", LOCAL),
             {"id": "sm-07|20|refund||0|2593", "topic": "asked", "signals": "answers"} | LOCAL,
         ),
         (
-            next_steps.approve("s-1 'two'|1|a||0|f", "asked", None, SASL),
+            next_steps.approve_command("s-1 'two'|1|a||0|f", "asked", None, SASL),
             {
                 "id": "s-1 'two'|1|a||0|f",
                 "bootstrap_servers": "b1:9092,b2:9092",
@@ -70,10 +70,10 @@ def parsed(words: list[str]) -> dict[str, Any]:
             {"key": '["a", 1]', "client": json.dumps(SASL | {"sasl_plain_password": "..."}), "cluster": None},
         ),
         (
-            next_steps.redrive("sales-dead", None, LOCAL),
+            next_steps.redrive_command("sales-dead", None, LOCAL),
             {"dead_letters": "sales-dead", "to": "TOPIC", "client": "127.0.0.1:9092"},
         ),
-        (next_steps.redrive("dead", "sales", SASL), {"to": "sales"}),
+        (next_steps.redrive_command("dead", "sales", SASL), {"to": "sales"}),
     ],
 )  # fmt: skip
 def test_a_command_that_is_suggested_runs_as_it_stands(line: str, expected: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def test_the_end_of_a_run_that_hangs_is_suggested(status: str, waits: str, comma
     record = TraceRecord(
         "run", "a", status, "j", "a", 0, 0, "sk", 1, "r1", "x", None, 9.0, None, False, about
     )
-    has_answer, lines = _endable([RunTrace("r1", [record])], "k", "signals", "h:1", None)
+    has_answer, lines = _explain_ending([RunTrace("r1", [record])], "k", "signals", "h:1", None)
     assert not has_answer and bool(lines) == command
     assert not lines or parsed(shlex.split(lines[-1]))["run"] == "r1"
 
@@ -105,9 +105,9 @@ def test_the_end_of_a_run_that_hangs_is_suggested(status: str, waits: str, comma
 @each_case("text", ["plain", "two words", "it's", "a\nb", "\x1b[31m", "$HOME", "ä"])
 def test_a_word_is_one_word_of_a_shell(text: str) -> None:
     result = subprocess.run(
-        ["bash", "-c", f"printf %s {next_steps.word(text)}"], capture_output=True, text=True, check=True
+        ["bash", "-c", f"printf %s {next_steps.shell_word(text)}"], capture_output=True, text=True, check=True
     )
-    assert result.stdout == text and next_steps.word(text).isprintable()
+    assert result.stdout == text and next_steps.shell_word(text).isprintable()
 
 
 def texts() -> Iterator[tuple[str, str]]:

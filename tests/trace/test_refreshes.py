@@ -20,7 +20,7 @@ def test_a_rate_is_of_what_was_fetched_twice(stop: int, expected: float | None) 
     readings = Refreshes()
     for second in range(stop + 1):
         counts = {"runtime.events": fetched(second, 600, 5.0)}
-        readings.add([AgentMetrics("j", "RUNNING", "a", float(second), counts)])
+        readings.add_reading([AgentMetrics("j", "RUNNING", "a", float(second), counts)])
     base = readings.base
     rate = readings.latest[0].per_second("runtime.events", base[0] if base else None)
     assert rate == (None if expected is None else pytest.approx(expected, rel=0.15))
@@ -30,7 +30,7 @@ def test_a_rate_is_of_what_was_fetched_twice(stop: int, expected: float | None) 
 def test_an_idle_job_has_a_rate_of_nothing_once_that_is_known(stop: int, expected: float | None) -> None:
     readings = Refreshes()
     for second in range(stop + 1):
-        readings.add([AgentMetrics("j", "RUNNING", "a", float(second), {"runtime.events": 7.0})])
+        readings.add_reading([AgentMetrics("j", "RUNNING", "a", float(second), {"runtime.events": 7.0})])
     base = readings.base
     assert readings.latest[0].per_second("runtime.events", base[0] if base else None) == expected
 
@@ -40,7 +40,7 @@ def test_a_job_that_stops_comes_to_nothing_again() -> None:
     rates = list[float | None]()
     for second in range(100):
         counts = {"runtime.events": fetched(min(second, 30), 600, 5.0)}
-        readings.add([AgentMetrics("j", "RUNNING", "a", float(second), counts)])
+        readings.add_reading([AgentMetrics("j", "RUNNING", "a", float(second), counts)])
         base = readings.base
         rates.append(readings.latest[0].per_second("runtime.events", base[0] if base else None))
     assert rates[25] == pytest.approx(5.0, rel=0.15) and rates[-1] == 0.0
@@ -48,7 +48,7 @@ def test_a_job_that_stops_comes_to_nothing_again() -> None:
 
 def test_a_cluster_without_agents_has_no_rates() -> None:
     readings = Refreshes()
-    readings.add([])
+    readings.add_reading([])
     assert (readings.latest, readings.base) == ([], [])
 
 
@@ -57,7 +57,7 @@ def test_a_fetch_that_has_not_ended_counts_once() -> None:
     for second in range(26):
         # The values of one job come in a second after those of the other one.
         counts = [fetched(second, 600, 5.0), fetched(max(0, second - 1), 600, 3.0)]
-        readings.add(
+        readings.add_reading(
             [
                 AgentMetrics("j", "RUNNING", name, float(second), {"runtime.events": count})
                 for name, count in zip("ab", counts, strict=True)
@@ -67,4 +67,4 @@ def test_a_fetch_that_has_not_ended_counts_once() -> None:
         latest_metrics.per_second("runtime.events", base_metrics)
         for latest_metrics, base_metrics in zip(readings.latest, readings.base, strict=True)
     ]
-    assert rates == [pytest.approx(5.0, rel=0.15), pytest.approx(3.0, rel=0.15)] and readings.known
+    assert rates == [pytest.approx(5.0, rel=0.15), pytest.approx(3.0, rel=0.15)] and readings.has_rates

@@ -180,7 +180,7 @@ def test_an_unusual_answer_is_no_error(told: Any) -> None:
     odd = {"ratio": float("inf"), "busyRatio": True, "idleRatio": "NaN"}
     pressure = {"backpressureLevel": "high", "end-timestamp": "x", "subtasks": [odd]}
     flow = read_flow({"/jobs/j": told, "/jobs/j/vertices/v2/backpressure": pressure}.__getitem__, "j")
-    assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked is None
+    assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked_at is None
     assert [bottleneck.agents for bottleneck in flow.bottlenecks()] == [["paying"]] * len(flow.vertices)
 
 
@@ -271,7 +271,7 @@ def test_top_prints_valid_json_whatever_flink_measures() -> None:
         assert all(map(math.isfinite, now.sums.values()))
         machine = top.as_object([now], [previous_metrics], (), ())
         json.dumps(machine, allow_nan=False)
-        Console(width=250, file=StringIO()).print(top.screen([now], [previous_metrics], (), ()))
+        Console(width=250, file=StringIO()).print(top.render_screen([now], [previous_metrics], (), ()))
     # A job with the same name is another one.
     slow = JobFlow({"v": Vertex(AGENT, "high", 0.9)}, {}, job="k")
     now = [reading("j", 5, 2.0), reading("k", 50, 2.0)]
@@ -347,11 +347,11 @@ def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
         settings = ConsoleSettings(trace=place, cluster=address)
         with console(settings) as (browser, _, outside):
             jobs = outside.jobs()
-            while jobs is None or jobs.loading:
+            while jobs is None or jobs.is_loading:
                 jobs = outside.jobs()
             page = browser.page("/")
     printed = Console(width=250, record=True, file=StringIO())
-    printed.print(top.screen(now, (), (), flows))
+    printed.print(top.render_screen(now, (), (), flows))
     machine = top.as_object(now, (), (), flows)
     table = printed.export_text()
     cause = f"caused downstream by {SINK}"

@@ -17,13 +17,13 @@ from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
 from flink_agents.cli.runs import metrics as metrics_module, top as top_module
 from flink_agents.cli.runs.metrics import AgentMetrics, read_metrics
-from flink_agents.cli.runs.requests import NO_ANSWER, report
+from flink_agents.cli.runs.requests import NO_ANSWER, report_answers
 from flink_agents.cli.runs.top import COLUMNS
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.answers import inspected, watched
+from flink_agents.trace.answers import describe_answer, describe_watched
 from flink_agents.trace.erasing import erase_files
-from flink_agents.trace.log_lines import marked
+from flink_agents.trace.log_lines import read_marked
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.sinks.log import MARK
 from flink_agents.ui.key_requests import last_answers, log_reader
@@ -115,7 +115,7 @@ def test_why_reads_the_watchdog_if_there_is_no_trace(line: dict[str, Any], words
         assert "checkpoint" not in run_command("why", "slow", "--cluster", address).output
         answers["/jobs/j/checkpoints"]["latest"] = {"failed": {"id": 5}, "completed": {"id": 4}}
         assert "the last one among them" in run_command("why", "slow", "--cluster", address).output
-    assert all(word in watched(line) for word in words)
+    assert all(word in describe_watched(line) for word in words)
 
 
 RUN = {"sequence": 3, "run": "r3", "phase": "call", "for": "the durable call charge", "seconds": 9.0}
@@ -157,7 +157,7 @@ ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
     ],
 )
 def test_an_answer_is_told_in_words(answer: dict[str, Any], words: list[str]) -> None:
-    text = "\n".join(inspected(answer))
+    text = "\n".join(describe_answer(answer))
     assert [word for word in words if word not in text] == []
 
 
@@ -184,7 +184,7 @@ def test_an_erased_key_is_in_no_trace_file(is_open: bool, place: Path, tmp_path:
 
 def test_lines_of_a_log_are_found_wherever_they_stand() -> None:
     log = b'x mark {"a":1}\nmark {"b":2} mark {"c":3}\nmark [1]\nmark {"d":'
-    assert list(marked(log, "mark ")) == [{"a": 1}]
+    assert list(read_marked(log, "mark ")) == [{"a": 1}]
 
 
 def check_json(found: dict[str, Any]) -> None:
@@ -335,7 +335,7 @@ def test_the_answer_that_counts_is_that_of_the_agent_with_the_run(
     answers: list[dict[str, Any]], code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        report(answers, 3.0, ("ended",))
+        report_answers(answers, 3.0, ("ended",))
         exit_code = 0
     except typer.Exit as ended:
         exit_code = ended.exit_code

@@ -16,7 +16,7 @@ from flink_agents.trace.reading import by_run
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.rendering import tree, why
+from flink_agents.trace.rendering import explain_key, tree_lines
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each_case
 from tests.trace.hour import Nth
@@ -80,7 +80,7 @@ def test_a_chat_request_has_its_model_and_tokens(tmp_path: Path) -> None:
     assert call.attributes["input_tokens"] > 0 and call.attributes["output_tokens"] > 0
     assert not {"request", "result"} & call.attributes.keys()
     (run,) = by_run(records).values()
-    assert "tokens in" in "\n".join(tree(run))
+    assert "tokens in" in "\n".join(tree_lines(run))
 
 
 @each_case("level, value", [("calls", "which?"), ("runs", "which?"), ("runs", "wait")])
@@ -151,12 +151,12 @@ def test_runs_that_do_not_end_are_recorded_once(
     recorder.phase_changed(run, Phase.QUEUED)
     clock[0] += age
     for _ in range(3):
-        recorder.look()
+        recorder.record_lasting_runs()
     recorder.closed()
     (run_trace,) = by_run(written_records).values()
     assert len(run_trace.records) == (1 if age == 1.0 else 2)
     assert run_trace.status == status
-    assert words in "\n".join(why([run_trace], "k"))
+    assert words in "\n".join(explain_key([run_trace], "k"))
     assert sum(record.is_end for record in run_trace.records) == 0
 
 
@@ -197,7 +197,7 @@ def test_an_attempt_of_a_call_that_failed_says_why(tmp_path: Path) -> None:
     unfinished = by_run(
         [record for record in records if record.kind in ("attempt",) or record.outcome == "started"]
     )
-    explanation = "\n".join(why(unfinished.values(), "k"))
+    explanation = "\n".join(explain_key(unfinished.values(), "k"))
     assert (
         "Durable call" in explanation
         and "failed 2 time(s)" in explanation

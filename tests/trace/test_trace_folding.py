@@ -10,7 +10,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OnError, OutputEvent, RunnerContext
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.folding import FOLDED, unfolded
+from flink_agents.trace.folding import FOLDED, unfold_records
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import TraceRecord, span_id
 from tests.suite.tables import each_case
@@ -143,7 +143,7 @@ def test_actions_name_the_events_that_they_sent(name: str, last: Any, tmp_path: 
 def test_actions_that_are_none_are_left_out(actions: Any) -> None:
     run = TraceRecord("run", "a", "completed", "j", "a", 0, 0, "k", 1, "r" * 24, "s" * 16, None, 1.5, 1.0)
     run.attributes = {FOLDED: actions}
-    assert [record.kind for record in unfolded([run])] == ["run"]
+    assert [record.kind for record in unfold_records([run])] == ["run"]
 
 
 @pytest.mark.parametrize(

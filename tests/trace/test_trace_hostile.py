@@ -117,7 +117,7 @@ def test_the_writer_survives_a_look_that_fails(
     setattr(writer, source, fail)
     writer.start()
     assert failed.wait(60)
-    writer.put(record)
+    writer.queue_record(record)
     wait_until(lambda: len(sink.records) == 1)
     writer.close(60)
     assert writer.dropped == 1
@@ -132,7 +132,7 @@ def test_long_keys_are_not_kept() -> None:
         run.key_text = str(number) * 1_000_000
         for hook in hooks(traced.recorder, run, False):
             hook()
-        traced.recorder.collect()
+        traced.recorder.queue_lines()
         maker: Any = traced.recorder._lines  # pyright: ignore[reportPrivateUsage]
         assert isinstance(maker, lines.LineMaker)
         total_length = sum(len(name) + len(part) for name, part in maker._keys.items())
@@ -155,7 +155,7 @@ def test_a_secret_that_becomes_known_in_a_run_is_hidden_in_its_further_records(n
     traced.recorder.action_failed(run, "read", ValueError("no"))
     traced.recorder.action_retried(run, "read", 2)
     assert traced.recorder.writer.flush(60)
-    redaction.know(secret)
+    redaction.add_secrets(secret)
     traced.recorder.action_failed(run, "read", ValueError("no"))
     turn(traced.recorder, run, Phase.FAILED, Phase.RUNNING)
     assert [part.key for part in traced.close()] == [secret, "***", "***"]
@@ -294,8 +294,8 @@ def spans(shape: str) -> tuple[list[TraceRecord], int]:
 def test_a_tree_of_any_shape_shows_each_span_once(shape: str) -> None:
     records, shown = spans(shape)
     (run,) = by_run(records).values()
-    assert len(list(islice(rendering.tree(run), 2 + shown))) == 1 + shown
-    assert "</html>" in rendering.page([run])
+    assert len(list(islice(rendering.tree_lines(run), 2 + shown))) == 1 + shown
+    assert "</html>" in rendering.render_page([run])
 
 
 def test_the_work_for_a_tree_grows_with_its_spans_only() -> None:
@@ -311,8 +311,8 @@ def test_the_work_for_a_tree_grows_with_its_spans_only() -> None:
             return super().__iter__()
 
     run.records = Counted(run.records)
-    list(rendering.tree(run))
-    rendering.page([run])
+    list(rendering.tree_lines(run))
+    rendering.render_page([run])
     assert looked < 100
 
 

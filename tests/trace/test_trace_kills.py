@@ -124,7 +124,7 @@ class Looking(TraceRecorder):
     def call_recorded(self, run: Any, action: str, function: str, number: Any) -> None:
         super().call_recorded(run, action, function, number)
         if Chance.rng.random() < 0.3:
-            self.look()
+            self.record_lasting_runs()
 
 
 class Attempts:
@@ -135,13 +135,13 @@ class Attempts:
         patch.setattr(assembly, "recorder_of", self.recorder)
         patch.setattr(runs, "LASTS_SECONDS", -1.0)
         self.starts: list[int] = []
-        reset = Crashes._reset
+        reset = Crashes._restore_moment
 
         def noted(crashes: Crashes, *what: Any) -> None:
             self.starts.append(len(self.made))
             reset(crashes, *what)
 
-        patch.setattr(Crashes, "_reset", noted)
+        patch.setattr(Crashes, "_restore_moment", noted)
 
     def recorder(self, config: Any, subtask: Any, on_drop: Any) -> TraceRecorder:
         sink = Keeping()

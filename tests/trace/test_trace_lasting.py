@@ -17,7 +17,7 @@ from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, R
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.runtime.execution import phases
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.recording import runs
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
@@ -178,8 +178,8 @@ def test_an_observer_is_told_the_same_beside_a_trace(
     "name, where, method, error",
     [
         ("no thread", TraceWriter, "start", RuntimeError("can't start new thread")),
-        ("no line", runs.RunRecorder, "collect", ValueError("no line")),
-        ("no record", runs.RunRecorder, "_end", ValueError("no record")),
+        ("no line", runs.RunRecorder, "queue_lines", ValueError("no line")),
+        ("no record", runs.RunRecorder, "_record_end", ValueError("no record")),
     ],
 )
 def test_a_trace_that_fails_does_not_fail_the_run(
@@ -192,7 +192,7 @@ def test_a_trace_that_fails_does_not_fail_the_run(
     options = {"trace.level": "calls", "trace.directory": str(tmp_path / method)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "AT_ONCE", 1)
-        patch.setattr(TraceWriter, "drop", lambda self, error: dropped.append(error))
+        patch.setattr(TraceWriter, "count_unmade", lambda self, error: dropped.append(error))
         patch.setattr(where, method, fail)
         with OperatorHarness(checking(reply), lambda _: "k", config=options, **PLAIN) as harness:
             assert harness.push_all(["bad", "one"]) == ["one"]
@@ -274,8 +274,8 @@ def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: 
             hook()
             if number == place:
                 traced.at += 2
-                traced.recorder.look()
-                traced.recorder.look()
+                traced.recorder.record_lasting_runs()
+                traced.recorder.record_lasting_runs()
         records = traced.close()
         assert facts(records) == wanted, place
         starts = [record for record in records if record.outcome == "started"]
@@ -283,7 +283,7 @@ def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: 
         assert [(start.time, start.seconds) for start in starts] == (
             [(1000.001, 0.0)] if place < last else []
         )
-        assert not traced.recorder.known
+        assert not traced.recorder.unfinished_count
 
 
 @each_case("on_loop", [(True,), (False,)])
@@ -382,10 +382,10 @@ def test_a_run_goes_on_while_the_writer_finds_that_it_lasts(when: str, step: str
     turn(traced.recorder, run, Phase.RUNNING, None)
     action()
     traced.at += 2
-    traced.recorder.look()
+    traced.recorder.record_lasting_runs()
     if step != "end":
         end()
-    assert not traced.recorder.known
+    assert not traced.recorder.unfinished_count
     assert Counter((record.kind, record.outcome) for record in traced.close()) == wanted
 
 
@@ -395,13 +395,13 @@ def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
     records: list[TraceRecord] = []
     for is_known in (False, True):
         if is_known:
-            redaction.know(secret)
+            redaction.add_secrets(secret)
         run = Run(int(is_known))
         run.key_text = secret
         for hook in hooks(traced.recorder, run, False):
             hook()
         traced.recorder.writer.flush(60)
-        records = list(unfolded(traced.kept.records))
+        records = list(unfold_records(traced.kept.records))
     assert {record.key for record in records[:4]} == {secret} and {record.key for record in records[4:]} == {
         "***"
     }
@@ -410,7 +410,7 @@ def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
 
 def test_a_topic_gets_the_same_lines_as_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sent: list[tuple[bytes, bytes]] = []
-    monkeypatch.setattr(KafkaTopic, "send", lambda self, records: sent.extend(records))
+    monkeypatch.setattr(KafkaTopic, "send_records", lambda self, records: sent.extend(records))
     sinks: Any = {"kafka": KafkaSink("localhost:1", "trace"), "jsonl": JsonlSink(tmp_path, "a-0-")}
     recorder = TraceRecorder(TracedSubtask("job", "a", 0), TraceLevel.CALLS, TraceWriter(sinks))
     for number in range(3):
@@ -433,7 +433,7 @@ def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pyt
 
     def look() -> None:
         while not over.is_set():
-            traced.recorder.look()
+            traced.recorder.record_lasting_runs()
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -449,7 +449,7 @@ def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pyt
     assert set(ends.values()) == {1} and len(ends) == 750 * (13 + 4)
     parents = {record.span_id for record in records if record.is_end}
     assert all(record.parent_id in parents for record in records if record.is_end and record.kind != "run")
-    assert not traced.recorder.known
+    assert not traced.recorder.unfinished_count
 
 
 def test_steps_of_runs_that_have_not_ended_are_written_at_the_end_of_the_attempt() -> None:
@@ -511,11 +511,11 @@ def test_inputs_that_leave_the_queue_of_a_suspended_key_are_forgotten(tmp_path: 
             for recorder_candidate in recorders()
             if recorder_candidate not in of_other_tests
         ]
-        assert recorder.known == 5
+        assert recorder.unfinished_count == 5
         all_queued.touch()
         for number in range(5):
             harness.run_until_idle()
-            assert not recorder.known
+            assert not recorder.unfinished_count
             harness.signal("key", f"paid-{number}", number)
         harness.run_until_idle()
         assert harness.outputs == [*range(5)]

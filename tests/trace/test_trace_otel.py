@@ -93,12 +93,12 @@ def test_spans_have_the_names_of_the_conventions(
 def counted(records: list[TraceRecord]) -> Collector:
     with collector() as got:
         histograms = GenAiHistograms(got.address, "paying", 0, 10)
-        histograms.note(records)
+        histograms.count_requests(records)
         histograms.close()
     return got
 
 
-def of(got: Collector, name: str) -> list[Histogram]:
+def histograms_of(got: Collector, name: str) -> list[Histogram]:
     return [histogram for histogram in got.histograms() if histogram.name == name]
 
 
@@ -116,13 +116,15 @@ def test_requests_are_counted_by_the_conventions() -> None:
             record(1),
         ]
     )
-    tokens = {histogram.attributes["gen_ai.token.type"]: histogram for histogram in of(got, TOKENS)}
+    tokens = {
+        histogram.attributes["gen_ai.token.type"]: histogram for histogram in histograms_of(got, TOKENS)
+    }
     assert {kind: (histogram.count, histogram.sum, histogram.unit) for kind, histogram in tokens.items()} == {
         "input": (2, 140, "{token}"),
         "output": (2, 6, "{token}"),
     }
     assert list(tokens["input"].point.explicit_bounds[:4]) == [1, 4, 16, 64]
-    durations = of(got, DURATION)
+    durations = histograms_of(got, DURATION)
     seen = {
         (
             duration.attributes["gen_ai.operation.name"],
@@ -164,7 +166,7 @@ def test_the_environment_may_name_the_service(
     assert span.resource.attributes["service.name"] == service
     assert span.resource.attributes["flink.job.identity"] == "job"
     assert span.attributes["gen_ai.agent.name"] == "paying"
-    [histogram] = of(got, TOKENS)
+    [histogram] = histograms_of(got, TOKENS)
     assert histogram.service == service and histogram.instance.startswith("paying-0-")
 
 
@@ -180,7 +182,7 @@ def test_histograms_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_of_which_no_other_follows_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), collector() as got:
         histograms = GenAiHistograms(got.address.removesuffix("/v1/traces") + "/spans", "paying", 0, 10)
-        histograms.note([call("chat:clerk", input_tokens=5)])
+        histograms.count_requests([call("chat:clerk", input_tokens=5)])
         histograms.close()
     assert got.bodies == [] and "does not end with /v1/traces" in caplog.text
 
@@ -203,8 +205,8 @@ def test_a_job_counts_each_request_once() -> None:
             asking(), lambda value: "k", config=config, forced_replay=True, forced_restart=False, crash=None
         ) as harness:
             harness.push_all(["a", "b", "c"])
-    assert sum(histogram.count for histogram in of(got, DURATION)) == 3
-    assert sum(histogram.count for histogram in of(got, TOKENS)) == 6
+    assert sum(histogram.count for histogram in histograms_of(got, DURATION)) == 3
+    assert sum(histogram.count for histogram in histograms_of(got, TOKENS)) == 6
     chats = [span for span in got.spans() if span.name.startswith("chat ")]
     assert len(chats) == 3 == len({span.span_id for span in chats})
     assert attributes_of(chats[0].attributes)["gen_ai.usage.input_tokens"] > 0
@@ -218,7 +220,7 @@ def test_each_task_attempt_is_a_series_of_its_own() -> None:
             snapshot = harness.checkpoint()
             harness.restore(snapshot)
             harness.push_all(["c"])
-    assert sorted(histogram.count for histogram in of(got, DURATION)) == [1, 2]
+    assert sorted(histogram.count for histogram in histograms_of(got, DURATION)) == [1, 2]
     assert len({histogram.instance for histogram in got.histograms()}) == 2
 
 

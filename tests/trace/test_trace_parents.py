@@ -17,7 +17,7 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.trace.operations import Operation, operation_of
 from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord, span_id
-from flink_agents.trace.rendering import tree
+from flink_agents.trace.rendering import tree_lines
 from flink_agents.trace.sinks.otel import spans_of
 from tests.suite.tables import each_case
 from tests.trace.test_trace_records import PLAIN, records_in
@@ -103,7 +103,7 @@ def test_a_called_agent_is_a_part_of_the_action(what: str, agents: int, outcome:
     calls = [record for record in records if record.kind == "call"]
     assert {call.parent_id for call in calls} == {record.span_id for record in agent_records}
     (run,) = by_run(records).values()
-    shown = "\n".join(tree(run))
+    shown = "\n".join(tree_lines(run))
     assert "agent pricing" in shown and "price  " in shown
     assert [span.name for span in spans_of(agent_records)] == ["invoke_agent pricing"] * agents
 

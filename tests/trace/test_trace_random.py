@@ -70,7 +70,7 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
     return steps
 
 
-def tell(recorder: TraceRecorder, run: Run, step: Step) -> None:
+def record_step(recorder: TraceRecorder, run: Run, step: Step) -> None:
     kind, what, *more = step
     untyped_recorder: Any = recorder
     call: Any = run, what, *more[:2]
@@ -117,13 +117,13 @@ def recorded(
     turn(recorder, run, Phase.RUNNING, Phase.QUEUED if on_loop else None)
     for number, step in enumerate(steps):
         at[0] += 0.001
-        tell(recorder, run, step)
+        record_step(recorder, run, step)
         if number in looks:
             at[0] += 2
-            recorder.look()
+            recorder.record_lasting_runs()
     turn(recorder, run, Phase.COMMITTED, Phase.RUNNING)
     recorder.closed()
-    assert not recorder.known
+    assert not recorder.unfinished_count
     return sink.records
 
 

@@ -11,7 +11,7 @@ import pytest
 from flink_agents import Agent, InputEvent, OnError, OutputEvent, RunnerContext
 from flink_agents.api.errors import TraceFormatError
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.records import SCHEMA_VERSION, TraceRecord, as_dict
 from tests.suite.tables import each_case
 
@@ -48,7 +48,7 @@ def replying() -> Agent:
 
 def records_in(directory: Path) -> Iterator[TraceRecord]:
     for path in sorted(directory.glob("*.jsonl")):
-        yield from unfolded(map(TraceRecord.from_json, path.read_text("utf-8").splitlines()))
+        yield from unfold_records(map(TraceRecord.from_json, path.read_text("utf-8").splitlines()))
 
 
 def traced(directory: Path, inputs: list[Any], config: dict[str, Any] | None = None) -> list[TraceRecord]:

@@ -14,7 +14,7 @@ from flink_agents.api.settings.stores import open_store
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.testing import OperatorHarness
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.runtime.serde.test_serde_redacted import FORMS, SECRET, pieces
 from tests.trace.test_trace_records import PLAIN
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.own_conditions
 
 @pytest.fixture(autouse=True)
 def registered_secret() -> Iterator[None]:
-    redaction.know(SECRET)
+    redaction.add_secrets(SECRET)
     yield
     redaction.forget_all()
 
@@ -81,8 +81,8 @@ def test_no_encoding_of_a_secret_is_shown(tmp_path: Path) -> None:
         shown[name] = result.output
     shown["page"] = page.read_text()
     with console(ConsoleSettings(trace=traces)) as (browser, index, _):
-        [row] = index.ask("SELECT run_id FROM runs")
-        for path in ("/", "/runs", "/keys?key=k", link("/run", id=row["run_id"])):
+        [row] = index.query("SELECT run_id FROM runs")
+        for path in ("/", "/runs", "/keys?key=k", link_to("/run", id=row["run_id"])):
             shown[path] = browser.page(path)
     assert {name: leaks for name, text in shown.items() if (leaks := pieces(text))} == {}
 

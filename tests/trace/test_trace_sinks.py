@@ -80,7 +80,7 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others(caplog: pytest.LogCaptu
     dropped = list[int]()
     writer = TraceWriter({"full": Failing(), "kept": sink}, 100, dropped.append)
     for number in range(5):
-        writer.put(lambda number=number: record(number))
+        writer.queue_record(lambda number=number: record(number))
         assert writer.flush(30)
     writer.close(30)
     assert [part.sequence_number for part in sink.records] == list(range(5))
@@ -102,10 +102,10 @@ def test_a_sink_that_hangs_blocks_nobody() -> None:
 
     sink = Hanging()
     writer = TraceWriter({"slow": sink}, most=3)
-    writer.put(record)
+    writer.queue_record(record)
     assert started.wait(60)
     for _ in range(10):
-        writer.put(record)
+        writer.queue_record(record)
     assert writer.dropped == 7
     go_on.set()
     writer.close(60)
@@ -124,7 +124,7 @@ def test_a_sink_that_hangs_keeps_nothing_from_the_others(caplog: pytest.LogCaptu
     sink = Keeping()
     writer = TraceWriter({"kafka": Down(), "jsonl": sink}, most=50)
     for number in range(200):
-        writer.put(lambda number=number: record(number))
+        writer.queue_record(lambda number=number: record(number))
         if number % 10 == 9:
             writer.flush(0)
             wait_until(lambda number=number: len(sink.records) == number + 1)

@@ -46,16 +46,18 @@ class Page:
         self._number = 0
         self.problems: list[str] = []
 
-    async def do(self, method: str, **values: Any) -> Any:
+    async def send_command(self, method: str, **values: Any) -> Any:
         """Send a command, and return its result."""
         self._number += 1
         answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._number, "method": method, "params": values})
         return await answer
 
-    async def ask(self, script: str) -> Any:
+    async def evaluate(self, script: str) -> Any:
         """Return the value of an expression in the page."""
-        response = await self.do("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        response = await self.send_command(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in response:
             raise AssertionError(json.dumps(response["exceptionDetails"])[:500])
         return response["result"].get("value")
@@ -64,7 +66,7 @@ class Page:
         """Wait until an expression is true, also across pages."""
         while True:
             try:
-                if await self.ask(f"Boolean({script})"):
+                if await self.evaluate(f"Boolean({script})"):
                     return
             except (RuntimeError, AssertionError):
                 # Between two pages there is nothing to ask.
@@ -73,22 +75,22 @@ class Page:
 
     async def open(self, address: str) -> None:
         """Load a page, with its scripts."""
-        await self.do("Page.navigate", url=address)
+        await self.send_command("Page.navigate", url=address)
         await self.until(f"location.href === {json.dumps(address)} && document.readyState === 'complete'")
 
     async def screenshot(self, file: Path, width: int, height: int, dark: bool) -> None:
         """Write a picture of the page as it is now."""
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        await self.do("Emulation.setEmulatedMedia", features=scheme)
-        await self.do(
+        await self.send_command("Emulation.setEmulatedMedia", features=scheme)
+        await self.send_command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
             deviceScaleFactor=1,
             mobile=False,
         )
-        await self.ask("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        response = await self.do("Page.captureScreenshot", format="png")
+        await self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        response = await self.send_command("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(response["data"]))
 
     async def close(self) -> None:
@@ -130,7 +132,7 @@ async def browser_page(browser: str) -> AsyncIterator[Page]:
                 async with session.ws_connect(address, max_msg_size=0) as socket:
                     page = Page(socket)
                     for domain in ("Page", "Runtime", "Log"):
-                        await page.do(f"{domain}.enable")
+                        await page.send_command(f"{domain}.enable")
                     yield page
                     await page.close()
         finally:

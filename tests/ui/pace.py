@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from flink_agents.ui.app import PAGES, make_app, make_index
 from flink_agents.ui.outside import Outside
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import Access, ConsoleSettings
 from tests.ui.consoles import BASE
 from tests.ui.samples import many, write
@@ -29,19 +29,19 @@ def pages(run_id: str, key: str) -> list[str]:
     """Return the addresses that are measured."""
     return [
         *PAGES,
-        link("/run", id=run_id),
-        link("/keys", raw=key),
-        link("/runs", q="customer-77"),
-        link("/runs", q="no such text"),
-        link("/runs", slow=1),
-        link("/runs", status="suspended"),
-        link("/runs", agent="orders", since=3600),
-        link("/runs", error="OutOfStockError"),
-        link("/runs", page=1999),
-        link("/waiting", agent="orders"),
+        link_to("/run", id=run_id),
+        link_to("/keys", raw=key),
+        link_to("/runs", q="customer-77"),
+        link_to("/runs", q="no such text"),
+        link_to("/runs", slow=1),
+        link_to("/runs", status="suspended"),
+        link_to("/runs", agent="orders", since=3600),
+        link_to("/runs", error="OutOfStockError"),
+        link_to("/runs", page=1999),
+        link_to("/waiting", agent="orders"),
         # All runs are of one job.
-        *(link(path, job="job") for path in ("/", "/agents", "/runs", "/waiting")),
-        link("/runs", job="job", slow=1),
+        *(link_to(path, job="job") for path in ("/", "/agents", "/runs", "/waiting")),
+        link_to("/runs", job="job", slow=1),
     ]
 
 
@@ -54,7 +54,7 @@ def measure(runs: int) -> dict[str, object]:
         begin = time.perf_counter()
         index.refresh()
         read = time.perf_counter() - begin
-        [row] = index.ask("SELECT run_id, key FROM runs WHERE status = 'suspended' LIMIT 1")
+        [row] = index.query("SELECT run_id, key FROM runs WHERE status = 'suspended' LIMIT 1")
         with TestClient(make_app(settings, Access(), index, Outside(settings)), base_url=BASE) as client:
             times = {path: _times(client, path) for path in pages(row["run_id"], row["key"])}
     slowest = max(times, key=lambda path: max(times[path]))

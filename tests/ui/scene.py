@@ -57,9 +57,9 @@ class Run:
         self.agent = agent
         self.run_id = run_id_of("refunds-job", f"s{key}", number)
         self.records: list[TraceRecord] = []
-        self.made("run", agent, "started", (), None)
+        self.add_record("run", agent, "started", (), None)
 
-    def made(
+    def add_record(
         self, kind: str, name: str, outcome: str, path: tuple[Any, ...], parent: str | None, **more: Any
     ) -> None:
         seconds = more.pop("seconds", None)
@@ -80,15 +80,15 @@ class Run:
             parent = span_id(self.run_id, name)
             more = {"action": name, "request": f'["{self.key}"]', **failure}
             outcome = "failed" if failed else "ok"
-            self.made("call", call, outcome, (name, call), parent, seconds=seconds, **more)
+            self.add_record("call", call, outcome, (name, call), parent, seconds=seconds, **more)
         self.now += 0.02
         outcome = "failed" if error else "ok"
-        self.made("action", name, outcome, (name,), span_id(self.run_id), seconds=self.now - begin)
+        self.add_record("action", name, outcome, (name,), span_id(self.run_id), seconds=self.now - begin)
 
     def end(self, outcome: str, segment: float, path: tuple[Any, ...] = (), **more: Any) -> None:
         parent = None if not path else span_id(self.run_id)
         attributes = {"phases": {"queued": 0.012, "slot": 0.21}, **more}
-        self.made("run", self.agent, outcome, path, parent, seconds=self.now - segment, **attributes)
+        self.add_record("run", self.agent, outcome, path, parent, seconds=self.now - segment, **attributes)
 
 
 def scene(now: float, runs: int = 1200, seed: int = 5) -> Iterator[TraceRecord]:
@@ -99,7 +99,7 @@ def scene(now: float, runs: int = 1200, seed: int = 5) -> Iterator[TraceRecord]:
         key = f"customer-{chosen.randrange(400)}"
         number = numbers[key] = numbers.get(key, -1) + 1
         begin = now - 7200 * (1 - index / runs) ** 1.15 - 4
-        yield from _one(chosen, number, key, begin, now).records
+        yield from _add_run(chosen, number, key, begin, now).records
 
 
 def long_run(now: float) -> Run:
@@ -115,7 +115,7 @@ def long_run(now: float) -> Run:
     return run
 
 
-def _one(chosen: random.Random, number: int, key: str, begin: float, now: float) -> Run:
+def _add_run(chosen: random.Random, number: int, key: str, begin: float, now: float) -> Run:
     run = Run(number, key, begin)
     kind = chosen.random()
     run.action(

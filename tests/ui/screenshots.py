@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from flink_agents.plan import compile_agent
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.chromium import browser_page, find_browser
 from tests.ui.scene import Refunds, write_scene
@@ -18,13 +18,13 @@ from tests.ui.serving import served
 WIDTH = 1280
 
 
-async def take(address: str, run: str, place: Path) -> None:
+async def take_screenshots(address: str, run: str, place: Path) -> None:
     """Take all screenshots of a console."""
     browser = find_browser()
     assert browser is not None, "there is no browser: scripts/browser"
     pages = {
         "console-overview": ("/", 860, False),
-        "console-run": (link("/run", id=run), 640, False),
+        "console-run": (link_to("/run", id=run), 640, False),
         "console-agents": ("/agents", 620, True),
         "console-waiting": ("/waiting", 560, False),
     }
@@ -44,7 +44,7 @@ def main() -> None:
             trace=Path(directory), plans=(compile_agent(Refunds()),), signals="answers"
         )
         with served(settings) as address:
-            asyncio.run(take(address, run.run_id, Path(sys.argv[1])))
+            asyncio.run(take_screenshots(address, run.run_id, Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 
 from flink_agents.api.events.approvals import ApprovalRequest
 from flink_agents.cli.main import app as command
-from flink_agents.trace.answers import inspected, watched
+from flink_agents.trace.answers import describe_answer, describe_watched
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.rendering import page, run_row, tree, why
+from flink_agents.trace.rendering import explain_key, render_page, run_row, tree_lines
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.ui.app import PAGES, make_app, make_index
 from flink_agents.ui.background import Reading
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.pages.acting import MOST_SHOWN
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import Access, ConsoleSettings
 from tests.suite.tables import each_case
 from tests.ui.consoles import BASE, Browser, console
@@ -82,17 +82,17 @@ def test_an_attribute_of_any_form_is_shown(kind: str, tmp_path_factory: pytest.T
     # What the command line shows.
     runs = by_run(read_files(place))
     for run in runs.values():
-        assert run_row(run) and list(tree(run)) and why([run], "k")
-    assert page(list(runs.values()))
+        assert run_row(run) and list(tree_lines(run)) and explain_key([run], "k")
+    assert render_page(list(runs.values()))
     assert len(list(spans_of(read_files(place)))) > 50
     # What the console shows.
     with console(ConsoleSettings(trace=place)) as (browser, index, _):
         assert index.invalid == 0
-        ids = [row["run_id"] for row in index.ask("SELECT run_id FROM runs")]
+        ids = [row["run_id"] for row in index.query("SELECT run_id FROM runs")]
         assert len(ids) == 5 * len(NAMES)
         for path in [
             *PAGES,
-            *(link("/run", id=run_id) for run_id in ids),
+            *(link_to("/run", id=run_id) for run_id in ids),
             *(f"/keys?raw=s{name}" for name in NAMES),
         ]:
             answer = browser.get(path)
@@ -132,7 +132,7 @@ def test_a_value_of_10_mb_is_cut(tmp_path: Path) -> None:
     records = records_of_run(1, "sbig", "completed")
     write(tmp_path, [replace(record, attributes={"result": "<b>" * 3_500_000}) for record in records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
-        for path in ("/runs", "/keys?raw=sbig", link("/run", id=records[0].run_id)):
+        for path in ("/runs", "/keys?raw=sbig", link_to("/run", id=records[0].run_id)):
             assert len(browser.page(path)) < 500_000, path
 
 
@@ -155,14 +155,14 @@ ANSWERS: list[Any] = [
 
 @each_case("answer", ANSWERS)
 def test_an_answer_of_any_form_is_explained(answer: dict[str, Any]) -> None:
-    assert all(isinstance(line, str) for line in inspected(answer))
+    assert all(isinstance(line, str) for line in describe_answer(answer))
 
 
 @each_case(
     "line", [{"time": "x"}, {"time": 1e300}, {"seconds": "x"}, {"seconds": None, "ended": True}, {"where": 7}]
 )
 def test_a_line_of_the_watchdog_of_any_form_is_explained(line: dict[str, Any]) -> None:
-    assert watched(line)
+    assert describe_watched(line)
 
 
 class Many(Outside):
@@ -228,7 +228,7 @@ def test_a_form_of_any_form_is_rejected(body: bytes, status: int) -> None:
 def test_half_a_form_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A visitor who leaves while the form is sent: its first half has the token, and not the reason."""
     sent: list[Any] = []
-    monkeypatch.setattr(Outside, "signal", lambda self, signal: sent.append(signal))
+    monkeypatch.setattr(Outside, "send_signal", lambda self, signal: sent.append(signal))
     settings = ConsoleSettings(signals="s")
     with console(settings) as (browser, _, _):
         token = browser.page("/signals").split('name="csrf" value="')[1].split('"')[0]
@@ -272,7 +272,7 @@ def test_a_page_that_fails_says_so_with_the_headers_of_all_pages(
 
     app = make_app(settings, Access(), index, Outside(settings))
     with Browser(app, base_url=BASE, raise_server_exceptions=False) as browser:
-        monkeypatch.setattr(index, "ask", fail)
+        monkeypatch.setattr(index, "query", fail)
         answer = browser.get("/runs")
     assert answer.status_code == 500 and "This page failed" in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.plan import compile_agent
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.chromium import Page, browser_page, find_browser
 from tests.ui.samples import records_of_run, write
@@ -27,19 +27,19 @@ async def visit(page: Page, address: str, run: str, place: Path) -> None:
     """Look at all pages as a visitor does."""
     await page.open(address + "/")
     await page.until("document.querySelector('.chart canvas') !== null")
-    await page.ask("document.querySelector('nav a[href=\"/runs\"]').click()")
+    await page.evaluate("document.querySelector('nav a[href=\"/runs\"]').click()")
     await page.until("location.pathname === '/runs' && document.querySelectorAll('tbody tr').length > 10")
     # Typing searches, without a button.
-    await page.ask(
+    await page.evaluate(
         "(() => { const field = document.querySelector('input[name=q]'); field.value = 'customer-ada';"
         " field.dispatchEvent(new Event('input', {bubbles: true})) })()"
     )
     await page.until(
         "document.querySelectorAll('tbody tr').length === 1 && location.search.includes('customer-ada')"
     )
-    await page.ask("document.querySelector('tbody a').click()")
+    await page.evaluate("document.querySelector('tbody a').click()")
     await page.until("location.pathname === '/run' && document.querySelectorAll('.bar-row').length > 8")
-    await page.ask("document.querySelector('.bar-row summary').click()")
+    await page.evaluate("document.querySelector('.bar-row summary').click()")
     await page.until("document.querySelector('.bar-row').open")
     # A record that arrives shows up without a reload.
     await page.open(address + "/waiting")
@@ -47,14 +47,14 @@ async def visit(page: Page, address: str, run: str, place: Path) -> None:
     await page.until(f"document.body.innerText.includes({json.dumps(HOSTILE[1:])})")
     # The form of a signal comes back with what was wrong: no topic is there, and no broker.
     await page.open(address + "/signals?name=paid&key=ada")
-    await page.ask(
+    await page.evaluate(
         "document.querySelector('textarea').value = '{'; document.querySelector('form.decide button').click()"
     )
     await page.until("document.body.innerText.includes('takes JSON')")
-    for path in ("/agents", "/approvals", "/dead-letters", "/keys", link("/run", id=run)):
+    for path in ("/agents", "/approvals", "/dead-letters", "/keys", link_to("/run", id=run)):
         await page.open(address + path)
         await page.until("document.querySelector('h1') !== null")
-    assert await page.ask("document.title") != "broken"
+    assert await page.evaluate("document.title") != "broken"
     assert [html.unescape(problem) for problem in page.problems] == []
 
 
@@ -70,7 +70,9 @@ def test_a_visitor_sees_the_console_work(tmp_path: Path) -> None:
             try:
                 await asyncio.wait_for(visit(page, address, run.run_id, tmp_path), 400)
             except TimeoutError:
-                page_state = await page.ask("location.href + ' ' + document.body.innerText.slice(0, 2000)")
+                page_state = await page.evaluate(
+                    "location.href + ' ' + document.body.innerText.slice(0, 2000)"
+                )
                 pytest.fail(f"{page_state}\n{page.problems}")
 
     with served(settings) as address:

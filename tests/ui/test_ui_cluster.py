@@ -43,12 +43,12 @@ def test_the_console_outlives_its_cluster(tmp_path: Path) -> None:
         # It is gone now.
         jobs = outside.jobs()
         assert jobs is not None
-        outside._jobs.renew()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        outside._jobs.read_now()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
         page = until(browser, lambda page: "Flink does not answer" in page)
         assert "orders" in page, "what was known is shown"
         assert [browser.get(path).status_code for path in PAGES] == [200] * len(PAGES)
         with cluster(bytes, ANSWERS | {"/jobs/overview": {"jobs": [{**JOB, "name": "again"}]}}, port):
-            outside._jobs.renew()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+            outside._jobs.read_now()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
             page = until(browser, lambda page: "again" in page)
             assert "Flink does not answer" not in page
     finally:

@@ -15,9 +15,9 @@ import pytest
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, action
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.reading import by_run, read_files
-from flink_agents.trace.rendering import tree
+from flink_agents.trace.rendering import tree_lines
 from flink_agents.ui.outside import Outside
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.suite.conditions import UNFORCED
 from tests.suite.tables import each_case
@@ -56,7 +56,7 @@ class Desk:
 
     @property
     def address(self) -> str:
-        return link("/approval", id=self.request.id)
+        return link_to("/approval", id=self.request.id)
 
     def fields(self) -> dict[str, str]:
         """Return what the form has in its fields, as a browser sends it."""
@@ -100,7 +100,9 @@ def desk(request: ApprovalRequest, trace: Path, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(Outside, "requests", lambda self: None)
         patch.setattr(Outside, "renew_requests", lambda self: None)
         patch.setattr(
-            Outside, "answer", lambda self, response, new_arguments=False: sent.append(response) or request
+            Outside,
+            "send_answer",
+            lambda self, response, new_arguments=False: sent.append(response) or request,
         )
         with console(ConsoleSettings(trace=trace, signals="signals")) as (browser, _, _):
             yield Desk(browser, request, sent)
@@ -251,14 +253,14 @@ def test_who_decided_is_in_the_trace_and_on_the_page_of_the_run(
             observer.writer.flush()
         with desk(requests["late"], place, monkeypatch) as console_:
             [run] = [run for run in by_run(read_files(place)).values() if run.last.key == "slate"]
-            assert link("/run", id=run.run_id) in console_.browser.page(console_.address)
+            assert link_to("/run", id=run.run_id) in console_.browser.page(console_.address)
         harness.approve(requests["twice"], {"amount": 70}, by="Ada")
         harness.deny(requests["denied"], "too much", by="Bo")
         harness.advance_time(61_000)
         [gift] = [request for request in harness.approvals if request.what == "gift"]
         harness.approve(gift, by="Cy")
     runs = {run.last.key: run for run in by_run(read_files(place)).values()}
-    trees = {key: " ".join(tree(run)) for key, run in runs.items()}
+    trees = {key: " ".join(tree_lines(run)) for key, run in runs.items()}
     assert "refund  approved  by Ada with other values of amount" in trees["stwice"]
     assert (
         trees["stwice"].count("approval refund") == 1 and "approval gift  approved  by Cy" in trees["stwice"]
@@ -266,5 +268,5 @@ def test_who_decided_is_in_the_trace_and_on_the_page_of_the_run(
     assert "refund  denied  by Bo because: too much" in trees["sdenied"]
     assert "refund  expired  because: no answer came" in trees["slate"]
     with console(ConsoleSettings(trace=place)) as (browser, _, _):
-        page = browser.page(link("/run", id=runs["sdenied"].run_id))
+        page = browser.page(link_to("/run", id=runs["sdenied"].run_id))
         assert "by Bo because: too much" in page and 'class="status denied"' in page

@@ -36,7 +36,7 @@ def index(tmp_path: Path) -> Iterator[TraceIndex]:
 
 
 def rows(index: TraceIndex, **asked: object) -> list[str]:
-    run_rows, total = queries.runs(index, RunFilter(**asked))  # type: ignore[arg-type]
+    run_rows, total = queries.find_runs(index, RunFilter(**asked))  # type: ignore[arg-type]
     assert total >= len(run_rows)
     return [row["status"] for row in run_rows]
 
@@ -49,13 +49,13 @@ def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceInd
     write(tmp_path, records[len(records) // 3 :], "b-0")
     index.refresh()
     expected = by_run(read_files(tmp_path))
-    rows_by_id = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    rows_by_id = {row["run_id"]: row for row in index.query("SELECT * FROM runs")}
     assert rows_by_id.keys() == expected.keys()
     for run_id, run in expected.items():
         row = rows_by_id[run_id]
         assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended)
         assert row["calls"] == sum(record.kind == "call" for record in run.records)
-        trace: Any = queries.run(index, run_id)
+        trace: Any = queries.find_run(index, run_id)
         assert {record.id for record in trace[1].records} == {record.id for record in run.records}
 
 
@@ -79,14 +79,14 @@ def test_the_index_says_the_same_of_runs_after_kills(
             write(tmp_path, part, f"{number}-{place}")
             index.refresh()
         wanted |= by_run(record for part in parts for record in part)
-    rows_by_id = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    rows_by_id = {row["run_id"]: row for row in index.query("SELECT * FROM runs")}
     assert rows_by_id.keys() == wanted.keys()
     for run_id, run in wanted.items():
         row = rows_by_id[run_id]
         shown = run_row(run)
         assert row["calls"] == shown["calls"], run_id
         assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended), run_id
-        page = queries.run(index, run_id)[1]  # type: ignore[index]
+        page = queries.find_run(index, run_id)[1]  # type: ignore[index]
         assert (page.records, page.last, page.spent(NOW)) == (run.records, run.last, run.spent(NOW)), run_id
 
 
@@ -147,10 +147,10 @@ def test_the_index_is_bounded(tmp_path: Path) -> None:
     index = TraceIndex([TraceFiles(tmp_path)], most=100)
     write(tmp_path, list(many(200, NOW)))
     index.refresh()
-    row = index.ask("SELECT count(*), max(id) - min(id) FROM records")[0]
+    row = index.query("SELECT count(*), max(id) - min(id) FROM records")[0]
     assert 50 < row[0] <= 100 and row[1] < 100
     newest = max(run.ended for run in by_run(read_files(tmp_path)).values())
-    assert index.ask("SELECT max(ended) FROM runs")[0][0] == newest
+    assert index.query("SELECT max(ended) FROM runs")[0][0] == newest
     index.close()
 
 
@@ -234,7 +234,7 @@ def test_a_source_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None:
 def everything(index: TraceIndex) -> list[list[tuple[object, ...]]]:
     names = "job, agent, kind, name, outcome, number"
     return [
-        [tuple(row) for row in index.ask(sql)]
+        [tuple(row) for row in index.query(sql)]
         for sql in (f"SELECT {names} FROM counts ORDER BY {names}", "SELECT * FROM runs ORDER BY run_id")
     ]
 
@@ -280,7 +280,7 @@ def test_the_index_is_bounded_while_a_source_is_read(tmp_path: Path) -> None:
             nonlocal most
             for start in range(0, 3000, 100):
                 yield Lines("topic/0", [record.to_json().encode() for record in records[start : start + 100]])
-                most = max(most, index.ask("SELECT count(*) FROM records")[0][0])
+                most = max(most, index.query("SELECT count(*) FROM records")[0][0])
 
         def close(self) -> None:
             pass

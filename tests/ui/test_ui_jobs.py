@@ -11,7 +11,7 @@ import pytest
 
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.app import PAGES
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.suite.tables import each_case
 from tests.ui.consoles import Browser, console
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.own_conditions
 JOBS = ("orders", "refunds & co", "<script>alert(1)</script>\"'?job=#")
 
 
-def of(job: str, number: int) -> list[TraceRecord]:
+def records_of(job: str, number: int) -> list[TraceRecord]:
     """The records of a suspended, a running and a completed run of a job, with an agent of its own."""
     records: list[TraceRecord] = []
     for place, status in enumerate(("suspended", "running", "completed")):
@@ -44,16 +44,16 @@ def links_in(page: str) -> list[str]:
 
 def write_jobs(place: Path) -> None:
     for number, job in enumerate(JOBS):
-        write(place, of(job, number), f"job{number}")
+        write(place, records_of(job, number), f"job{number}")
 
 
 def check_page(browser: Browser, path: str, job: str, number: int) -> None:
-    page = browser.page(link(path, job=job))
+    page = browser.page(link_to(path, job=job))
     assert all(key.startswith(f"key{number}-") for key in keys_in(page)), (path, keys_in(page))
     other_agents = {f"agent{index}" for index in range(len(JOBS)) if index != number}
     assert not [agent for agent in other_agents if agent in page.split("<main>")[1]], path
     assert "<script>alert" not in page
-    keeps = link("/", job=job).partition("?")[2]
+    keeps = link_to("/", job=job).partition("?")[2]
     forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
     for address in links_in(page):
         # A form that is sent by GET has the job in a field.
@@ -74,14 +74,16 @@ def test_each_page_is_of_the_chosen_job(
         for path in PAGES:
             if path not in ("/run", "/approval", "/journal"):
                 check_page(browser, path, job, number)
-        assert keys_in(browser.page(link("/runs", job=job))) == {f"key{number}-{place}" for place in range(3)}
-        assert keys_in(browser.page(link("/runs", job=job, slow=1))) == keys_in(
-            browser.page(link("/runs", job=job))
+        assert keys_in(browser.page(link_to("/runs", job=job))) == {
+            f"key{number}-{place}" for place in range(3)
+        }
+        assert keys_in(browser.page(link_to("/runs", job=job, slow=1))) == keys_in(
+            browser.page(link_to("/runs", job=job))
         )
-        assert "3</b><span>runs in the trace" in browser.page(link("/", job=job))
-        run_id = index.ask("SELECT run_id FROM runs WHERE agent = ?", [f"agent{number}"])[0]["run_id"]
-        assert browser.get(link("/run", id=run_id, job=job)).status_code == 200
-        assert browser.get(link("/run", id=run_id, job="another")).status_code == 404
+        assert "3</b><span>runs in the trace" in browser.page(link_to("/", job=job))
+        run_id = index.query("SELECT run_id FROM runs WHERE agent = ?", [f"agent{number}"])[0]["run_id"]
+        assert browser.get(link_to("/run", id=run_id, job=job)).status_code == 200
+        assert browser.get(link_to("/run", id=run_id, job="another")).status_code == 404
 
 
 def test_without_a_choice_all_jobs_are_shown(tmp_path: Path) -> None:
@@ -98,11 +100,11 @@ def test_without_a_choice_all_jobs_are_shown(tmp_path: Path) -> None:
         assert 'name="status" value="suspended"' in page
         assert not [address for address in links_in(page) if "job=" in address]
         # A choice is that of one request.
-        assert keys_in(browser.page(link("/runs", job=JOBS[0]))) != keys_in(browser.page("/runs"))
+        assert keys_in(browser.page(link_to("/runs", job=JOBS[0]))) != keys_in(browser.page("/runs"))
 
 
 def test_a_trace_of_one_job_has_no_choice(tmp_path: Path) -> None:
-    write(tmp_path, of("orders", 1))
+    write(tmp_path, records_of("orders", 1))
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert 'aria-label="Job"' not in browser.page("/runs")
         # An address of a job that is gone: there is a way back.

@@ -17,7 +17,7 @@ from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.app import PAGES
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.suite.tables import each_case
 from tests.trace.test_trace_records import PLAIN, paying
@@ -48,7 +48,7 @@ def words(page: str) -> str:
 
 
 def run_of(browser: Browser, key: str) -> str:
-    page = browser.page(link("/keys", key=key))
+    page = browser.page(link_to("/keys", key=key))
     return html.unescape(re.findall(r'href="(/run\?id=[^"]+)"', page)[0])
 
 
@@ -81,7 +81,7 @@ def test_the_overview_counts(browser: Browser) -> None:
     ],
 )
 def test_runs_are_filtered(query: dict[str, str], keys: set[str], browser: Browser) -> None:
-    page = browser.page(link("/runs", **query))
+    page = browser.page(link_to("/runs", **query))
     assert set(re.findall(r'class="key" href="[^"]*">([^<]*)</a>', page)) == keys
 
 
@@ -109,7 +109,7 @@ def test_one_run_is_told(key: str, said: list[str], browser: Browser) -> None:
     ],
 )
 def test_a_key_is_told(key: str, said: list[str], browser: Browser) -> None:
-    page = words(browser.page(link("/keys", key=key)))
+    page = words(browser.page(link_to("/keys", key=key)))
     assert [text for text in said if text not in page] == []
 
 
@@ -221,13 +221,13 @@ def test_hostile_records_are_shown_as_text(seed: int, tmp_path: Path) -> None:
     for number in range(15):
         write(place, hostile_records(chosen), f"{number}")
     with console(ConsoleSettings(trace=place)) as (browser, index, _):
-        rows = index.ask("SELECT run_id, key, agent, error_class FROM runs")
+        rows = index.query("SELECT run_id, key, agent, error_class FROM runs")
         assert rows and index.invalid == 0
         paths = list(PAGES)
         for row in rows:
-            paths += [link("/run", id=row["run_id"]), link("/keys", raw=row["key"], key=row["key"])]
+            paths += [link_to("/run", id=row["run_id"]), link_to("/keys", raw=row["key"], key=row["key"])]
             paths += [
-                link("/runs", agent=row["agent"], error=row["error_class"], key=row["key"], q=row["key"])
+                link_to("/runs", agent=row["agent"], error=row["error_class"], key=row["key"], q=row["key"])
             ]
         for path in paths:
             answer = browser.get(path)
@@ -239,7 +239,7 @@ def test_hostile_records_are_shown_as_text(seed: int, tmp_path: Path) -> None:
 def test_hostile_addresses_are_shown_as_text(text: str, browser: Browser) -> None:
     for path in PAGES:
         names = ("id", "key", "raw", "agent", "status", "q", "error", "name", "wait", "value", "run", "page")
-        answer = browser.get(link(path, **dict.fromkeys(names, text)))
+        answer = browser.get(link_to(path, **dict.fromkeys(names, text)))
         assert answer.status_code in (200, 404)
         check(answer.text)
 
@@ -248,5 +248,5 @@ def test_a_number_out_of_bounds_is_no_failure(tmp_path: Path) -> None:
     records = records_of_run(2**62, "sa", "suspended", end=NOW)
     write(tmp_path, [replace(record, time=9e14, seconds=1e14, attempt=10**30) for record in records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, index, _):
-        for path in (*PAGES, link("/run", id=records[0].run_id)):
+        for path in (*PAGES, link_to("/run", id=records[0].run_id)):
             assert browser.get(path).status_code in (200, 404)

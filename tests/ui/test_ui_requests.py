@@ -19,7 +19,7 @@ from flink_agents.connectors.kafka.requests.desk import request_json
 from flink_agents.connectors.kafka.requests.latest import LatestValues
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.testing.kafka import KafkaBroker
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.ui.consoles import Browser, console
 
@@ -43,17 +43,17 @@ class Topics:
     def create(self) -> None:
         KafkaApprovals(self.signals, self.requests, **self.client).create_topics()
 
-    def put(self, *records: tuple[bytes, bytes | None]) -> None:
+    def put_records(self, *records: tuple[bytes, bytes | None]) -> None:
         producer = KafkaProducer(**self.client)
         for key, value in records:
             producer.send(self.requests, key=key, value=value)
         producer.close()
 
-    def ask(self, *numbers: int) -> None:
-        self.put(*((f"{number}".encode(), request_json(request(number))) for number in numbers))
+    def send_requests(self, *numbers: int) -> None:
+        self.put_records(*((f"{number}".encode(), request_json(request(number))) for number in numbers))
 
     def end(self, *numbers: int) -> None:
-        self.put(*((f"{number}".encode(), None) for number in numbers))
+        self.put_records(*((f"{number}".encode(), None) for number in numbers))
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def topics(kafka_broker: KafkaBroker) -> Topics:
 @pytest.fixture
 def read_records(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The records that were read so far."""
-    records, take = list[Any](), LatestValues[Any]._take  # pyright: ignore[reportPrivateUsage]
+    records, take = list[Any](), LatestValues[Any]._apply_record  # pyright: ignore[reportPrivateUsage]
 
     def noted(self: LatestValues[Any], record: Any) -> None:
         records.append(record)
         take(self, record)
 
-    monkeypatch.setattr(LatestValues, "_take", noted)
+    monkeypatch.setattr(LatestValues, "_apply_record", noted)
     return records
 
 
@@ -78,13 +78,13 @@ def test_a_follower_reads_each_record_once(topics: Topics, read_records: list[An
     follower = PendingRequests(topics.requests, topics.client)
     try:
         assert follower.read() == []
-        topics.ask(*range(50))
+        topics.send_requests(*range(50))
         assert follower.read() == [
             request(number) for number in sorted(range(50), key=lambda index: f"sk{index}|")
         ]
         topics.end(*range(1, 50))
-        topics.ask(0)
-        topics.put((b"x", b"no request"))
+        topics.send_requests(0)
+        topics.put_records((b"x", b"no request"))
         for _ in range(3):
             assert follower.read() == [request(0)]
         assert (len(read_records), len(follower.foreign)) == (101, 1)
@@ -98,14 +98,14 @@ def test_a_follower_starts_over_if_it_has_to(
     admin: Any = KafkaAdminClient(**topics.client)
     follower = PendingRequests(topics.requests, topics.client)
     try:
-        topics.ask(1, 2, 3)
+        topics.send_requests(1, 2, 3)
         assert len(follower.read()) == 3
         # Another topic has the name now.
         admin.delete_topics([topics.requests])
         while topics.requests in admin.list_topics():
             pass
         topics.create()
-        topics.ask(7)
+        topics.send_requests(7)
         assert [pending_request.key for pending_request in follower.read()] == ["k7"]
         previous_count = len(read_records)
         assert follower.read() and len(read_records) == previous_count
@@ -131,20 +131,20 @@ def shown(browser: Browser, text: str, path: str = "/approvals") -> str:
 def test_the_console_follows_requests_and_shows_its_answers_at_once(
     topics: Topics, read_records: list[Any], tmp_path: Path
 ) -> None:
-    topics.ask(1)
+    topics.send_requests(1)
     settings = ConsoleSettings(
         trace=tmp_path, client=topics.client, requests=topics.requests, signals=topics.signals
     )
     with console(settings) as (browser, _, outside):
         shown(browser, "k1")
-        topics.ask(2)
+        topics.send_requests(2)
         shown(browser, "k2")
         form = {"id": request(1).id, "decision": "approve", "by": "Ada"}
-        page = browser.submit("/approvals/answer", form, link("/approval", id=request(1).id))
+        page = browser.submit("/approvals/answer", form, link_to("/approval", id=request(1).id))
         assert "approved; the job has not taken it yet" in page
         # One of two is left to decide.
         assert "<b>1</b><span>approvals pending" in browser.page("/")
-        again = browser.submit("/approvals/answer", form, link("/approval", id=request(2).id))
+        again = browser.submit("/approvals/answer", form, link_to("/approval", id=request(2).id))
         assert "was approved by Ada already" in again
         topics.end(1)
         for _ in range(600):
@@ -158,8 +158,8 @@ def test_the_console_follows_requests_and_shows_its_answers_at_once(
 def test_why_counts_records_that_are_no_requests_in_one_line(
     topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topics.put(*((f"{number}".encode(), b'{"no": "request"}') for number in range(200)))
-    topics.ask(1)
+    topics.put_records(*((f"{number}".encode(), b'{"no": "request"}') for number in range(200)))
+    topics.send_requests(1)
     options = ["--path", str(tmp_path), "--requests", topics.requests]
     with caplog.at_level(logging.INFO):
         result = CliRunner().invoke(

@@ -169,7 +169,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
         waiting.append(1)
         go_on.wait()
 
-    monkeypatch.setattr(Outside, "inspect", inspect)
+    monkeypatch.setattr(Outside, "inspect_key", inspect)
     yield lambda: len(waiting)
     go_on.set()
 

@@ -20,7 +20,7 @@ from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import STATUSES, TraceRecord, run_id_of, span_id
 from flink_agents.ui.background import STALE_SECONDS, Background
 from flink_agents.ui.outside import KeyAnswer, Outside
-from flink_agents.ui.rendering import link
+from flink_agents.ui.rendering import link_to
 from flink_agents.ui.settings import ConsoleSettings
 from tests.suite.tables import each_case
 from tests.ui.consoles import Browser, console
@@ -118,7 +118,7 @@ def test_a_status_has_one_name_everywhere(place: Path, seen: tuple[Browser, Outs
     browser, _ = seen
     for status in STATUSES:
         keys = {key for key, of in STATUS.items() if of == status}
-        page = browser.page(link("/runs", status=status))
+        page = browser.page(link_to("/runs", status=status))
         assert set(re.findall(r'class="key" href="[^"]*">([^<]*)</a>', page)) == keys, status
         result = CliRunner().invoke(app, ["runs", "--path", str(place), "--status", status])
         assert {line.split()[2] for line in result.stdout.splitlines()[1:]} == keys, status
@@ -148,7 +148,7 @@ def test_durations_tell_queued_running_and_suspended_apart(
     spent = run.spent(NOW)
     measured = (spent.queued, spent.running, spent.suspended)
     assert measured == pytest.approx((queued, running, suspended), abs=0.01)
-    page = words(seen[0].page(link("/keys", key=key)))
+    page = words(seen[0].page(link_to("/keys", key=key)))
     assert ("queued" in page) == bool(queued) or key == "queued"
     assert not suspended or "min suspended" in page
 
@@ -169,7 +169,7 @@ def test_what_an_unfinished_run_does_is_told_everywhere(
     run = run_id_of("job", key, 1)
     tree = CliRunner().invoke(app, ["trace", run, "--path", str(place)]).stdout
     assert said in tree and f"key {key} " in tree
-    page = words(browser.page(link("/run", id=run)))
+    page = words(browser.page(link_to("/run", id=run)))
     assert said in page or (key == "asks" and "What ends the wait" in page)
     assert "its own end" not in words(browser.page("/waiting"))
     assert key == "asks" or said in words(browser.page("/waiting"))
@@ -181,7 +181,12 @@ def test_what_waits_behind_a_run_is_the_jobs_to_say(seen: tuple[Browser, Outside
         row = re.findall(r"<tr>\s*<td><a class=\"key\"[^>]*>asks</a>.*?</tr>", browser.page(page), re.S)[0]
         assert "not known" in row
     outside._answers["sasks"] = KeyAnswer(["199 input(s) wait."], {"quotes": 199, "others": 0}, NOW)  # pyright: ignore[reportPrivateUsage]
-    for page in ("/", "/waiting", link("/run", id=run_id_of("job", "asks", 1)), link("/keys", key="asks")):
+    for page in (
+        "/",
+        "/waiting",
+        link_to("/run", id=run_id_of("job", "asks", 1)),
+        link_to("/keys", key="asks"),
+    ):
         assert "199" in words(browser.page(page)), page
 
 
@@ -197,10 +202,14 @@ def test_a_key_and_its_run_lead_to_the_request(place: Path) -> None:
     ):
         requests: Any = outside._requests  # pyright: ignore[reportPrivateUsage]
         requests._make = lambda: approval_requests
-        target = html.escape(link("/approval", id="sasks|1|pay||0|abc"))
-        for page in (link("/keys", key="asks"), link("/run", id=run_id_of("job", "asks", 1)), "/waiting"):
+        target = html.escape(link_to("/approval", id="sasks|1|pay||0|abc"))
+        for page in (
+            link_to("/keys", key="asks"),
+            link_to("/run", id=run_id_of("job", "asks", 1)),
+            "/waiting",
+        ):
             assert target in browser.page(page), page
-        assert target not in browser.page(link("/keys", key="calls"))
+        assert target not in browser.page(link_to("/keys", key="calls"))
 
 
 def test_an_old_value_is_renewed_or_said_to_be_old() -> None:
@@ -214,15 +223,15 @@ def test_an_old_value_is_renewed_or_said_to_be_old() -> None:
     background: Any = Background(make, 5.0)
 
     def let_pass(seconds: float) -> None:
-        background._made -= seconds
+        background._read_at -= seconds
         background._tried -= seconds
 
     assert background.read(30).value == "first"
     let_pass(2 * STALE_SECONDS)
-    assert background.read(30).value == "second" and not background.read(0).stale
+    assert background.read(30).value == "second" and not background.read(0).is_stale
     free.clear()
     let_pass(2 * STALE_SECONDS)
-    assert background.read(0.01).stale
+    assert background.read(0.01).is_stale
     free.set()
 
 

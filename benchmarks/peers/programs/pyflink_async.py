@@ -49,7 +49,7 @@ def main() -> None:
     """Run the job."""
     from flink_agents.runtime.flink.launch import gateway
 
-    gateway.install()  # finds the Java runtime
+    gateway.prepare_jvms()  # finds the Java runtime
     configuration = Configuration()
     configuration.set_string("python.execution-mode", "process")
     configuration.set_string("python.executable", sys.executable)

@@ -44,7 +44,7 @@ def key_of(number: int) -> str:
     return f"k{number % KEYS}"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write a line where the measuring process reads it: workers of PyFlink have no standard output."""
     with (FOLDER / "marks").open("a") as marks:
         marks.write(f"{time.time():.6f} {line}\n")
@@ -112,27 +112,27 @@ class Progress:
 
     def ready(self) -> None:
         """Say that inputs can come."""
-        say("ready")
+        print_line("ready")
 
     def output(self, sent: float) -> bool:
         """Count an output of an input that was sent at ``sent``; return True after the last one."""
         self.seen += 1
         self._latencies.append(time.time() - sent)
         if self.seen == 1:
-            say("first")
+            print_line("first")
         if self.seen == int(INPUTS * WARM_UP):
-            say("warm")
+            print_line("warm")
         if self.seen == INPUTS:
             self.end()
         return self.seen >= INPUTS
 
     def end(self) -> None:
         """Say that all inputs are finished, and keep the process until its CPU time has been read."""
-        say("end")
+        print_line("end")
         if MODE == "rate":
             wait_for_file("read", READ_SECONDS)
         if MODE == "latency":
             steady = sorted(self._latencies[int(INPUTS * WARM_UP) :])
             share = {"p50": 0.5, "p99": 0.99}
             figures = {name: 1000 * steady[int(at * (len(steady) - 1))] for name, at in share.items()}
-            say(json.dumps(figures))
+            print_line(json.dumps(figures))

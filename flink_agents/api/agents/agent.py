@@ -35,7 +35,7 @@ from flink_agents.api.resources import ResourceType, check_resource_type
 from flink_agents.api.settings import ActionOptions, ActionSettings, AgentAttributes, check_near
 
 
-def _copy(argument: Any) -> Any:
+def _copy_argument(argument: Any) -> Any:
     """Return a copy that the constructor cannot change, or ``argument`` itself if it cannot be copied."""
     try:
         return copy.deepcopy(argument)
@@ -65,8 +65,8 @@ class Agent(AgentAttributes):
         """Keep the arguments as they are now: they are the configuration in the plan."""
         self = object.__new__(cls)
         self.__dict__["__arguments__"] = (
-            tuple(map(_copy, args)),
-            {name: _copy(value) for name, value in kwargs.items()},
+            tuple(map(_copy_argument, args)),
+            {name: _copy_argument(value) for name, value in kwargs.items()},
         )
         self.__dict__["__actions__"] = {}
         self.__dict__["__resources__"] = {}
@@ -170,7 +170,7 @@ class Agent(AgentAttributes):
                 fix="give each action its own name",
                 where=where,
             )
-        mark = ActionMark.of(f"action {name!r}", where, triggers, emits, settings, config, name)
+        mark = ActionMark.from_arguments(f"action {name!r}", where, triggers, emits, settings, config, name)
         actions[name] = (mark, func)
         return self
 

@@ -54,7 +54,7 @@ class ActionMark:
     name: str | None = None
 
     @classmethod
-    def of(
+    def from_arguments(
         cls,
         what: str,
         where: str | None,
@@ -104,7 +104,7 @@ def check_triggers(triggers: object, what: str, where: str | None = None) -> tup
     Raises:
         UnknownTriggerError: A trigger is invalid, or there is none.
     """
-    sequence = _sequence(triggers)
+    sequence = _as_sequence(triggers)
     if not sequence:
         raise UnknownTriggerError(
             f"{what} has no trigger",
@@ -121,7 +121,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
         UnknownTriggerError: A value is neither.
     """
     event_types: list[Trigger] = []
-    for value in _sequence(values):
+    for value in _as_sequence(values):
         if isinstance(value, str) and value:
             event_types.append(value)
         elif isinstance(value, type) and issubclass(value, Event):
@@ -137,7 +137,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
     return tuple(event_types)
 
 
-def _sequence(values: object) -> tuple[object, ...]:
+def _as_sequence(values: object) -> tuple[object, ...]:
     """Return the author's values as a sequence; a single value becomes a sequence of one."""
     if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
         return (cast(object, values),)
@@ -176,7 +176,7 @@ def action(
     def decorate(func: F) -> F:
         where = place_of(func)
         _check_unmarked(func, triggers, where)
-        mark = ActionMark.of("@action", where, triggers, emits, settings, config or {}, name)
+        mark = ActionMark.from_arguments("@action", where, triggers, emits, settings, config or {}, name)
         setattr(unwrap(func), ACTION_MARK, mark)
         return func
 

@@ -42,24 +42,24 @@ class Awaited(Coroutine[Any, Any, _T_co]):
 
     @override
     def send(self, value: Any, /) -> Any:
-        return self._begin().send(value)
+        return self._begin_once().send(value)
 
     @override
     def throw(self, error: Any, value: Any = None, traceback: Any = None, /) -> Any:
         exception = error if isinstance(error, BaseException) else value or error
-        return self._begin().throw(exception)
+        return self._begin_once().throw(exception)
 
     @override
     def close(self) -> None:
-        self._begin().close()
+        self._begin_once().close()
 
-    def _begin(self) -> Coroutine[Any, Any, _T_co]:
+    def _begin_once(self) -> Coroutine[Any, Any, _T_co]:
         if self.begun is None:
             self.begun = self._result()
         return self.begun
 
 
-def noted(called: str, result: _T) -> _T:
+def note_result(called: str, result: _T) -> _T:
     """Register ``result``, if it is a coroutine, as one that the running action has to await; return it.
 
     Args:
@@ -110,12 +110,12 @@ class AwaitedMethods:
         super().__init_subclass__(**kwargs)
         for name, method in list(vars(cls).items()):
             if not name.startswith("_") and inspect.iscoroutinefunction(method):
-                setattr(cls, name, _noting(method))
+                setattr(cls, name, _note_results(method))
 
 
-def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+def _note_results(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: AwaitedMethods, *args: Any, **kwargs: Any) -> Any:
-        return noted(f"{self.called_as}.{method.__name__}", method(self, *args, **kwargs))
+        return note_result(f"{self.called_as}.{method.__name__}", method(self, *args, **kwargs))
 
     return call

@@ -29,7 +29,7 @@ class CheckedType(type):
         try:
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
-            raise _invalid(cls, error) from None
+            raise _invalid_field_error(cls, error) from None
         except TypeError as error:
             if not args:
                 raise
@@ -51,7 +51,7 @@ def _fields_of(cls: type) -> list[str]:
     return list(getattr(cls, "__pydantic_fields__", {}))
 
 
-def _invalid(cls: type, error: ValidationError) -> WrongArgumentError:
+def _invalid_field_error(cls: type, error: ValidationError) -> WrongArgumentError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     names = _fields_of(cls)
     field = ".".join(map(str, first["loc"]))

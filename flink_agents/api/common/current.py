@@ -33,7 +33,7 @@ class CurrentActionRun(Protocol):
         ...
 
     def context_here(self) -> Any:
-        """The context; None inside a durable function, in another thread, and after the action's end."""
+        """Return the context; None in a durable function, in another thread, and after the action's end."""
         ...
 
 

@@ -30,7 +30,7 @@ def check_pydantic_ai() -> None:
         version = metadata.version("pydantic-ai-slim")
     except metadata.PackageNotFoundError:
         return
-    if _numbers(version) < _numbers(LOWEST_PYDANTIC_AI):
+    if _version_numbers(version) < _version_numbers(LOWEST_PYDANTIC_AI):
         raise MissingExtraError(
             "the installed pydantic-ai is too old",
             expected=f"pydantic-ai-slim {LOWEST_PYDANTIC_AI} or later, in the workers of the cluster as well",
@@ -39,7 +39,7 @@ def check_pydantic_ai() -> None:
         )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
@@ -60,7 +60,7 @@ def requirement(*extras: str) -> str:
     installation from an index has no such record.
     """
     suffix = f"[{','.join(extras)}]" if extras else ""
-    origin = _origin()
+    origin = _install_origin()
     if origin is None:
         return f'"{DISTRIBUTION}{suffix}"'
     url, is_editable = origin
@@ -73,7 +73,7 @@ def requirement(*extras: str) -> str:
 
 
 @cache
-def _origin() -> tuple[str, bool] | None:
+def _install_origin() -> tuple[str, bool] | None:
     """Return the URL that this package was installed from, and if it is editable; None if an index has it."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")

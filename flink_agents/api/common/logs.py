@@ -25,11 +25,11 @@ def bounded_logger(name: str) -> logging.Logger:
     logger = logging.getLogger(name)
     if not any(isinstance(log_filter, _Bounded) for log_filter in logger.filters):
         logger.addFilter(_Bounded())
-        vars(logger)["handle"] = _harmless(logger)
+        vars(logger)["handle"] = _contain_errors(logger)
     return logger
 
 
-def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
+def _contain_errors(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
     """Return a handler function for a logger that reports an exception of handlers and filters only once."""
     plain = logger.handle
     reported = False
@@ -51,7 +51,7 @@ def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
     return handle
 
 
-def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
+def bound_text(text: str, most: int = MAX_CHARACTERS) -> str:
     """Return ``text``; if it is longer than ``most`` characters, without its middle."""
     if len(text) <= most:
         return text
@@ -67,15 +67,15 @@ class _Bounded(logging.Filter):
         """Cut the message of ``record``."""
         # A single argument that is a mapping is stored as it is.
         args = record.args if isinstance(record.args, tuple) else (record.args,)
-        record.args = tuple(map(_argument, args)) if record.args else ()
+        record.args = tuple(map(_bound_argument, args)) if record.args else ()
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
             _, error, origin = record.exc_info
             # Handlers do not format a traceback again if it has a text.
-            record.exc_text = _traceback(error, origin)
+            record.exc_text = _traceback_text(error, origin)
         return True
 
 
-def _argument(value: object) -> object:
+def _bound_argument(value: object) -> object:
     short = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
     return value if short else _Shown(value)
 
@@ -90,31 +90,31 @@ class _Shown(str):
 
     def __new__(cls, value: object) -> _Shown:
         """Keep the value for its ``repr``."""
-        shown = super().__new__(cls, _text(str, value))
+        shown = super().__new__(cls, _safe_text(str, value))
         shown._value = value
         return shown
 
     def __repr__(self) -> str:
-        return _text(repr, self._value)
+        return _safe_text(repr, self._value)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         # Handlers of other processes get the text; the value may have no pickle.
         return str, (str(self),)
 
 
-def _text(show: Callable[[object], str], value: object) -> str:
+def _safe_text(show: Callable[[object], str], value: object) -> str:
     try:
-        return bounded(hide(show(value)))
+        return bound_text(hide(show(value)))
     except Exception as error:
         return f"<{type(value).__qualname__}: its __str__ raised {type(error).__name__}>"
 
 
-def _traceback(error: BaseException, origin: TracebackType | None) -> str:
+def _traceback_text(error: BaseException, origin: TracebackType | None) -> str:
     try:
         text = hide("".join(traceback.format_exception(type(error), error, origin)))
     except Exception as raised:
         # Foreign classes run their own code here.
         text = f"{type(error).__qualname__}: its traceback raised {type(raised).__name__}"
     # Line by line first, so that one long message does not hide other errors of the chain.
-    lines = [bounded(line, MAX_LINE) for line in text.splitlines()]
-    return bounded("\n".join(lines), MAX_TRACEBACK)
+    lines = [bound_text(line, MAX_LINE) for line in text.splitlines()]
+    return bound_text("\n".join(lines), MAX_TRACEBACK)

@@ -61,7 +61,7 @@ class ConfigOption(Generic[T]):
             OptionError: The value is invalid.
         """
         try:
-            parsed = _convert(self.type, value)
+            parsed = _convert_value(self.type, value)
             if self.minimum is not None and parsed < self.minimum:
                 raise ValueError(value)
             if self.is_name and not is_name(parsed):
@@ -73,7 +73,7 @@ class ConfigOption(Generic[T]):
                 f"invalid value of option {self.key!r}",
                 expected=describe_type(self.type) + (f", {NAME_RULE}" if self.is_name else least),
                 found=repr(value),
-                fix=self._fix(value),
+                fix=self._example_fix(value),
             ) from error
 
     def written(self, value: object, text: str | None) -> object:
@@ -83,7 +83,7 @@ class ConfigOption(Generic[T]):
         """
         return value if text is None or self.type in (bool, object, dict) else text
 
-    def _fix(self, value: object) -> str:
+    def _example_fix(self, value: object) -> str:
         """Return a fix for an invalid ``value``: an example, and the option's meaning."""
         if issubclass(self.type, Enum):
             near = suggest(str(value), [str(member.value) for member in self.type], "", cutoff=0.75)
@@ -107,7 +107,7 @@ def option(
     """
 
     def declare(doc: str) -> ConfigOption[T]:
-        values = [None if value is None else _convert(kind, value) for value in (default, minimum)]
+        values = [None if value is None else _convert_value(kind, value) for value in (default, minimum)]
         return ConfigOption(key, kind, values[0], doc, values[1], is_name)
 
     return declare
@@ -138,7 +138,7 @@ def write_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _convert(kind: type, value: object) -> Any:
+def _convert_value(kind: type, value: object) -> Any:
     if kind is bool:
         return _convert_bool(value)
     if kind is timedelta:

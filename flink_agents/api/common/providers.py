@@ -75,7 +75,7 @@ class Providers:
                 fix="install its requirements, also on the workers of the cluster",
             ) from error
 
-    def make(self, name: str, kind: type[T], *arguments: Any) -> T:
+    def create_object(self, name: str, kind: type[T], *arguments: Any) -> T:
         """Call the object of the entry point ``name``, and return its result.
 
         Args:

@@ -250,7 +250,7 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
         Raises:
             ResourceNotFoundError: The agent has no such vector store.
         """
-        return self.get_resource(name, ResourceType.VECTOR_STORE).of(self, collection)
+        return self.get_resource(name, ResourceType.VECTOR_STORE).open_collection(self, collection)
 
     async def retrieve(
         self,
@@ -289,7 +289,7 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
             ResourceNotFoundError: The agent has no such long-term memory.
             OptionError: The job has no ``job-identifier``.
         """
-        return self.get_resource(name, ResourceType.LONG_TERM_MEMORY).of(self, scope, subject)
+        return self.get_resource(name, ResourceType.LONG_TERM_MEMORY).open_memory(self, scope, subject)
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from flink_agents.api.common.awaited import AwaitedMethods, noted
+from flink_agents.api.common.awaited import AwaitedMethods, note_result
 from flink_agents.api.context.waits import timeout_of
 from flink_agents.api.errors import AgentOutputsError
 
@@ -103,7 +103,7 @@ class AskMethods(AwaitedMethods, ABC):
             AgentDefinitionError: The agent cannot work.
             ContextMisuseError: The action is not ``async def``, or an action of the sub-agent needs a thread.
         """
-        return noted("ctx.call_agent", _only(self._ask(agent, event)))
+        return note_result("ctx.call_agent", _only_output(self._prepare_call(agent, event)))
 
     def call_agent_all(self, agent: SubAgent | type[SubAgent], event: Any) -> Coroutine[Any, Any, list[Any]]:
         """Call an agent as :meth:`call_agent` does, for all its outputs in order.
@@ -112,7 +112,7 @@ class AskMethods(AwaitedMethods, ABC):
             agent: An instance, or a class without required arguments.
             event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
         """
-        return noted("ctx.call_agent_all", _values(self._ask(agent, event)))
+        return note_result("ctx.call_agent_all", _output_values(self._prepare_call(agent, event)))
 
     def call_agent_traced(
         self, agent: SubAgent | type[SubAgent], event: Any, transcript: bool = True
@@ -124,7 +124,7 @@ class AskMethods(AwaitedMethods, ABC):
             event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
             transcript: True to include the steps of the agent.
         """
-        return noted("ctx.call_agent_traced", self._ask(agent, event, transcript)())
+        return note_result("ctx.call_agent_traced", self._prepare_call(agent, event, transcript)())
 
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | timedelta | None = None
@@ -154,10 +154,10 @@ class AskMethods(AwaitedMethods, ABC):
                 task.cancel()
         if late:
             await asyncio.wait(late)
-        return [_ended(task, task in late, seconds) for task in tasks]
+        return [_task_result(task, task in late, seconds) for task in tasks]
 
     @abstractmethod
-    def _ask(
+    def _prepare_call(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         """Prepare a call of an agent; return a function that makes it.
@@ -166,15 +166,15 @@ class AskMethods(AwaitedMethods, ABC):
         """
 
 
-async def _only(answer: Callable[[], Awaitable[Answer]]) -> Any:
+async def _only_output(answer: Callable[[], Awaitable[Answer]]) -> Any:
     return (await answer()).output
 
 
-async def _values(answer: Callable[[], Awaitable[Answer]]) -> list[Any]:
+async def _output_values(answer: Callable[[], Awaitable[Answer]]) -> list[Any]:
     return (await answer()).outputs
 
 
-def _ended(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:
+def _task_result(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:
     """Return the result or the error of one of several tasks."""
     if late and task.cancelled():
         return TimeoutError(f"not finished after {timeout:g} s")

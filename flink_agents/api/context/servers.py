@@ -75,7 +75,7 @@ class ServerMethods(ABC):
         Raises:
             ResourceNotFoundError: The agent has no such MCP server.
         """
-        return self.get_resource(name, ResourceType.MCP_SERVER).of(self)
+        return self.get_resource(name, ResourceType.MCP_SERVER).calls_for(self)
 
     def prompt(self, prompt: str, /, **values: Any) -> FilledPrompt:
         """Return the prompt ``prompt`` with its variables filled in.

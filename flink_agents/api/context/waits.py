@@ -32,7 +32,7 @@ class WaitMethods(AwaitedMethods, ABC):
             InvalidDurationError: The duration is invalid.
             ContextMisuseError: The action is not ``async def``.
         """
-        return self._pause(_seconds_of("ctx.sleep", duration))
+        return self._wait_for_pause(_seconds_of("ctx.sleep", duration))
 
     @overload
     def wait_for_signal(
@@ -109,15 +109,15 @@ class WaitMethods(AwaitedMethods, ABC):
                 fix='describe it for the person, as in ctx.request_approval("refund", {"order": 7})',
             )
         shown = plain(dict(arguments or {}))
-        return await self._approval(what, shown, timeout_of("ctx.request_approval", timeout), check)
+        return await self._wait_for_approval(what, shown, timeout_of("ctx.request_approval", timeout), check)
 
     @abstractmethod
-    def _approval(
+    def _wait_for_approval(
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]: ...
 
     @abstractmethod
-    def _pause(self, seconds: float) -> Coroutine[Any, Any, None]: ...
+    def _wait_for_pause(self, seconds: float) -> Coroutine[Any, Any, None]: ...
 
     @abstractmethod
     def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...

@@ -21,7 +21,10 @@ from typing_extensions import ParamSpec, TypeVar
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import checks as checks
-from flink_agents.api.durable.checks import IDEMPOTENCY_KEY as IDEMPOTENCY_KEY, takes as takes
+from flink_agents.api.durable.checks import (
+    IDEMPOTENCY_KEY as IDEMPOTENCY_KEY,
+    takes_argument as takes_argument,
+)
 from flink_agents.api.errors import AgentConfigurationError
 
 _P = ParamSpec("_P", default=...)
@@ -350,9 +353,9 @@ def durable_callable(function: Any, kwargs: dict[str, Any], **settings: Any) -> 
         return plain_callable(function) if type(function) is FunctionType else DurableCallable(function)
     what = function if isinstance(function, _ANY_CALLABLE) else None
     for name in list(call_settings):
-        if takes(what.function if what is not None else function, name):
+        if takes_argument(what.function if what is not None else function, name):
             if what is None:
-                raise _ambiguous(function, name)
+                raise _ambiguous_key_error(function, name)
             kwargs[name] = call_settings.pop(name)
     call_settings = {name: value for name, value in call_settings.items() if value is not None}
     return replace(what, **call_settings) if what is not None else DurableCallable(function, **call_settings)
@@ -372,7 +375,7 @@ def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mappi
     if isinstance(function, _ANY_CALLABLE):
         plain = plain.function
     for name in _OF_CALLABLES & kwargs.keys():
-        if callable(plain) and not takes(plain, name) and checks.signature_of(plain) is not None:
+        if callable(plain) and not takes_argument(plain, name) and checks.signature_of(plain) is not None:
             called = getattr(plain, "__qualname__", type(plain).__qualname__)
             raise AgentConfigurationError(
                 f"{name!r} is not a setting of a single durable step, and {called} has no such parameter",
@@ -383,7 +386,7 @@ def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mappi
             )
 
 
-def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationError:
+def _ambiguous_key_error(function: Callable[..., Any], name: str) -> AgentConfigurationError:
     called = getattr(function, "__qualname__", type(function).__qualname__)
     return AgentConfigurationError(
         f"a durable step of {called} has the argument {name!r}, which is both a setting of the step and a "
@@ -408,8 +411,8 @@ _KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def calls_durably(target: _T) -> _T:
     """Declare that an object of a library makes durable steps for the action that uses it; return the object.
 
-    The names in an action's code show if the action makes durable steps. The code of a library is not read:
-    the library declares its objects, or a class in whose name it makes the steps.
+    The source of an action shows if the action makes durable steps. The code of a library is not read: the
+    library declares its objects, or a class in whose name it makes the steps.
 
     Args:
         target: The object; weak references to it are possible.

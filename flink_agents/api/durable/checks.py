@@ -47,7 +47,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     return _SIGNATURES.put(function, signature) if plain else signature
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
+def takes_argument(function: Callable[..., Any], name: str) -> bool:
     """Return True if ``function`` accepts an argument of that name, perhaps with ``**kwargs``."""
     signature = signature_of(function)
     if signature is None:
@@ -152,7 +152,7 @@ def check_clients(function: Callable[..., Any], called: str, clients: Iterable[s
         AgentConfigurationError: A client has no parameter.
     """
     for name in clients:
-        if not takes(function, name) and signature_of(function) is not None:
+        if not takes_argument(function, name) and signature_of(function) is not None:
             raise AgentConfigurationError(
                 f"{called} has no parameter for the client {name!r}",
                 expected=f"a parameter {name!r}, which gets the open client",
@@ -173,7 +173,7 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
     Raises:
         AgentConfigurationError: It is neither, or the function has no parameter of that name.
     """
-    names = frozenset[object]([redact]) if isinstance(redact, str) else _members(redact)
+    names = frozenset[object]([redact]) if isinstance(redact, str) else _literal_members(redact)
     if names is None or not all(isinstance(name, str) for name in names):
         raise AgentConfigurationError(
             f"redact of {called} names no parameters",
@@ -197,7 +197,7 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
     return parameter_names
 
 
-def _members(value: object) -> frozenset[object] | None:
+def _literal_members(value: object) -> frozenset[object] | None:
     if not isinstance(value, Collection):
         return None
     try:
@@ -219,7 +219,7 @@ def check_values(called: str, name: object, timeout: object, retry: object) -> N
         AgentConfigurationError: A setting is invalid.
     """
     if name is not None and not (isinstance(name, str) and name):
-        raise _wrong(called, "name", name, "a string that is not empty", "name='charge'")
+        raise _setting_error(called, "name", name, "a string that is not empty", "name='charge'")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and (
         not isinstance(seconds, int | float)
@@ -227,12 +227,16 @@ def check_values(called: str, name: object, timeout: object, retry: object) -> N
         # This is false for NaN, infinity, and an int that no float can hold.
         or not 0 < seconds <= sys.float_info.max
     ):
-        raise _wrong(called, "timeout", timeout, "finite seconds, more than 0, or a timedelta", "timeout=30")
+        raise _setting_error(
+            called, "timeout", timeout, "finite seconds, more than 0, or a timedelta", "timeout=30"
+        )
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise _wrong(called, "retry", retry, "a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")
+        raise _setting_error(called, "retry", retry, "a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")
 
 
-def _wrong(called: str, setting: str, value: object, expected: str, example: str) -> AgentConfigurationError:
+def _setting_error(
+    called: str, setting: str, value: object, expected: str, example: str
+) -> AgentConfigurationError:
     return AgentConfigurationError(
         f"a durable step of {called} has an invalid {setting}",
         expected=expected,
@@ -264,8 +268,8 @@ def check_reconciler(
             fix="pass the function itself: reconciler=look_up",
             where=authors_place(),
         )
-    if _fits(function, reconciler, clients) is False:
-        raise _unfit(function, called, reconciler, clients, None)
+    if _fits_calls(function, reconciler, clients) is False:
+        raise _unfit_reconciler_error(function, called, reconciler, clients, None)
 
 
 def check_call_arguments(
@@ -289,20 +293,20 @@ def check_call_arguments(
     Raises:
         AgentConfigurationError: It does not.
     """
-    if _fits(function, reconciler, clients) is not None:
+    if _fits_calls(function, reconciler, clients) is not None:
         return
-    signature = _without(signature_of(reconciler), clients)
-    function_signature = _without(signature_of(function), clients)
+    signature = _without_clients(signature_of(reconciler), clients)
+    function_signature = _without_clients(signature_of(function), clients)
     # If the function itself rejects the arguments, its own error is better.
-    if function_signature is not None and not _binds(function_signature, args, kwargs):
+    if function_signature is not None and not _can_bind(function_signature, args, kwargs):
         return
-    if signature is not None and not _binds(signature, args, kwargs):
+    if signature is not None and not _can_bind(signature, args, kwargs):
         # No values: one of them may be redacted.
         argument_text = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
-        raise _unfit(function, called, reconciler, clients, argument_text)
+        raise _unfit_reconciler_error(function, called, reconciler, clients, argument_text)
 
 
-def _unfit(
+def _unfit_reconciler_error(
     function: Callable[..., Any],
     called: str,
     reconciler: Callable[..., Any],
@@ -313,7 +317,7 @@ def _unfit(
     call = f"a call with ({argument_text})" if argument_text is not None else "its calls"
     return AgentConfigurationError(
         f"the reconciler {name} of {called} cannot be called with the arguments of {call}",
-        expected=f"the parameters of the function: {_without(signature_of(function), clients)}",
+        expected=f"the parameters of the function: {_without_clients(signature_of(function), clients)}",
         found=f"{name}{signature_of(reconciler)}",
         fix=f"let {name} take the same parameters. {IDEMPOTENCY_KEY} and clients are passed to it if it has "
         "parameters with these names",
@@ -321,19 +325,19 @@ def _unfit(
     )
 
 
-def _fits(
+def _fits_calls(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
     """Return True if a reconciler accepts the arguments of all calls, False if of none, else None."""
     plain = type(function) is FunctionType and type(reconciler) is FunctionType
-    return (_known_fit if plain else _fit)(function, reconciler, clients)
+    return (_known_fit if plain else _fits_signature)(function, reconciler, clients)
 
 
-def _fit(
+def _fits_signature(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
-    theirs = _without(signature_of(function), (*clients, IDEMPOTENCY_KEY))
-    reconciler_signature = _without(signature_of(reconciler), clients)
+    theirs = _without_clients(signature_of(function), (*clients, IDEMPOTENCY_KEY))
+    reconciler_signature = _without_clients(signature_of(reconciler), clients)
     if theirs is None or reconciler_signature is None:
         return True
     parameters = list(theirs.parameters.values())
@@ -342,7 +346,7 @@ def _fit(
     single = [parameter for parameter in parameters if parameter.kind not in _MANY]
     needed = [parameter for parameter in single if parameter.default is parameter.empty]
     bound = [
-        _binds(reconciler_signature, *_shape(subset, by_name))
+        _can_bind(reconciler_signature, *_call_shape(subset, by_name))
         for subset in (single, needed)
         for by_name in (False, True)
     ]
@@ -351,17 +355,17 @@ def _fit(
     return None if any(bound) or kinds else False
 
 
-_known_fit = lru_cache(maxsize=1024)(_fit)
+_known_fit = lru_cache(maxsize=1024)(_fits_signature)
 """Equal functions are the same one; for other objects, only their class knows."""
 
 
-def _shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
+def _call_shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
     """Return arguments for the parameters: by name if possible, or by position if possible."""
     named = [parameter.name for parameter in parameters if parameter.kind in _BY_NAME[0 if by_name else 1 :]]
     return [None] * (len(parameters) - len(named)), dict.fromkeys(named)
 
 
-def _binds(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+def _can_bind(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     key = signature.parameters.get(IDEMPOTENCY_KEY)
     key_argument = {IDEMPOTENCY_KEY: None} if key is not None and key.kind in _BY_NAME else {}
     try:
@@ -371,7 +375,9 @@ def _binds(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[st
     return True
 
 
-def _without(signature: inspect.Signature | None, clients: tuple[str, ...]) -> inspect.Signature | None:
+def _without_clients(
+    signature: inspect.Signature | None, clients: tuple[str, ...]
+) -> inspect.Signature | None:
     """Return a signature without the parameters of clients."""
     if signature is None:
         return None

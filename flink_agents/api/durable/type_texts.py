@@ -56,39 +56,39 @@ def _is_generic(kind: type) -> bool:
 def write_type(kind: Any) -> str | None:
     """Return the text of a type; None if it has a part that no name describes, such as a constraint."""
     try:
-        return _written(kind)
+        return _write_type(kind)
     except (LookupError, RecursionError):
         return None
 
 
-def _written(kind: Any) -> str:
+def _write_type(kind: Any) -> str:
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:
         return "..."
     model = parameters_of(kind)
     if model is not None:
-        return _with_arguments(_written(model[0]), map(_written, model[1]))
+        return _with_arguments(_write_type(model[0]), map(_write_type, model[1]))
     origin = get_origin(kind)
     arguments = get_args(kind)
     if origin is None:
-        return _named(kind)
+        return _name_type(kind)
     if isinstance(kind, types.UnionType):
-        return " | ".join(map(_written, arguments))
+        return " | ".join(map(_write_type, arguments))
     if origin is Literal:
-        return _with_arguments("Literal", map(_literal, arguments))
+        return _with_arguments("Literal", map(_write_literal, arguments))
     if origin is Union:
-        return _with_arguments("Union", map(_written, arguments))
+        return _with_arguments("Union", map(_write_type, arguments))
     if type(kind) is types.GenericAlias:
-        return _with_arguments(_named(origin), map(_written, arguments))
+        return _with_arguments(_name_type(origin), map(_write_type, arguments))
     name = getattr(kind, "_name", None)
     if name in _ALIASES:
         if kind is getattr(typing, name):
             return f"typing:{name}"
-        return _with_arguments(f"typing:{name}", map(_written, arguments))
+        return _with_arguments(f"typing:{name}", map(_write_type, arguments))
     if isinstance(origin, type) and origin.__module__ not in ("typing", "builtins", "collections.abc"):
         # A generic dataclass, for example. Not Annotated, whose metadata have no names.
-        return _with_arguments(_named(origin), map(_written, arguments))
+        return _with_arguments(_name_type(origin), map(_write_type, arguments))
     raise LookupError(kind)
 
 
@@ -96,7 +96,7 @@ def _with_arguments(name: str, arguments: Iterator[str]) -> str:
     return f"{name}[{', '.join(arguments)}]"
 
 
-def _named(kind: Any) -> str:
+def _name_type(kind: Any) -> str:
     if kind is Any:
         return "Any"
     module = getattr(kind, "__module__", None)
@@ -106,7 +106,7 @@ def _named(kind: Any) -> str:
     return name if _NAMES.get(name) is kind else f"{module}:{name}"
 
 
-def _literal(value: object) -> str:
+def _write_literal(value: object) -> str:
     if type(value) not in (str, int, bool, bytes, type(None)):
         raise LookupError(value)
     return repr(value)
@@ -125,7 +125,7 @@ def read_type(text: str, find: Find) -> Any:
         UnreadableTypeError: The text does not have the form of a type, or its parts do not fit.
     """
     reader = _Reader(_TOKEN.findall(text), find)
-    kind = reader.type("", 0)
+    kind = reader.read_type("", 0)
     if reader.tokens or _TOKEN.sub("", text).strip():
         raise UnreadableTypeError("there is more than a type")
     return kind
@@ -138,61 +138,61 @@ class _Reader:
         self.tokens = tokens[::-1]
         self._find = find
 
-    def type(self, home: str, depth: int) -> Any:
+    def read_type(self, home: str, depth: int) -> Any:
         """Read a type, or several with bars between them.
 
         Args:
             home: The module of names without one.
             depth: The number of brackets that are open.
         """
-        members = [self._member(home, depth)]
+        members = [self._read_member(home, depth)]
         while self._next_is("|"):
-            members.append(self._member(home, depth))
+            members.append(self._read_member(home, depth))
         union: Any = members[0]
         for member in members[1:]:
-            union = self._union(union, member)
+            union = self._join_union(union, member)
         return union
 
-    def _union(self, first: Any, second: Any) -> Any:
-        return self._try(lambda: first | second)
+    def _join_union(self, first: Any, second: Any) -> Any:
+        return self._try_type(lambda: first | second)
 
-    def _member(self, home: str, depth: int) -> Any:
+    def _read_member(self, home: str, depth: int) -> Any:
         if depth > _DEEPEST or not self.tokens:
-            self._fail()
+            self._raise_unreadable()
         name = self.tokens.pop()
         module = name.partition(":")[0] if ":" in name else home
-        kind: Any = self._object(name, module)
+        kind: Any = self._find_object(name, module)
         if not self._next_is("["):
             return kind
         if isinstance(kind, type) and not _is_generic(kind):
             # Its own subscription may do anything.
             raise UnreadableTypeError(f"{name} is not generic")
-        read = self._literal if kind is Literal else functools.partial(self.type, module, depth + 1)
+        read = self._read_literal if kind is Literal else functools.partial(self.read_type, module, depth + 1)
         arguments: list[Any] = []
         while not self._next_is("]"):
             arguments.append(read())
             if not self._next_is(",") and self.tokens[-1:] != ["]"]:
-                self._fail()
-        return self._subscript(kind, arguments[0] if len(arguments) == 1 else tuple(arguments))
+                self._raise_unreadable()
+        return self._apply_subscript(kind, arguments[0] if len(arguments) == 1 else tuple(arguments))
 
-    def _subscript(self, kind: Any, arguments: Any) -> Any:
-        return self._try(lambda: kind[arguments])
+    def _apply_subscript(self, kind: Any, arguments: Any) -> Any:
+        return self._try_type(lambda: kind[arguments])
 
-    def _object(self, name: str, module: str) -> Any:
+    def _find_object(self, name: str, module: str) -> Any:
         if name in _NAMES:
             return _NAMES[name]
         if name.startswith("typing:"):
             alias = name.removeprefix("typing:")
-            return getattr(typing, alias) if alias in _ALIASES else self._fail()
+            return getattr(typing, alias) if alias in _ALIASES else self._raise_unreadable()
         if not name.strip("[],|:'\""):
-            self._fail()
+            self._raise_unreadable()
         return self._find(name if ":" in name or not module else f"{module}:{name}")
 
-    def _literal(self) -> Any:
+    def _read_literal(self) -> Any:
         try:
             return ast.literal_eval(self.tokens.pop())
         except (IndexError, SyntaxError, ValueError):
-            self._fail()
+            self._raise_unreadable()
 
     def _next_is(self, mark: str) -> bool:
         if self.tokens[-1:] != [mark]:
@@ -200,11 +200,11 @@ class _Reader:
         self.tokens.pop()
         return True
 
-    def _try(self, make: Callable[[], Any]) -> Any:
+    def _try_type(self, make: Callable[[], Any]) -> Any:
         try:
             return make()
         except Exception as error:  # The class may not be generic, or its author's code may raise anything.
             raise UnreadableTypeError(f"{type(error).__name__}: {error}") from error
 
-    def _fail(self) -> NoReturn:
+    def _raise_unreadable(self) -> NoReturn:
         raise UnreadableTypeError("a name, a bracket or a comma is missing or unexpected")

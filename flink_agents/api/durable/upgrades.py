@@ -49,14 +49,14 @@ def upgrades(*names: str) -> Callable[[T], T]:
         DuplicateNameError: That class already has a replacement.
     """
     if not names:
-        raise _wrong(names, "no names")
+        raise _arguments_error(names, "no names")
     for name in names:
         if not is_class_name(name):
-            raise _wrong(names, repr(name))
+            raise _arguments_error(names, repr(name))
 
     def register(target: T) -> T:
         if not callable(target):
-            raise _wrong(names, f"{type(target).__name__} {target!r}")
+            raise _arguments_error(names, f"{type(target).__name__} {target!r}")
         for name in names:
             register_upgrade(name, target)
         return target
@@ -72,7 +72,7 @@ def register_upgrade(name: str, target: Upgrade) -> None:
     """
     registered_target = _upgrades.get(name)
     # A reloaded module defines the same target again.
-    if registered_target is not None and _identity(registered_target) != _identity(target):
+    if registered_target is not None and _target_identity(registered_target) != _target_identity(target):
         raise DuplicateNameError(
             f"stored values of {name} have two upgrades",
             found=f"{place_of_upgrade(registered_target)}, {place_of_upgrade(target)}",
@@ -111,11 +111,11 @@ def is_class_name(name: object) -> bool:
     return name.count(":") == 1 and all(name.split(":"))
 
 
-def _identity(target: Upgrade) -> tuple[object, object]:
+def _target_identity(target: Upgrade) -> tuple[object, object]:
     return getattr(target, "__module__", None), getattr(target, "__qualname__", id(target))
 
 
-def _wrong(names: tuple[object, ...], found: str) -> WrongArgumentError:
+def _arguments_error(names: tuple[object, ...], found: str) -> WrongArgumentError:
     return WrongArgumentError(
         "upgrades() needs the names of stored classes, and decorates a class or a function",
         expected="for example @upgrades('shop.orders:Order')",

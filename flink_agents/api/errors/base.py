@@ -58,36 +58,36 @@ class AgentsError(Exception):
         self.found = found
         self.fix = fix
         self.where = where
-        super().__init__(self._render())
+        super().__init__(self._render_text())
 
-    def _render(self) -> str:
-        lines = [f"{self.where}: {self.message}" if self.where else self.message, *self._details()]
+    def _render_text(self) -> str:
+        lines = [f"{self.where}: {self.message}" if self.where else self.message, *self._detail_lines()]
         for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label}: {text}")
-        lines += map(code_line, self._codes())
+        lines += map(code_line, self._help_codes())
         return "\n".join(lines)
 
-    def _details(self) -> list[str]:
+    def _detail_lines(self) -> list[str]:
         """Return the lines of a subclass between the message and the expected value."""
         return []
 
-    def _codes(self) -> list[str]:
+    def _help_codes(self) -> list[str]:
         """Return the codes of entries with more information; the error's own code is the last one."""
         return [self.code]
 
     def at(self, where: str | None) -> Self:
         """Return the same error at another place: the author's line with the problem."""
-        return _rebuild(type(self), {**self.__dict__, "where": where or self.where})
+        return _rebuild_error(type(self), {**self.__dict__, "where": where or self.where})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.__dict__.copy()))
+        return (_rebuild_error, (type(self), self.__dict__.copy()))
 
 
-def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
+def _rebuild_error(cls: type[E], attributes: dict[str, Any]) -> E:
     error = cls.__new__(cls)
     error.__dict__.update(attributes)
-    Exception.__init__(error, error._render())  # pyright: ignore[reportPrivateUsage]
+    Exception.__init__(error, error._render_text())  # pyright: ignore[reportPrivateUsage]
     return error
 
 

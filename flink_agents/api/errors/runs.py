@@ -76,14 +76,14 @@ class ActionFailedError(RunError):
         self.event = event
         super().__init__(message, **kwargs)
 
-    def _details(self) -> list[str]:
+    def _detail_lines(self) -> list[str]:
         return [
             f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
             f"sequence {self.sequence_number}, event {self.event}",
             *(f"  {line}" for line in attempt_lines(self.attempts)),
         ]
 
-    def _codes(self) -> list[str]:
+    def _help_codes(self) -> list[str]:
         # The action's own error is the most important line for the author.
         return [*filter(None, [self.error_code]), self.code]
 

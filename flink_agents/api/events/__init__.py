@@ -62,7 +62,7 @@ class Lineage:
                 at = at.parent
             digest = at._digest if at is not None else ""
             for lineage in reversed(chain):
-                path = f"{digest}\x00{lineage._step()}\x00{lineage._ordinal}"
+                path = f"{digest}\x00{lineage._step_text()}\x00{lineage._ordinal}"
                 encoded = path.encode("utf-8", "surrogatepass")
                 digest = lineage._digest = hashlib.blake2b(encoded, digest_size=12).hexdigest()
         assert self._digest is not None
@@ -78,7 +78,7 @@ class Lineage:
         """Name of the action that sent the event; None for an input."""
         return self.action if self.parent is not None else None
 
-    def _step(self) -> str:
+    def _step_text(self) -> str:
         """Return the step from the parent to the event."""
         return self.action
 
@@ -112,7 +112,7 @@ class InputLineage(Lineage):
         self.known = True
         return self._ordinal
 
-    def _step(self) -> str:
+    def _step_text(self) -> str:
         # Every id of the run is computed from this one first.
         self.known = True
         return f"{self._journal_id}\x00{self._key_text}"
@@ -183,7 +183,7 @@ class AskLineage(Lineage):
         self._agent = agent
         self._task = task
 
-    def _step(self) -> str:
+    def _step_text(self) -> str:
         return f"{self.action}\x00ask\x00{self._agent}\x00{self._task}"
 
 

@@ -196,17 +196,17 @@ def plain(value: Any) -> Any:
     try:
         return to_jsonable_python(value, fallback=_text_of, bytes_mode="base64", inf_nan_mode="strings")
     except UnicodeEncodeError:
-        return _opened(value)
+        return _convert_pieces(value)
 
 
-def _opened(value: Any) -> Any:
+def _convert_pieces(value: Any) -> Any:
     """Convert a value whose names UTF-8 cannot encode to JSON, piece by piece."""
     if isinstance(value, Mapping):
         pieces = cast("Mapping[Any, Any]", value)
-        return {_written(str(name)): plain(piece) for name, piece in pieces.items()}
+        return {_encodable_text(str(name)): plain(piece) for name, piece in pieces.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(piece) for piece in cast("Iterable[Any]", value)]
-    return _written(_text_of(value))
+    return _encodable_text(_text_of(value))
 
 
 def writable(value: Any) -> Any:
@@ -215,7 +215,7 @@ def writable(value: Any) -> Any:
     It is not part of :func:`plain`: ids of requests in savepoints derive from the results of that.
     """
     if isinstance(value, str):
-        return _written(value)
+        return _encodable_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
     if isinstance(value, list):
@@ -225,7 +225,7 @@ def writable(value: Any) -> Any:
     return value
 
 
-def _written(text: str) -> str:
+def _encodable_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -284,10 +284,10 @@ def _typed_as(present: object, annotation: Any, value: Any) -> Any:
     if (annotation is Any or isinstance(annotation, TypeVar)) and present is not None:
         kind = type(present)
     # As from JSON: strings become dates and bytes again, as the request showed them.
-    return _adapter(kind).validate_json(to_json(value))
+    return _create_adapter(kind).validate_json(to_json(value))
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _create_adapter(kind: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(kind, config=ConfigDict(val_json_bytes="base64"))
     except PydanticUserError:

@@ -54,7 +54,7 @@ class Secret(_Plain):
         return value
 
     @model_validator(mode="after")
-    def _check_one(self) -> Secret:
+    def _check_source(self) -> Secret:
         if (self.env is None) == (self.file is None):
             raise ValueError("a secret has either env or file")
         return self
@@ -414,12 +414,12 @@ def written(
             f"{what} has an invalid description",
             expected=f"the options that {page} describes",
             found=problem(error),
-            fix=_fix(kind, error),
+            fix=_field_fix(kind, error),
             where=caller_place(1),
         ) from None
 
 
-def _fix(kind: type[BaseModel], error: ValidationError) -> str:
+def _field_fix(kind: type[BaseModel], error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
         return "correct the option"
@@ -468,9 +468,9 @@ class ChatUsage(_Plain):
             tool_calls=self.tool_calls + other.tool_calls,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
-            cost=_sum(self.cost, other.cost),
-            cache_read_tokens=_sum(self.cache_read_tokens, other.cache_read_tokens),
-            cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
+            cost=_sum_amounts(self.cost, other.cost),
+            cache_read_tokens=_sum_amounts(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens=_sum_amounts(self.cache_write_tokens, other.cache_write_tokens),
         )
 
     def with_cached(self, read: int, written: int) -> ChatUsage:
@@ -481,7 +481,7 @@ class ChatUsage(_Plain):
 N = TypeVar("N", int, float)
 
 
-def _sum(left_amount: N | None, right_amount: N | None) -> N | None:
+def _sum_amounts(left_amount: N | None, right_amount: N | None) -> N | None:
     return (
         left_amount
         if right_amount is None

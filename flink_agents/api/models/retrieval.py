@@ -198,7 +198,7 @@ class LongTermMemory(AwaitedMethods, ABC):
     async def compact(
         self, summarise: Summarise | str | None = None, *, above: int = 20, keep: int = 10
     ) -> bool:
-        """If there are more than ``above`` items, replace all but the newest ``keep`` by one summary.
+        """Replace all items but the newest ``keep`` by one summary, if there are more than ``above``.
 
         Args:
             summarise: A function that makes one text of several, or the name of a chat model. It runs as one

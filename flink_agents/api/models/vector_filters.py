@@ -71,9 +71,9 @@ def parse_filter(filter: Mapping[str, Any] | None) -> Parsed:
     Raises:
         VectorFilterError: The filter is invalid.
     """
-    parsed = AllOf() if filter is None else _parse(filter)
-    if _size(parsed) > MAX_CONDITIONS:
-        raise _wrong(f"at most {MAX_CONDITIONS} conditions", f"{_size(parsed)} conditions")
+    parsed = AllOf() if filter is None else _parse_filter(filter)
+    if _filter_size(parsed) > MAX_CONDITIONS:
+        raise _filter_error(f"at most {MAX_CONDITIONS} conditions", f"{_filter_size(parsed)} conditions")
     return parsed
 
 
@@ -93,67 +93,69 @@ def matches(parsed: Parsed, metadata: Mapping[str, Scalar]) -> bool:
     return same if parsed.operator == "$eq" else not same
 
 
-def both(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def both_filters(
+    first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
     """Return the filter that matches documents of both filters."""
     return {"$and": [first, second]} if first and second else first or second
 
 
-def _parse(filter: object, depth: int = 0) -> Parsed:
+def _parse_filter(filter: object, depth: int = 0) -> Parsed:
     if depth > MAX_DEPTH:
-        raise _wrong(f"$and and $or at most {MAX_DEPTH} deep", "more")
+        raise _filter_error(f"$and and $or at most {MAX_DEPTH} deep", "more")
     if not isinstance(filter, Mapping):
-        raise _wrong(f"a mapping such as {_EXAMPLE}", repr(filter))
+        raise _filter_error(f"a mapping such as {_EXAMPLE}", repr(filter))
     entries = cast("Mapping[object, object]", filter)
-    parts = tuple(_entry(name, value, depth + 1) for name, value in entries.items())
+    parts = tuple(_parse_entry(name, value, depth + 1) for name, value in entries.items())
     return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
-def _entry(name: object, value: object, depth: int) -> Parsed:
+def _parse_entry(name: object, value: object, depth: int) -> Parsed:
     if name in ("$and", "$or"):
-        parts = tuple(_parse(operand, depth) for operand in _sequence(str(name), value))
+        parts = tuple(_parse_filter(operand, depth) for operand in _check_sequence(str(name), value))
         return AllOf(parts) if name == "$and" else AnyOf(parts)
     if not isinstance(name, str) or not name or name.startswith("$"):
-        raise _wrong("the name of a field, $and, or $or", repr(name))
+        raise _filter_error("the name of a field, $and, or $or", repr(name))
     if not isinstance(value, Mapping):
-        return _condition(name, "$eq", value)
+        return _parse_condition(name, "$eq", value)
     conditions = cast("Mapping[str, object]", value)
-    parts = tuple(_condition(name, operator, bound) for operator, bound in conditions.items())
+    parts = tuple(_parse_condition(name, operator, bound) for operator, bound in conditions.items())
     if not parts:
-        raise _wrong(f"an operator at {name!r}: one of {', '.join(_OPERATORS)}", "an empty mapping")
+        raise _filter_error(f"an operator at {name!r}: one of {', '.join(_OPERATORS)}", "an empty mapping")
     return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
-def _condition(name: str, operator: str, value: object) -> Parsed:
+def _parse_condition(name: str, operator: str, value: object) -> Parsed:
     if operator not in _OPERATORS:
-        raise _wrong(f"at {name!r} one of {', '.join(_OPERATORS)}", repr(operator))
+        raise _filter_error(f"at {name!r} one of {', '.join(_OPERATORS)}", repr(operator))
     if operator in _SETS:
-        values = _sequence(f"{operator} at {name!r}", value)
+        values = _check_sequence(f"{operator} at {name!r}", value)
         single_operator = "$eq" if operator == "$in" else "$ne"
-        parts = tuple(_condition(name, single_operator, operand) for operand in values)
+        parts = tuple(_parse_condition(name, single_operator, operand) for operand in values)
         return AnyOf(parts) if operator == "$in" else AllOf(parts)
     if not is_scalar(value):
-        raise _wrong(f"at {name!r} a string, a finite number or a bool", repr(value))
+        raise _filter_error(f"at {name!r} a string, a finite number or a bool", repr(value))
     if operator in ORDER and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise _wrong(f"a number after {operator} at {name!r}", repr(value))
+        raise _filter_error(f"a number after {operator} at {name!r}", repr(value))
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _wrong(f"at {name!r} a string that UTF-8 can encode", repr(value)) from None
+            raise _filter_error(f"at {name!r} a string that UTF-8 can encode", repr(value)) from None
     return Condition(name, operator, cast(Scalar, value))
 
 
-def _sequence(what: str, value: object) -> Sequence[object]:
+def _check_sequence(what: str, value: object) -> Sequence[object]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _wrong(f"a list after {what}", repr(value))
+        raise _filter_error(f"a list after {what}", repr(value))
     return cast("Sequence[object]", value)
 
 
-def _size(parsed: Parsed) -> int:
-    return 1 if isinstance(parsed, Condition) else sum(map(_size, parsed.parts))
+def _filter_size(parsed: Parsed) -> int:
+    return 1 if isinstance(parsed, Condition) else sum(map(_filter_size, parsed.parts))
 
 
-def _wrong(expected: str, found: str) -> VectorFilterError:
+def _filter_error(expected: str, found: str) -> VectorFilterError:
     return VectorFilterError(
         "invalid filter of documents",
         expected=expected,

@@ -21,19 +21,19 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from flink_agents.api.common.awaited import noted as noted, truth_of as truth_of
+from flink_agents.api.common.awaited import note_result as note_result, truth_of as truth_of
 from flink_agents.api.common.places import caller_place
 from flink_agents.api.durable import calls_durably as calls_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.resources.provenance import WrittenType, like, taking_data as taking_data
-from flink_agents.api.resources.raised_notes import noting as noting
+from flink_agents.api.resources.raised_notes import add_raised_note as add_raised_note
 from flink_agents.api.resources.templates import fill_template, read_prompt_file, template_variables
 from flink_agents.api.resources.tool_schema import (
-    annotate as annotate,
     arguments_model as arguments_model,
     arguments_schema as arguments_schema,
-    given_parameters as given_parameters,
+    replace_annotations as replace_annotations,
+    runtime_parameters as runtime_parameters,
     takes_key as takes_key,
     written_hints as written_hints,
 )

@@ -147,7 +147,7 @@ def messages_in(value: Any) -> list[Any]:
         seen.add(id(node))
         if carries_origin(_class_of(node)):
             messages.append(node)
-        stack += [part for part in _parts(node) if type(part) not in _LEAVES]
+        stack += [part for part in _node_parts(node) if type(part) not in _LEAVES]
     return messages
 
 
@@ -163,7 +163,7 @@ def carries_origin(kind: type) -> bool:
     return any(base.__module__ == LIBRARY for base in kind.__mro__)
 
 
-def _parts(node: Any) -> Iterable[Any]:
+def _node_parts(node: Any) -> Iterable[Any]:
     """Yield the parts of an object."""
     if isinstance(node, Mapping):
         entries = cast("Mapping[Any, Any]", node)

@@ -23,15 +23,15 @@ class NamedCode(str):
     """The name of a class or function, with the object itself if the job contains it.
 
     Attributes:
-        there: The object; None if it has to be imported.
+        target: The object; None if it has to be imported.
     """
 
-    there: Any
+    target: Any
 
-    def __new__(cls, name: str, there: Any = None) -> NamedCode:
+    def __new__(cls, name: str, target: Any = None) -> NamedCode:
         """Create a name with its object."""
         instance = super().__new__(cls, name)
-        instance.there = there
+        instance.target = target
         return instance
 
 
@@ -164,4 +164,4 @@ def provider_of(kind: ResourceType) -> ResourceProvider | None:
     # Entry points are searched in files, so this is avoided for known kinds.
     if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
         return None
-    return PROVIDERS.make(kind.value, ResourceProvider)
+    return PROVIDERS.create_object(kind.value, ResourceProvider)

@@ -52,7 +52,7 @@ def notes_of(error: BaseException) -> list[str]:
     return [note for note in cast("list[object]", notes) if isinstance(note, str)]
 
 
-def noting(note: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def add_raised_note(note: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``function`` with a note on its exceptions; a coroutine function remains one."""
 
     @wraps(function)

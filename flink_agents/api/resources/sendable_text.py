@@ -52,28 +52,30 @@ def _sendable_parts(value: Any, seen: dict[int, tuple[Any, Any]], depth: int) ->
     if id(value) not in seen:
         # It may contain itself.
         seen[id(value)] = value, value
-        replaced = _replaced(value, type(value), partial(_sendable_parts, seen=seen, depth=depth - 1))
+        replaced = _replace_parts(value, type(value), partial(_sendable_parts, seen=seen, depth=depth - 1))
         # An object that a property made would end here, and another one could get its id.
         seen[id(value)] = value, replaced
     return seen[id(value)][1]
 
 
-def _replaced(value: Any, kind: Any, replace: Callable[[Any], Any]) -> Any:
+def _replace_parts(value: Any, kind: Any, replace: Callable[[Any], Any]) -> Any:
     make: Any = kind
     if issubclass(kind, dict):
         pairs = {replace(name): replace(item) for name, item in value.items()}
-        same = all(map(_is, pairs, value)) and all(map(_is, pairs.values(), value.values()))
+        same = all(map(_is_identical, pairs, value)) and all(
+            map(_is_identical, pairs.values(), value.values())
+        )
         return value if same else pairs
     if hasattr(kind, "_fields") and issubclass(kind, tuple):
         return make._make(map(replace, value))
     if issubclass(kind, (list, tuple, deque)):
         items = list(map(replace, value))
-        return value if all(map(_is, items, value)) else tuple(items) if kind is tuple else items
+        return value if all(map(_is_identical, items, value)) else tuple(items) if kind is tuple else items
     if kind in (set, frozenset):
         return make(map(replace, value))
     fields = _fields_of(value, kind)
     changes = {name: replace(item) for name, item in fields.items()}
-    return _changed(value, {name: item for name, item in changes.items() if item is not fields[name]})
+    return _change_copy(value, {name: item for name, item in changes.items() if item is not fields[name]})
 
 
 def _fields_of(value: Any, kind: Any) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _fields_of(value: Any, kind: Any) -> dict[str, Any]:
     return {**value.__dict__, _EXTRA: extra} if extra else {**value.__dict__}
 
 
-def _is(left_value: object, right_value: object) -> bool:
+def _is_identical(left_value: object, right_value: object) -> bool:
     return left_value is right_value
 
 
@@ -99,7 +101,7 @@ def _sendable_text(text: str) -> str:
     return text
 
 
-def _changed(value: Any, changes: dict[str, Any]) -> Any:
+def _change_copy(value: Any, changes: dict[str, Any]) -> Any:
     if not changes:
         return value
     changed = copy.copy(value)

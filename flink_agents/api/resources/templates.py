@@ -31,7 +31,7 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
     """
     names: set[str] = set()
     try:
-        for field in _fields(text):
+        for field in _template_fields(text):
             match = _FIELD.fullmatch(field)
             if match is None:
                 raise ValueError(f"the variable {{{field}}}")
@@ -48,7 +48,7 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
     return names
 
 
-def _fields(text: str, depth: int = 2) -> Iterator[str]:
+def _template_fields(text: str, depth: int = 2) -> Iterator[str]:
     """Yield the fields in braces, also those inside a format such as ``{total:>{width}}``."""
     for _, field, spec, conversion in string.Formatter().parse(text):
         if field is None:
@@ -58,7 +58,7 @@ def _fields(text: str, depth: int = 2) -> Iterator[str]:
         if conversion not in (None, "a", "r", "s"):
             raise ValueError(f"the conversion !{conversion}")
         yield field
-        yield from _fields(spec or "", depth - 1)
+        yield from _template_fields(spec or "", depth - 1)
 
 
 def fill_template(text: str, variables: Mapping[str, Any], what: str) -> str:
@@ -101,11 +101,11 @@ def read_prompt_file(path: str | Path, role: str, where: str | None = None) -> M
     file = Path(path)
     kind = file.suffix.lower()
     if kind not in _TEXTS | _YAML:
-        raise _wrong(file, f"a file with the ending {kind or '(none)'}", where)
+        raise _template_error(file, f"a file with the ending {kind or '(none)'}", where)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _wrong(file, f"{type(error).__name__}: {error}", where) from None
+        raise _template_error(file, f"{type(error).__name__}: {error}", where) from None
     # The last line break belongs to the file, not to its message.
     return [(role, text.removesuffix("\n"))] if kind in _TEXTS else _of_yaml(file, text, where)
 
@@ -114,25 +114,27 @@ def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
     try:
         value: Any = YamlSource(text).value
     except RepeatedKey as error:
-        raise _wrong(file, error.message, f"{short_path(str(file))}:{error.line}") from None
+        raise _template_error(file, error.message, f"{short_path(str(file))}:{error.line}") from None
     except YamlProblem as error:
-        raise _wrong(file, str(error.__cause__ or error), where) from None
+        raise _template_error(file, str(error.__cause__ or error), where) from None
     if isinstance(value, dict) and set(cast("dict[str, Any]", value)) == {"messages"}:
         value = cast("dict[str, Any]", value)["messages"]
     if not isinstance(value, list) or not value:
-        raise _wrong(file, f"not a list of messages, but {type(cast(object, value)).__name__}", where)
+        raise _template_error(
+            file, f"not a list of messages, but {type(cast(object, value)).__name__}", where
+        )
     messages: Messages = []
     for number, message in enumerate(cast("list[Any]", value), 1):
         fields = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
         role = fields.get("role")
         content = fields.get("content")
         if set(fields) != {"role", "content"} or role not in ROLES or not isinstance(content, str):
-            raise _wrong(file, f"message {number}: {message!r}"[:300], where)
+            raise _template_error(file, f"message {number}: {message!r}"[:300], where)
         messages.append((str(role), content))
     return messages
 
 
-def _wrong(file: Path, found: str, where: str | None) -> AgentDefinitionError:
+def _template_error(file: Path, found: str, where: str | None) -> AgentDefinitionError:
     return AgentDefinitionError(
         f"the file {file} is not a prompt",
         expected="a text (.txt, .md), or a YAML file with messages, each with a role "

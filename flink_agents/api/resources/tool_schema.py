@@ -28,14 +28,16 @@ _NUMPY = re.compile(r"^(?P<name>\w+)(?:\s*:.*)?$")
 _SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
 
 
-def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
+def runtime_parameters(func: Callable[..., Any]) -> dict[str, Any]:
     """Return the parameters that the runtime fills in, with annotations. The model does not see them."""
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
         return {}
     return {
-        parameter.name: parameter.annotation for parameter in parameters if _is_given(parameter.annotation)
+        parameter.name: parameter.annotation
+        for parameter in parameters
+        if _is_runtime_parameter(parameter.annotation)
     }
 
 
@@ -62,7 +64,7 @@ def written_hints(func: Any) -> dict[str, Any]:
     return hints
 
 
-def annotate(func: Any, hints: Mapping[str, Any]) -> None:
+def replace_annotations(func: Any, hints: Mapping[str, Any]) -> None:
     """Replace the string annotations of a function that was sent to this process by types.
 
     A function that was sent as code has the globals that its code needs, but not those of its annotations.
@@ -74,12 +76,12 @@ def annotate(func: Any, hints: Mapping[str, Any]) -> None:
         plain.__annotations__ = {**plain.__annotations__, **hints}
 
 
-def _is_given(annotation: Any) -> bool:
+def _is_runtime_parameter(annotation: Any) -> bool:
     plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     return isinstance(plain, type) and hasattr(plain, GIVEN_TO_TOOLS)
 
 
-def own_function(func: Any) -> Any:
+def function_for_models(func: Any) -> Any:
     """Return the function that a ``partial`` calls, unless the author described the ``partial`` itself."""
     inner: Any = func
     while isinstance(inner, functools.partial) and "__doc__" not in vars(cast("Any", inner)):
@@ -89,7 +91,7 @@ def own_function(func: Any) -> Any:
 
 def documentation(func: Any) -> str:
     """Return the docstring of a tool's function; empty if it has none."""
-    return inspect.getdoc(own_function(func)) or ""
+    return inspect.getdoc(function_for_models(func)) or ""
 
 
 def aliases_of(func: Callable[..., Any]) -> dict[str, str]:
@@ -99,11 +101,11 @@ def aliases_of(func: Callable[..., Any]) -> dict[str, str]:
     """
     aliases: dict[str, str] = {}
     for parameter in inspect.signature(func, eval_str=True).parameters.values():
-        aliases |= dict.fromkeys(_aliases(parameter), parameter.name)
+        aliases |= dict.fromkeys(_parameter_aliases(parameter), parameter.name)
     return aliases
 
 
-def _aliases(parameter: inspect.Parameter) -> list[str]:
+def _parameter_aliases(parameter: inspect.Parameter) -> list[str]:
     described = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
     for field in reversed([candidate for candidate in described if isinstance(candidate, FieldInfo)]):
         alias = field.validation_alias or field.alias
@@ -118,7 +120,7 @@ def _field_of(parameter: inspect.Parameter, text: str | None) -> tuple[Any, Any]
     """Return the type and the description of a parameter as a field of a model."""
     options: dict[str, Any] = {} if text is None else {"description": text}
     # By alias: a model's field cannot be named "_id", "json" or "copy", but a parameter can.
-    if aliases := _aliases(parameter):
+    if aliases := _parameter_aliases(parameter):
         options |= {"alias": aliases[0], "validation_alias": AliasChoices(*aliases, parameter.name)}
     else:
         options |= {"alias": parameter.name, "validation_alias": parameter.name}
@@ -146,7 +148,7 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except NameError as error:
-        raise _undescribed(name, error) from error
+        raise _undescribed_error(name, error) from error
     parameters = list(parameters)
     if (wrong := misspelt_key(candidate.name for candidate in parameters)) is not None:
         raise ActionSignatureError(
@@ -156,7 +158,7 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
             fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
         )
     for number, parameter in enumerate(parameters):
-        if _is_given(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
+        if _is_runtime_parameter(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
             continue
         by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if not by_name or parameter.annotation is parameter.empty:
@@ -172,7 +174,7 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         return create_model(name, __config__=config, **fields)
     except PydanticUserError as error:
-        raise _undescribed(name, error) from error
+        raise _undescribed_error(name, error) from error
 
 
 def _check_names(parameters: list[inspect.Parameter], name: str) -> None:
@@ -181,7 +183,9 @@ def _check_names(parameters: list[inspect.Parameter], name: str) -> None:
     Raises:
         ActionSignatureError: Two parameters have the same name or alias.
     """
-    counts = Counter(alias for parameter in parameters for alias in {parameter.name, *_aliases(parameter)})
+    counts = Counter(
+        alias for parameter in parameters for alias in {parameter.name, *_parameter_aliases(parameter)}
+    )
     twice = [alias for alias, count in counts.items() if count > 1]
     if twice:
         raise ActionSignatureError(
@@ -201,7 +205,7 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
     try:
         schema = model.model_json_schema()
     except PydanticUserError as error:
-        raise _undescribed(name, error) from error
+        raise _undescribed_error(name, error) from error
     # The schema does not forbid extra arguments: they are rejected when a model passes them.
     return {part: value for part, value in schema.items() if part != "additionalProperties"}
 
@@ -214,13 +218,13 @@ def parameter_texts(doc: str) -> dict[str, str]:
         if _HEADING.match(line.strip()):
             below = lines[number + 1 :]
             is_numpy = bool(below) and re.fullmatch(r"\s*-{3,}\s*", below[0]) is not None
-            texts |= _section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
+            texts |= _read_section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
         elif match := _SPHINX.match(line.strip()):
             texts[match["name"]] = match["text"]
     return {name: text for name, text in texts.items() if text}
 
 
-def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
+def _read_section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
     """Return the entries of a section: a line with a deeper indent continues the entry above."""
     texts: dict[str, str] = {}
     name = ""
@@ -244,7 +248,7 @@ def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
     return texts
 
 
-def _undescribed(name: str, error: Exception) -> ActionSignatureError:
+def _undescribed_error(name: str, error: Exception) -> ActionSignatureError:
     return ActionSignatureError(
         f"tool {name!r} has parameters of a type without a schema",
         expected="plain data, dataclasses and pydantic models, defined in the module of the function",

@@ -9,21 +9,21 @@ from typing import Any, Protocol, Unpack
 
 from pydantic import ConfigDict, validate_call
 
-from flink_agents.api.common.awaited import noted, truth_of
+from flink_agents.api.common.awaited import note_result, truth_of
 from flink_agents.api.common.current import contained, current_action_run, isolated
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably
 from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
 from flink_agents.api.events.approvals import ApprovalOutcome, Check
 from flink_agents.api.resources.provenance import taking_data
-from flink_agents.api.resources.raised_notes import noting
+from flink_agents.api.resources.raised_notes import add_raised_note
 from flink_agents.api.resources.tool_schema import (
     aliases_of,
-    annotate,
     arguments_model,
     arguments_schema,
     documentation,
-    given_parameters,
-    own_function,
+    function_for_models,
+    replace_annotations,
+    runtime_parameters,
     takes_key,
     written_hints,
 )
@@ -75,7 +75,7 @@ class Tool:
         **limits: Unpack[ToolOptions],
     ) -> None:
         self.func = func
-        self.name = name or getattr(own_function(func), "__name__", type(func).__name__)
+        self.name = name or getattr(function_for_models(func), "__name__", type(func).__name__)
         self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
         self.description = description or documentation(func).split("\n\n")[0].replace("\n", " ")
         self._read_signature()
@@ -85,7 +85,7 @@ class Tool:
         self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
         self._aliases = aliases_of(self.func)
-        self.given = given_parameters(self.func)
+        self.given = runtime_parameters(self.func)
         self.takes_key = takes_key(self.func)
         if self.takes_key:
             # A durable step of the tool itself finds the parameter here.
@@ -97,7 +97,9 @@ class Tool:
             config=ConfigDict(arbitrary_types_allowed=bool(self.given), validate_by_name=True)
         )
         types = [field.annotation for field in self._arguments.model_fields.values()]
-        self._validated = noting(f"in tool {self.name!r}", contained(checked(taking_data(self.func, types))))
+        self._validated = add_raised_note(
+            f"in tool {self.name!r}", contained(checked(taking_data(self.func, types)))
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without pydantic's generated classes, which a worker derives again."""
@@ -106,7 +108,7 @@ class Tool:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         attributes = dict(state)
-        annotate(attributes["func"], attributes.pop("hints"))
+        replace_annotations(attributes["func"], attributes.pop("hints"))
         self.__dict__.update(attributes)
         self._read_signature()
 
@@ -167,8 +169,8 @@ class Tool:
             ContextMisuseError: It needs an approval, and the caller is not an ``async def`` action.
         """
         if self.settings.needs_approval:
-            return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
-        return noted(f"the tool {self.name}", self._validated(*args, **kwargs))
+            return note_result(f"the tool {self.name}", call_approved(self, args, kwargs))
+        return note_result(f"the tool {self.name}", self._validated(*args, **kwargs))
 
     call = __call__
 
@@ -195,13 +197,13 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         )
     # By name: an answer changes arguments by their names.
     bound = inspect.signature(tool.func).bind(*args, **tool.by_name(kwargs))
-    return _call(context, tool, dict(bound.arguments))
+    return _call_tool(context, tool, dict(bound.arguments))
 
 
-async def _call(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
+async def _call_tool(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
     runtime_arguments = {name: arguments.pop(name) for name in tool.given if name in arguments}
     if tool.needs_approval(arguments):
-        outcome = await ask(
+        outcome = await ask_approval(
             context, tool.name, arguments, tool.settings.approval_timeout, tool.check_arguments
         )
         if outcome.changed:
@@ -217,10 +219,10 @@ async def _call(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
             arguments.setdefault(IDEMPOTENCY_KEY, context.uuid4().hex)
         returned = plain(**runtime_arguments, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
-    return await context.durable_execute_async(_recorded(plain, arguments), arguments)
+    return await context.durable_execute_async(_recorded_call(plain, arguments), arguments)
 
 
-async def ask(
+async def ask_approval(
     context: ApprovingContext,
     tool: str,
     arguments: Mapping[str, Any],
@@ -251,7 +253,7 @@ async def ask(
     return outcome
 
 
-def _recorded(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
+def _recorded_call(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
     async def call_async(arguments: dict[str, Any]) -> Any:
         return await tool(**arguments)
 

@@ -63,11 +63,11 @@ _FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 """Reference to a function in a file: ``module:qualname``."""
 
 
-def _one_of(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
+def _check_choice(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
     return Setting("one of " + ", ".join(repr(str(member)) for member in kind), f"{name}='{example}'", shown)
 
 
-def _approval(value: object) -> object:
+def _read_approval(value: object) -> object:
     if isinstance(value, bool) or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
     raise ValueError("neither a bool nor a function")
@@ -103,7 +103,7 @@ class ApprovedLimits(Limits):
 
     needs_approval: Annotated[
         Any,
-        BeforeValidator(_approval),
+        BeforeValidator(_read_approval),
         WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}),
         Setting(
             "True, False, or a function of the event or of the arguments",
@@ -168,9 +168,9 @@ class ToolSourceLimits(Limits):
 class PlainSettings(ApprovedLimits):
     """The settings of an action that have the same form in code, YAML and plans."""
 
-    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")] = (
-        Field(default=None, strict=False, description="Policy if the action raises.")
-    )
+    on_error: Annotated[
+        OnError | None, _check_choice(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")
+    ] = Field(default=None, strict=False, description="Policy if the action raises.")
     timeout: Annotated[
         float | None,
         BeforeValidator(plain_seconds),
@@ -206,15 +206,17 @@ class PlainAgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
+    on_error: Annotated[OnError | None, _check_choice(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
         default=None, strict=False, description="Policy for actions without one."
     )
     # An event that no action accepts would not be accepted in a second attempt either.
     on_unhandled: Annotated[
-        OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
+        OnUnhandled | None, _check_choice(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
     ] = Field(default=None, strict=False, description="Policy for events that no action accepts.")
-    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = Field(
-        default=None, strict=False, description="Policy for inputs that arrive while a run is suspended."
+    on_suspend: Annotated[OnSuspend | None, _check_choice(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = (
+        Field(
+            default=None, strict=False, description="Policy for inputs that arrive while a run is suspended."
+        )
     )
 
     def plain(self) -> dict[str, Any]:

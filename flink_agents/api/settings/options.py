@@ -217,7 +217,7 @@ def all_options() -> dict[str, ConfigOption[Any]]:
     return options_by_key
 
 
-def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+def _values_below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
     return {key[len(prefix) + 1 :]: value for key, value in values.items() if key.startswith(f"{prefix}.")}
 
 
@@ -310,7 +310,7 @@ class Configuration(Mapping[str, Any]):
 
         ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
         """
-        return _below(self._values, prefix)
+        return _values_below(self._values, prefix)
 
     def over(self, lower: Mapping[str, Any]) -> Configuration:
         """Return a configuration in which these values override ``lower``."""
@@ -366,7 +366,7 @@ class Configuration(Mapping[str, Any]):
             key = ".".join(keys)
             line = source.line(keys)
             if key in lines:
-                raise _repeated(f"the option {key!r} is set twice", path, lines[key], line)
+                raise _repeated_error(f"the option {key!r} is set twice", path, lines[key], line)
             lines[key] = line
             try:
                 option = find_option(key, str(path))
@@ -440,7 +440,7 @@ def _read_yaml(path: Path) -> tuple[YamlSource, list[Leaf]]:
             fix=f"check the path, perhaps in the variable {CONFIG_FILE_VARIABLE}",
         ) from error
     except RepeatedKey as error:
-        raise _repeated(error.message, path, error.first, error.line) from None
+        raise _repeated_error(error.message, path, error.first, error.line) from None
     except ValueError as error:
         line = error.line if isinstance(error, YamlProblem) else None
         raise OptionError(
@@ -452,7 +452,7 @@ def _read_yaml(path: Path) -> tuple[YamlSource, list[Leaf]]:
         ) from error
 
 
-def _repeated(message: str, path: str | Path, first: int, line: int) -> OptionError:
+def _repeated_error(message: str, path: str | Path, first: int, line: int) -> OptionError:
     return OptionError(
         message,
         expected="each option once, with dots or in sections",

@@ -73,7 +73,7 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
         UnknownStoreError: The store is unknown, or cannot be imported.
         OptionError: An option is unknown, or its value is invalid.
     """
-    return STORES.make(name, ActionStateStore, dict(options or {}))
+    return STORES.create_object(name, ActionStateStore, dict(options or {}))
 
 
 def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -118,10 +118,10 @@ def read_options(store: str, job_options: Mapping[str, Any]) -> dict[str, Any]:
             found=", ".join(unknown),
             fix="correct its name, or remove it",
         )
-    return {name: _value(name, option, store, job_options) for name, option in options.items()}
+    return {name: _option_value(name, option, store, job_options) for name, option in options.items()}
 
 
-def _value(name: str, option: ConfigOption[Any], store: str, job_options: Mapping[str, Any]) -> Any:
+def _option_value(name: str, option: ConfigOption[Any], store: str, job_options: Mapping[str, Any]) -> Any:
     if option.type is dict:
         entries = {
             key.removeprefix(f"{name}."): value

@@ -70,11 +70,11 @@ class YamlSource:
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self._first_line = first_line
-        self._root, self.value = self._parse(text)
+        self._root, self.value = self._parse_text(text)
 
     def line(self, location: Location) -> int:
         """Return the line of the entry at ``location``, or of the nearest entry that contains it."""
-        return self._find(location)[0] + self._first_line
+        return self._find_node(location)[0] + self._first_line
 
     def written(self, location: Location) -> Any:
         """Return the value at ``location`` as JSON: dates and times as their texts, sets as lists.
@@ -84,9 +84,9 @@ class YamlSource:
         """
         try:
             loader: Any = _Written("")
-            return loader.construct_document(self._find(location)[1])
+            return loader.construct_document(self._find_node(location)[1])
         except yaml.YAMLError as error:
-            raise self._problem(error) from error
+            raise self._yaml_problem(error) from error
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the entries of all mappings that are not mappings themselves.
@@ -95,22 +95,22 @@ class YamlSource:
             YamlProblem: JSON has no such value.
         """
         try:
-            yield from _leaves(self._root, ())
+            yield from _walk_leaves(self._root, ())
         except yaml.YAMLError as error:
-            raise self._problem(error) from error
+            raise self._yaml_problem(error) from error
 
-    def _find(self, location: Location) -> tuple[int, yaml.Node | None]:
+    def _find_node(self, location: Location) -> tuple[int, yaml.Node | None]:
         """Return the line, from 0, and the node of the entry, or of the nearest entry that contains it."""
         line = 0
         node = self._root
         for part in location:
-            child = {key: (line, child) for key, line, child in _children(node)}.get(part)
+            child = {key: (line, child) for key, line, child in _child_nodes(node)}.get(part)
             if child is None:
                 break
             line, node = child
         return line, node
 
-    def _parse(self, text: str) -> tuple[yaml.Node | None, Any]:
+    def _parse_text(self, text: str) -> tuple[yaml.Node | None, Any]:
         loader: Any = None
         try:
             loader = _Loader(text)
@@ -122,12 +122,12 @@ class YamlSource:
         except YamlProblem:
             raise
         except (yaml.YAMLError, RecursionError) as error:
-            raise self._problem(error) from error
+            raise self._yaml_problem(error) from error
         finally:
             if loader is not None:
                 loader.dispose()
 
-    def _problem(self, error: Exception) -> YamlProblem:
+    def _yaml_problem(self, error: Exception) -> YamlProblem:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error) or type(error).__name__
         return YamlProblem(problem, mark.line + self._first_line if mark else None)
@@ -143,7 +143,7 @@ class YamlSource:
         for key in [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
                 self._check_key(loader, key, lines)
-        for _, _, child in _children(node):
+        for _, _, child in _child_nodes(node):
             self._check_keys(loader, child, done, parents | {id(node)})
 
     def _check_key(self, loader: Any, key: yaml.ScalarNode, lines: dict[Any, int]) -> None:
@@ -208,7 +208,7 @@ class _Written(_Loader):
         try:
             return content.decode()
         except UnicodeDecodeError:
-            raise self._refusal(node, "bytes that are no text in UTF-8") from None
+            raise self._refusal_error(node, "bytes that are no text in UTF-8") from None
 
     def construct_list(self, node: Any) -> Any:
         values: list[Any] = []
@@ -216,9 +216,9 @@ class _Written(_Loader):
         values.extend(self.construct_object(key, deep=True) for key, _ in node.value)
 
     def refuse(self, node: Any) -> Any:
-        raise self._refusal(node, f"a value of the type !!{node.tag.removeprefix(_PREFIX)}")
+        raise self._refusal_error(node, f"a value of the type !!{node.tag.removeprefix(_PREFIX)}")
 
-    def _refusal(self, node: Any, description: str) -> yaml.YAMLError:
+    def _refusal_error(self, node: Any, description: str) -> yaml.YAMLError:
         return yaml.constructor.ConstructorError(
             None, None, f"{description}, which JSON does not have", node.start_mark
         )
@@ -240,11 +240,11 @@ for _kind, _construct in {
     _Written.add_constructor(f"{_PREFIX}{_kind}", _construct)
 
 
-def _leaves(node: yaml.Node | None, keys: tuple[str, ...]) -> Iterator[Leaf]:
+def _walk_leaves(node: yaml.Node | None, keys: tuple[str, ...]) -> Iterator[Leaf]:
     # A set is a mapping with another tag.
     if isinstance(node, yaml.MappingNode) and node.tag == _Loader.DEFAULT_MAPPING_TAG:
-        for key, child in {key: child for key, _, child in _children(node)}.items():
-            yield from _leaves(child, (*keys, str(key)))
+        for key, child in {key: child for key, _, child in _child_nodes(node)}.items():
+            yield from _walk_leaves(child, (*keys, str(key)))
     elif node is not None:
         loader: Any = _Written("")
         is_text = False
@@ -254,7 +254,7 @@ def _leaves(node: yaml.Node | None, keys: tuple[str, ...]) -> Iterator[Leaf]:
         yield keys, loader.construct_document(node), node.value if is_text else None
 
 
-def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, int, yaml.Node]]:
+def _child_nodes(node: yaml.Node | None) -> Iterator[tuple[str | int, int, yaml.Node]]:
     """Yield the key or index, the line from 0 and the node of each child of a node.
 
     After construction, values of merged mappings come first; those of the mapping itself replace them.

@@ -46,7 +46,7 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         address: Of its REST interface, for example ``http://localhost:8081``.
         ask: Sends requests to that interface; by default over HTTP.
     """
-    ask = ask or partial(_ask, ClusterRest(address).address)
+    ask = ask or partial(_get_answer, ClusterRest(address).address)
     try:
         overview = ask("/overview")
         version = str(overview["flink-version"])
@@ -56,17 +56,17 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         class_path = ask("/jobmanager/environment")["classpath"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         fix = "start the cluster, or pass the address of its REST interface: http://HOST:8081"
-        return [CheckResult("cluster", "fail", f"{address}: {_reason(error)}", fix)]
+        return [CheckResult("cluster", "fail", f"{address}: {_error_reason(error)}", fix)]
     return [
-        _version(version, len(managers), slots),
-        _jar("JobManager", " ".join(class_path)),
-        _patterns("JobManager", configuration),
+        _check_version(version, len(managers), slots),
+        _check_jar("JobManager", " ".join(class_path)),
+        _check_patterns("JobManager", configuration),
         *(check for manager in managers for check in _manager_checks(manager, ask)),
         *job_checks(ask, configuration),
     ]
 
 
-def _version(version: str, managers: int, slots: int) -> CheckResult:
+def _check_version(version: str, managers: int, slots: int) -> CheckResult:
     summary = f"Flink {version}, {managers} TaskManagers with {slots} slots"
     try:
         pyflink = metadata.version("apache-flink")
@@ -80,7 +80,7 @@ def _version(version: str, managers: int, slots: int) -> CheckResult:
     return CheckResult("cluster", "ok", summary)
 
 
-def _jar(where: str, class_path: str) -> CheckResult:
+def _check_jar(where: str, class_path: str) -> CheckResult:
     match = re.search(rf"{PYTHON_JAR}[\w.-]*\.jar", class_path)
     if match is None:
         missing = f"no {PYTHON_JAR}-*.jar in lib: {_ONE_JOB}"
@@ -88,7 +88,7 @@ def _jar(where: str, class_path: str) -> CheckResult:
     return CheckResult(f"{where}, class path", "ok", match[0])
 
 
-def _patterns(where: str, configuration: Mapping[str, str]) -> CheckResult:
+def _check_patterns(where: str, configuration: Mapping[str, str]) -> CheckResult:
     name = f"{where}, class loading"
     if configuration.get(_RESOLVE_ORDER, "").lower() == "parent-first":
         return CheckResult(name, "ok", f"{_RESOLVE_ORDER}: parent-first")
@@ -105,22 +105,22 @@ def _manager_checks(manager: str, ask: Ask) -> list[CheckResult]:
     try:
         log = ask(f"/taskmanagers/{manager}/log")
     except (OSError, ValueError) as error:
-        return [_unknown(where, _reason(error))]
+        return [_unknown_result(where, _error_reason(error))]
     class_path = re.search(r"Classpath: (\S+)", log)
     if class_path is None:
-        return [_unknown(where, "its log does not start with its class path")]
+        return [_unknown_result(where, "its log does not start with its class path")]
     lines = re.findall(r"Loading configuration property: (\S+), (.*)", log)
     configuration = {key: value.strip("'\" ") for key, value in lines}
-    return [_jar(where, class_path[1]), _patterns(where, configuration)]
+    return [_check_jar(where, class_path[1]), _check_patterns(where, configuration)]
 
 
-def _unknown(where: str, why: str) -> CheckResult:
+def _unknown_result(where: str, why: str) -> CheckResult:
     return CheckResult(
         where, "warn", f"not known: {why}", "check that it has the same setup as the JobManager"
     )
 
 
-def _ask(address: str, path: str) -> Any:
+def _get_answer(address: str, path: str) -> Any:
     try:
         with urllib.request.urlopen(f"{address}{path}", timeout=SECONDS) as answer:
             if path.endswith("/log"):
@@ -130,7 +130,7 @@ def _ask(address: str, path: str) -> Any:
         raise ValueError(f"the answer cannot be read: {error!r}") from error
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
     return f"{type(error).__name__}: {error}"
@@ -164,12 +164,14 @@ def job_checks(ask: Ask, configuration: Mapping[str, str]) -> list[CheckResult]:
     except UNKNOWN:
         return results
     for job in jobs:
-        problems = [problem for check in _CHECKS for problem in _harmless(check, ask, job, configuration)]
-        results += problems or [CheckResult(_name(job), "ok", f"{job['state'].lower()}, with checkpoints")]
+        problems = [problem for check in _CHECKS for problem in _run_check(check, ask, job, configuration)]
+        results += problems or [
+            CheckResult(_job_name(job), "ok", f"{job['state'].lower()}, with checkpoints")
+        ]
     return results
 
 
-def _harmless(
+def _run_check(
     check: Any, ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
 ) -> list[CheckResult]:
     try:
@@ -179,27 +181,31 @@ def _harmless(
         return []
 
 
-def _name(job: Mapping[str, Any]) -> str:
+def _job_name(job: Mapping[str, Any]) -> str:
     return f"job {job['name']}"
 
 
-def _runs(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_runs(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
     if job["state"] in ("RUNNING", "INITIALIZING", "CREATED"):
         return
     failure = last_failure(ask, job["jid"])
     why = failure.cause if failure else "unknown"
     fix = "fix the exception; if it has a code, see: flink-agents explain CODE"
-    yield CheckResult(_name(job), "fail", f"{job['state'].lower()}; the last failure: {why}", fix)
+    yield CheckResult(_job_name(job), "fail", f"{job['state'].lower()}; the last failure: {why}", fix)
 
 
-def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_recovery(
+    ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
+) -> Iterator[CheckResult]:
     try:
         interval = int(ask(f"/jobs/{job['jid']}/checkpoints/config")["interval"])
     except UNKNOWN:
         interval = _NEVER
     if not 0 < interval < _NEVER:
         fix = "set execution.checkpointing.interval: 1s, or env.stream_env.enable_checkpointing(1000)"
-        yield CheckResult(f"{_name(job)}, checkpoints", "fail", "off: a failure loses state and inputs", fix)
+        yield CheckResult(
+            f"{_job_name(job)}, checkpoints", "fail", "off: a failure loses state and inputs", fix
+        )
         return
     if interval > _SLOW:
         fix = "set execution.checkpointing.interval to 1 to 10 seconds"
@@ -208,10 +214,10 @@ def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
             "that time"
         )
         figures = {"interval_ms": interval}
-        yield CheckResult(f"{_name(job)}, checkpoints", "warn", summary, fix, figures)
+        yield CheckResult(f"{_job_name(job)}, checkpoints", "warn", summary, fix, figures)
     place = next((configuration[name] for name in _DIRECTORIES if configuration.get(name)), "")
     managers = {str(manager["id"]).partition(":")[0] for manager in ask("/taskmanagers")["taskmanagers"]}
-    name = f"{_name(job)}, checkpoint directory"
+    name = f"{_job_name(job)}, checkpoint directory"
     fix = "set execution.checkpointing.dir to a directory that all machines share, such as s3://..."
     if not place:
         yield CheckResult(name, "warn", "none: checkpoints are lost with the JobManager", fix)
@@ -221,25 +227,29 @@ def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
         )
 
 
-def _completes(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_checkpoints(
+    ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
+) -> Iterator[CheckResult]:
     latest = ask(f"/jobs/{job['jid']}/checkpoints").get("latest") or {}
     failed = latest.get("failed") or {}
     done = latest.get("completed") or {}
     if failed and int(failed.get("id", 0)) > int(done.get("id", 0)):
         why = str(failed.get("failure_message", "no reason is given"))[:200]
         fix = "see the log of the JobManager; a task under backpressure, or a full disk, is frequent"
-        yield CheckResult(f"{_name(job)}, checkpoints", "fail", f"the last one failed: {why}", fix)
+        yield CheckResult(f"{_job_name(job)}, checkpoints", "fail", f"the last one failed: {why}", fix)
 
 
-def _flows(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_flow(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
     for bottleneck in settled_flow(ask, job["jid"]).bottlenecks():
         if any(vertex.level == "high" for vertex in bottleneck.blocked):
             yield CheckResult(
-                f"{_name(job)}, backpressure", "warn", str(bottleneck).rstrip("."), bottleneck.advice
+                f"{_job_name(job)}, backpressure", "warn", str(bottleneck).rstrip("."), bottleneck.advice
             )
 
 
-def _stuck(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_backpressure(
+    ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
+) -> Iterator[CheckResult]:
     for vertex in ask(f"/jobs/{job['jid']}").get("vertices", ()):
         place = f"/jobs/{job['jid']}/vertices/{vertex['id']}/subtasks/metrics"
         names = [str(metric["id"]) for metric in ask(place)]
@@ -249,9 +259,9 @@ def _stuck(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -
             fix = "flink-agents top --path TRACE lists unfinished runs; then flink-agents why KEY"
             summary = f"{vertex['name']}: {number} run(s) took longer than run.stuck-after, or still do"
             figures = {"stuck_runs": number}
-            yield CheckResult(f"{_name(job)}, stuck runs", "warn", summary, fix, figures)
+            yield CheckResult(f"{_job_name(job)}, stuck runs", "warn", summary, fix, figures)
 
 
 _STUCK = re.compile(r"(?:^|\.)flink_agents\..+\.runs_stuck$")
 
-_CHECKS = (_runs, _recovers, _completes, _flows, _stuck)
+_CHECKS = (_check_runs, _check_recovery, _check_checkpoints, _check_flow, _check_backpressure)

@@ -65,10 +65,10 @@ class CheckResult:
 
 def run_checks(checks: Iterable[Callable[[], CheckResult]] | None = None) -> list[CheckResult]:
     """Run all checks, or the given ones, in their order; a check that raises fails."""
-    return [_run(check) for check in (CHECKS if checks is None else checks)]
+    return [_run_check(check) for check in (CHECKS if checks is None else checks)]
 
 
-def _run(check: Callable[[], CheckResult]) -> CheckResult:
+def _run_check(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except Exception as error:
@@ -106,10 +106,10 @@ def check_java() -> CheckResult:
 def check_pyflink() -> CheckResult:
     """Check that PyFlink is 2.3 and that its jars have the same release."""
     fix = f'pip install "apache-flink>={_PYFLINK},<2.4"'
-    python = _version("apache-flink")
-    jars = _version("apache-flink-libraries")
+    python = _installed_version("apache-flink")
+    jars = _installed_version("apache-flink-libraries")
     summary = f"apache-flink {python or 'missing'}, apache-flink-libraries {jars or 'missing'}"
-    if python is None or _numbers(python) != _numbers(_PYFLINK):
+    if python is None or _version_numbers(python) != _version_numbers(_PYFLINK):
         return CheckResult("PyFlink", "fail", summary, fix)
     if jars != python:
         return CheckResult("PyFlink", "fail", summary, f"pip install apache-flink-libraries=={python}")
@@ -135,7 +135,7 @@ def check_options() -> CheckResult:
 def check_pemja() -> CheckResult:
     """Check the requirements of thread mode: pemja built for this Python, and a shared libpython."""
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
-    if (version := _version("pemja")) is None:
+    if (version := _installed_version("pemja")) is None:
         return CheckResult("pemja", "fail", "missing", "pip install --force-reinstall pemja")
     if not any(tag in name for name in _pemja_files()):
         summary = f"{version}, not built for {tag}"
@@ -156,10 +156,10 @@ def _pemja_files() -> list[str]:
 def check_protobuf() -> CheckResult:
     """Check that PyFlink's and Beam's generated code accepts the version of protobuf."""
     fix = 'pip install "protobuf>=4.25,<6"'
-    version = _version("protobuf")
-    if version is None or not _PROTOBUF_LOWEST <= _numbers(version) < _PROTOBUF_LIMIT:
+    version = _installed_version("protobuf")
+    if version is None or not _PROTOBUF_LOWEST <= _version_numbers(version) < _PROTOBUF_LIMIT:
         return CheckResult("protobuf", "fail", version or "missing", fix)
-    if _numbers(version) < _PROTOBUF_GOOD:
+    if _version_numbers(version) < _PROTOBUF_GOOD:
         return CheckResult("protobuf", "warn", f"{version}, which Beam may reject", fix)
     return CheckResult("protobuf", "ok", version)
 
@@ -167,7 +167,7 @@ def check_protobuf() -> CheckResult:
 def check_setuptools() -> CheckResult:
     """Check that setuptools still has pkg_resources, which Beam imports."""
     fix = f'pip install "setuptools<{_SETUPTOOLS_LIMIT}"'
-    version = _version("setuptools")
+    version = _installed_version("setuptools")
     if version is None or find_spec("pkg_resources") is None:
         problem = f"{version or 'missing'}, without pkg_resources"
         return CheckResult("setuptools", "fail", problem, fix)
@@ -201,21 +201,21 @@ def check_requirements() -> CheckResult:
         for requirement in requirements
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
     ]
-    required = _mismatches(always)
+    required = _version_mismatches(always)
     if required:
         return CheckResult(name, "fail", "; ".join(required), install_command())
     for extra, optional in extras.items():
-        if extra not in _FOR_DEVELOPMENT and (mismatches := _mismatches(optional)):
+        if extra not in _FOR_DEVELOPMENT and (mismatches := _version_mismatches(optional)):
             return CheckResult(
                 name, "warn", "; ".join(mismatches), f"{install_command(extra)}, if jobs use it"
             )
     return CheckResult(name, "ok", "installed packages have suitable versions")
 
 
-def _mismatches(requirements: Iterable[Requirement]) -> list[str]:
+def _version_mismatches(requirements: Iterable[Requirement]) -> list[str]:
     """Return a text for each installed package whose version does not meet its requirement."""
     installed = [
-        (requirement, _version(requirement.name))
+        (requirement, _installed_version(requirement.name))
         for requirement in requirements
         if requirement.name != DISTRIBUTION
     ]
@@ -326,13 +326,13 @@ def render_json(results: list[CheckResult]) -> str:
     return json.dumps(checks, indent=2)
 
 
-def _version(distribution: str) -> str | None:
+def _installed_version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """Return major and minor number of a version."""
     return tuple(int(part) for part in version.split(".")[:2])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
-from flink_agents.cli.texts import named_values, plain
+from flink_agents.cli.texts import named_values, plain_text
 
 if TYPE_CHECKING:
     from flink_agents.cli.journals.operations import Place
@@ -56,11 +56,11 @@ def state_list(
     as_json: Json = False,
 ) -> None:
     """List journals: one for each key of each job."""
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
 
     # One more shows if there are more.
-    journals = place.ask(lambda opened: operations.list_journals(opened, job, limit + 1))
+    journals = place.run_query(lambda opened: operations.list_journals(opened, job, limit + 1))
     if as_json:
         return _print_json(journals[:limit])
     columns = ["job", "key", "runs", "records", "bytes", "first", "last", "pruned"]
@@ -87,18 +87,18 @@ def state_show(
 
     Values of classes are shown as data; only the modules in --module are imported.
     """
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
 
     _import_modules(module or ())
     text = operations.key_text(key, raw)
-    journals = place.ask(lambda opened: operations.show_key(opened, text, job, run, bool(module)))
+    journals = place.run_query(lambda opened: operations.show_key(opened, text, job, run, bool(module)))
     if as_json:
         _print_json(journals)
     else:
         for number, journal in enumerate(journals):
             _print_journal(journal, first=number == 0)
-    _require(journals, operations.shown_key(text))
+    _require_results(journals, operations.shown_key(text))
 
 
 @journal_app.command("replay")
@@ -122,24 +122,24 @@ def state_replay(
     Set breakpoints in the agent's code, or run it under a debugger.
     """
     sys.path.insert(0, str(Path.cwd()))
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
     from flink_agents.plan.files.targets import load_agent
     from flink_agents.testing.run_replay import replay_run
 
     text = operations.key_text(key, raw)
-    run_records = place.ask(lambda opened: operations.records_of(opened, text, job, run))
-    _require([run_records] if run_records else [], operations.shown_key(text))
+    run_records = place.run_query(lambda opened: operations.records_of(opened, text, job, run))
+    _require_results([run_records] if run_records else [], operations.shown_key(text))
     assert run_records is not None
     replay = replay_run(load_agent(agent), *run_records, until_call)
     calls = [(action, index, name, request[:CELL]) for action, index, name, request in replay.calls]
     if calls:
         _print_table(["action", "call", "function", "request"], calls)
     for output in replay.outputs:
-        typer.echo(plain(f"output: {output!r}"))
+        typer.echo(plain_text(f"output: {output!r}"))
     for name, value in replay.memory.items():
-        typer.echo(plain(f"memory: {name} = {value!r}"))
-    typer.echo(plain(_end_of(replay)))
+        typer.echo(plain_text(f"memory: {name} = {value!r}"))
+    typer.echo(plain_text(_end_of(replay)))
 
 
 def _end_of(replay: RunReplay) -> str:
@@ -166,21 +166,22 @@ def state_prune(
     as_json: Json = False,
 ) -> None:
     """Remove the records of a key's first runs. Then older checkpoints cannot be restored."""
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
 
     text = operations.key_text(key, raw)
-    results = place.ask(lambda opened: operations.prune_key(opened, text, job, through))
+    results = place.run_query(lambda opened: operations.prune_key(opened, text, job, through))
     if as_json:
         _print_json(results)
     else:
         for result in results:
             typer.echo(
-                plain(
-                    f"{_name(result)}: {result['removed']} records removed, pruned through {result['pruned']}"
+                plain_text(
+                    f"{_journal_name(result)}: {result['removed']} records removed, "
+                    f"pruned through {result['pruned']}"
                 )
             )
-    _require(results, operations.shown_key(text))
+    _require_results(results, operations.shown_key(text))
 
 
 @journal_app.command("reset")
@@ -202,10 +203,10 @@ def state_reset(
     """
     import asyncio
 
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
 
-    rows = place.ask(lambda opened: operations.journals_of_job(opened, job))
+    rows = place.run_query(lambda opened: operations.journals_of_job(opened, job))
     if yes and rows:
         asyncio.run(operations.forget_jobs(place, [job_row["job"] for job_row in rows]))
     if as_json:
@@ -213,9 +214,9 @@ def state_reset(
     else:
         for row in rows:
             counts = f"{row['journals']} journals with {row['records']} records"
-            typer.echo(plain(f"job {row['job']}: {counts}{' forgotten' if yes else ''}"))
+            typer.echo(plain_text(f"job {row['job']}: {counts}{' forgotten' if yes else ''}"))
     if not rows:
-        typer.echo(plain(f"no journal of the job {job}"), err=True)
+        typer.echo(plain_text(f"no journal of the job {job}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
     if not yes:
         typer.echo("nothing was removed; repeat with --yes to forget them", err=True)
@@ -242,8 +243,8 @@ def state_copy(
     import asyncio
     from dataclasses import asdict
 
-    source = _place(store, path, option)
-    target = _place(to, None, to_option)
+    source = _store_place(store, path, option)
+    target = _store_place(to, None, to_option)
     from flink_agents.cli.journals.operations import copy_journals
 
     done = asyncio.run(copy_journals(source, target))
@@ -260,23 +261,23 @@ def state_stats(
     store: Store = None, path: File = None, option: Options = None, as_json: Json = False
 ) -> None:
     """Show totals of a store, and which subtasks can append to it."""
-    place = _place(store, path, option)
+    place = _store_place(store, path, option)
     from flink_agents.cli.journals import operations
 
-    totals = place.ask(operations.totals)
+    totals = place.run_query(operations.read_totals)
     if as_json:
         return _print_json(totals)
     owners = totals.pop("owners")
     shown = {name.removesuffix("_bytes"): value for name, value in totals.items()}
     width = max(map(len, shown))
     for name, value in shown.items():
-        typer.echo(plain(f"{name:<{width}}  {_cell(value)}"))
+        typer.echo(plain_text(f"{name:<{width}}  {_cell_text(value)}"))
     if owners:
         typer.echo()
         _print_table(["group", "job", "subtask", "parallelism"], (owner.values() for owner in owners))
 
 
-def _place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
+def _store_place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
     from flink_agents.cli.journals.operations import Place
 
     store_options = named_values(options, "--option")
@@ -296,13 +297,13 @@ def _import_modules(names: Sequence[str]) -> None:
             raise typer.BadParameter(f"--module {name} cannot be imported: {error}") from error
 
 
-def _require(results: list[Any], key: str) -> None:
+def _require_results(results: list[Any], key: str) -> None:
     if not results:
-        typer.echo(plain(f"no journal of the key {key}"), err=True)
+        typer.echo(plain_text(f"no journal of the key {key}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
 
 
-def _name(journal: dict[str, Any]) -> str:
+def _journal_name(journal: dict[str, Any]) -> str:
     return f"job {journal['job']}, key {journal['key']}"
 
 
@@ -310,36 +311,36 @@ def _print_journal(journal: dict[str, Any], first: bool) -> None:
     if not first:
         typer.echo()
     pruned = "" if journal["pruned"] is None else f", pruned through {journal['pruned']}"
-    typer.echo(plain(f"{_name(journal)}: {len(journal['runs'])} runs{pruned}"))
+    typer.echo(plain_text(f"{_journal_name(journal)}: {len(journal['runs'])} runs{pruned}"))
     for run in journal["runs"]:
-        header = run | {"begun": _time(run.get("begun_at_ms"))}
+        header = run | {"begun": _format_time(run.get("begun_at_ms"))}
         header_text = ", ".join(
-            f"{label} {_short(header[label])}"
+            f"{label} {_shorten_text(header[label])}"
             for label in ("begun", "plan", "input", "event", "unreadable")
             if header.get(label)
         )
         typer.echo()
-        typer.echo(plain(f"run {run['run']}: {header_text or 'no header'}"))
+        typer.echo(plain_text(f"run {run['run']}: {header_text or 'no header'}"))
         columns = ["step", "record", "call", "function", "request", "outcome", "attempts", "ended"]
-        _print_table(columns, map(_row, run["records"]))
+        _print_table(columns, map(_record_row, run["records"]))
 
 
-def _row(record: dict[str, Any]) -> list[Any]:
+def _record_row(record: dict[str, Any]) -> list[Any]:
     # Other records have no call number.
     call = record["index"] if record["record"] in ("call", "intent") else None
-    called = [record.get("function"), _short(record.get("request"))]
-    ended = [record.get("attempts"), _time(record.get("ended_at_ms"))]
+    called = [record.get("function"), _shorten_text(record.get("request"))]
+    ended = [record.get("attempts"), _format_time(record.get("ended_at_ms"))]
     step = f"{record['step']} task {record['task']}" if "task" in record else record["step"]
-    return [step, record["record"], call, *called, _short(_outcome(record)), *ended]
+    return [step, record["record"], call, *called, _shorten_text(_describe_outcome(record)), *ended]
 
 
-def _time(milliseconds: int | None) -> str | None:
+def _format_time(milliseconds: int | None) -> str | None:
     from flink_agents.cli.journals.values import time_text
 
     return None if milliseconds is None else time_text(milliseconds)
 
 
-def _outcome(record: dict[str, Any]) -> str | None:
+def _describe_outcome(record: dict[str, Any]) -> str | None:
     if "unreadable" in record:
         return f"unreadable, {record['bytes']} bytes: {record['unreadable']}"
     if "returned" in record:
@@ -347,13 +348,13 @@ def _outcome(record: dict[str, Any]) -> str | None:
     if "raised" in record:
         return f"raised {record['raised']}: {record['message']}" if record["raised"] else "cancelled"
     if record["record"] == "action":
-        return _did(record)
+        return _describe_effects(record)
     if "awaited" in record:
         return f"{record['awaited']} ended"
     return "earlier records of the step are void" if record["record"] == "rerun" else None
 
 
-def _did(record: dict[str, Any]) -> str:
+def _describe_effects(record: dict[str, Any]) -> str:
     """Return the effects of an action besides its calls."""
     parts = [f"{record['calls']} calls"]
     for label, names in (
@@ -366,8 +367,8 @@ def _did(record: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _short(text: str | None) -> str | None:
-    shown = None if text is None else plain(text)
+def _shorten_text(text: str | None) -> str | None:
+    shown = None if text is None else plain_text(text)
     return shown if shown is None or len(shown) <= CELL else shown[: CELL - 3] + "..."
 
 
@@ -377,11 +378,11 @@ def _print_json(value: Any) -> None:
 
 def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print cells in columns as wide as needed."""
-    lines = [columns, *([plain(_cell(cell)) for cell in row] for row in rows)]
+    lines = [columns, *([plain_text(_cell_text(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     return "-" if value is None else str(value)

@@ -29,7 +29,7 @@ from flink_agents.api.errors import KeyEncodingError, OptionError, StateError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.stores import STORE_PREFIX, open_store, store_names
 from flink_agents.cli.journals.values import describe_record, describe_run
-from flink_agents.cli.keys import parsed
+from flink_agents.cli.keys import parse_key
 from flink_agents.runtime.flink.resume.records.folder import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of
@@ -54,9 +54,9 @@ class Place:
     store: str | None
     options: Mapping[str, str]
 
-    def ask(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
+    def run_query(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
         """Run ``question`` on the open store, without fencing an owner."""
-        store = self.make()
+        store = self.create_store()
 
         async def run() -> T:
             await store.open(None)
@@ -68,11 +68,11 @@ class Place:
 
         return asyncio.run(run())
 
-    def make(self) -> ActionStateStore:
+    def create_store(self) -> ActionStateStore:
         """Return the store, not opened."""
-        return open_store(*self._choice(Configuration.load()))
+        return open_store(*self._store_choice(Configuration.load()))
 
-    def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
+    def _store_choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
         """Return name and options of the store."""
         name: str | None = self.store or config.get(AgentOptions.STORE)
         option_names = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
@@ -114,7 +114,7 @@ def key_text(key: str, raw: bool) -> str:
     if raw:
         return key
     try:
-        return encode_key(parsed(key))
+        return encode_key(parse_key(key))
     except KeyEncodingError as error:
         raise KeyEncodingError(
             error.message, found=error.found, fix="pass the key's canonical text, and --raw"
@@ -145,7 +145,7 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
                 "bytes": info.data_bytes,
                 "first": info.first_seq,
                 "last": info.last_seq,
-                "pruned": _pruned(info.pruned_through),
+                "pruned": _pruned_through(info.pruned_through),
             }
         )
     return journals
@@ -155,10 +155,10 @@ async def show_key(
     store: ActionStateStore, text: str, job: str | None, run: int | None, classes: bool = False
 ) -> list[dict[str, Any]]:
     """Return the journals of a key, one for each job that has one; ``classes`` creates objects of classes."""
-    return [await _show(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
+    return [await _read_run(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
 
 
-async def _show(
+async def _read_run(
     store: ActionStateStore, journal: JournalKey, run: int | None, classes: bool
 ) -> dict[str, Any]:
     through = await store.pruned_through(journal)
@@ -170,12 +170,12 @@ async def _show(
         "job": journal.journal_id,
         "key": shown_key(journal.key),
         "raw": journal.key,
-        "pruned": _pruned(through),
-        "runs": [_run(seq, run_records, classes) for seq, run_records in sorted(runs.items())],
+        "pruned": _pruned_through(through),
+        "runs": [_run_entry(seq, run_records, classes) for seq, run_records in sorted(runs.items())],
     }
 
 
-def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
+def _run_entry(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     # By step, in the order of their first records.
     steps: dict[str, list[dict[str, Any]]] = {}
@@ -191,7 +191,7 @@ async def records_of(
     store: ActionStateStore, text: str, job: str | None, run: int
 ) -> tuple[JournalKey, list[Record]] | None:
     """Return the records of one run of a key, or None if the key has no journal."""
-    journals = _only_one(await _journals_of(store, text, job), text)
+    journals = _only_journal(await _journals_of(store, text, job), text)
     return (journals[0], await store.read(journals[0], run)) if journals else None
 
 
@@ -199,7 +199,7 @@ async def prune_key(
     store: ActionStateStore, text: str, job: str | None, through: int
 ) -> list[dict[str, Any]]:
     """Remove the records of a key's runs up to number ``through``; empty if there is no such journal."""
-    journals = _only_one(await _journals_of(store, text, job), text)
+    journals = _only_journal(await _journals_of(store, text, job), text)
     pruned: list[dict[str, Any]] = []
     for journal in journals:
         seqs = [record.seq for record in await store.scan(journal)]
@@ -217,14 +217,14 @@ async def prune_key(
                 "job": journal.journal_id,
                 "key": shown_key(journal.key),
                 "raw": journal.key,
-                "pruned": _pruned(await store.pruned_through(journal)),
+                "pruned": _pruned_through(await store.pruned_through(journal)),
                 "removed": sum(seq <= through for seq in seqs),
             }
         )
     return pruned
 
 
-async def totals(store: ActionStateStore) -> dict[str, Any]:
+async def read_totals(store: ActionStateStore) -> dict[str, Any]:
     """Return the totals of the store, and the owners that may append to it."""
     stats = await store.stats()
     return {
@@ -268,7 +268,7 @@ async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
     opened: list[ActionStateStore] = []
     try:
         for job in jobs:
-            store = place.make()
+            store = place.create_store()
             await store.open(Owner.create(f"reset {secrets.token_hex(4)}", job))
             opened.append(store)
         for store, job in zip(opened, jobs, strict=True):
@@ -297,7 +297,7 @@ async def _journals_of(store: ActionStateStore, text: str, job: str | None) -> l
     return [info.journal async for info in list_all(store) if info.journal.key == text]
 
 
-def _only_one(journals: list[JournalKey], text: str) -> list[JournalKey]:
+def _only_journal(journals: list[JournalKey], text: str) -> list[JournalKey]:
     if len(journals) > 1:
         raise OptionError(
             f"several jobs have a journal of the key {shown_key(text)}",
@@ -308,7 +308,7 @@ def _only_one(journals: list[JournalKey], text: str) -> list[JournalKey]:
     return journals
 
 
-def _pruned(through: int) -> int | None:
+def _pruned_through(through: int) -> int | None:
     return None if through == NOTHING_PRUNED else through
 
 
@@ -345,15 +345,15 @@ async def copy_journals(source: Place, target: Place) -> Copied:
         OptionError: Both are the same store, or the target has other records of a key.
     """
     async with AsyncExitStack() as stack:
-        reader = await _opened(source, None, stack)
+        reader = await _open_store(source, None, stack)
         journals = [info async for info in list_all(reader)]
         owner = f"copy {secrets.token_hex(4)}"
         writers: dict[str, ActionStateStore] = {}
         for group in sorted({info.journal.journal_id for info in journals}):
-            await _opened(source, Owner.create(owner, group), stack)
-            writers[group] = await _opened(target, Owner.create(owner, group), stack)
+            await _open_store(source, Owner.create(owner, group), stack)
+            writers[group] = await _open_store(target, Owner.create(owner, group), stack)
         # Storing the plans needs the owner of a group, even if no journal is left.
-        notes = await _opened(target, Owner.create(owner, ORIGIN), stack)
+        notes = await _open_store(target, Owner.create(owner, ORIGIN), stack)
         if notes.store_id == reader.store_id:
             raise OptionError(
                 "a store cannot be copied into itself",
@@ -365,33 +365,35 @@ async def copy_journals(source: Place, target: Place) -> Copied:
         journals = [info async for info in list_all(reader)]
         done = Copied(reader.store_id, notes.store_id)
         for info in journals:
-            await _copy(info, reader, writers[info.journal.journal_id], done)
+            await _copy_journal(info, reader, writers[info.journal.journal_id], done)
         for fingerprint, data in (await reader.plans()).items():
             await notes.remember_plan(fingerprint, data)
         await notes.remember_origin(reader.store_id)
         return done
 
 
-async def _opened(place: Place, owner: Owner | None, stack: AsyncExitStack) -> ActionStateStore:
-    store = place.make()
+async def _open_store(place: Place, owner: Owner | None, stack: AsyncExitStack) -> ActionStateStore:
+    store = place.create_store()
     stack.push_async_callback(store.close)
     await store.open(owner)
     await store.rebuild()
     return store
 
 
-async def _copy(info: JournalInfo, source: ActionStateStore, target: ActionStateStore, done: Copied) -> None:
+async def _copy_journal(
+    info: JournalInfo, source: ActionStateStore, target: ActionStateStore, done: Copied
+) -> None:
     """Copy one journal, or the part that an interrupted copy left."""
     journal = info.journal
     records = await source.scan(journal)
     copied_records = [record for record in await target.scan(journal) if record.seq > info.pruned_through]
     if copied_records != records[: len(copied_records)]:
-        raise _differs(journal, target)
+        raise _different_journal_error(journal, target)
     done.journals += 1
     done.records += len(records)
     missing = records[len(copied_records) :]
     if missing:
-        for portion in _portions(missing):
+        for portion in _record_portions(missing):
             await target.append(journal, portion)
         done.appended += len(missing)
     if info.pruned_through != NOTHING_PRUNED and await target.pruned_through(journal) < info.pruned_through:
@@ -400,7 +402,7 @@ async def _copy(info: JournalInfo, source: ActionStateStore, target: ActionState
         await target.prune(journal, info.pruned_through)
 
 
-def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
+def _record_portions(records: Sequence[Record]) -> Iterator[list[Record]]:
     portion: list[Record] = []
     size = 0
     for record in records:
@@ -413,7 +415,7 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
     yield portion
 
 
-def _differs(journal: JournalKey, target: ActionStateStore) -> OptionError:
+def _different_journal_error(journal: JournalKey, target: ActionStateStore) -> OptionError:
     return OptionError(
         f"the target has other records of key {journal.key[:200]} of job {journal.journal_id}",
         expected="a target without these journals, or with a part of this copy",

@@ -61,8 +61,8 @@ class LenientCodec(ValueCodec):
         try:
             return msgpack.unpackb(
                 data[1:],
-                ext_hook=self._part,
-                object_hook=self._made,
+                ext_hook=self._decode_part,
+                object_hook=self._decode_content,
                 strict_map_key=False,
                 unicode_errors="surrogatepass",
             )
@@ -71,13 +71,13 @@ class LenientCodec(ValueCodec):
                 "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
             ) from error
 
-    def _part(self, code: int, data: bytes) -> Any:
+    def _decode_part(self, code: int, data: bytes) -> Any:
         try:
             return self._extension(code, data)
         except Exception:
             return self._placeholder(f"extension {code}, {len(data)} bytes")
 
-    def _made(self, content: dict[Any, Any]) -> Any:
+    def _decode_content(self, content: dict[Any, Any]) -> Any:
         if self._classes or not is_of_class(content):
             with suppress(Exception):
                 return _untagged(content)
@@ -122,11 +122,11 @@ def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
         return {**place, "unreadable": text, "bytes": len(record.data)}
 
 
-def _intent(codec: LenientCodec, data: bytes) -> dict[str, Any]:
-    return _identity(CallIdentity.unpack(codec, data))
+def _read_intent(codec: LenientCodec, data: bytes) -> dict[str, Any]:
+    return _call_identity(CallIdentity.unpack(codec, data))
 
 
-def _call(codec: LenientCodec, data: bytes) -> dict[str, Any]:
+def _read_call(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = CallRecord.unpack(codec, data)
     outcome: dict[str, Any]
     if record.error is not None:
@@ -135,42 +135,42 @@ def _call(codec: LenientCodec, data: bytes) -> dict[str, Any]:
         value = record.value or b""
         outcome = {"returned": value_text(codec, value), "bytes": len(value)}
     ended = {"attempts": record.attempts, "ended_at_ms": record.ended_at, "order": record.order}
-    return {**_identity(record.call), **outcome, **ended}
+    return {**_call_identity(record.call), **outcome, **ended}
 
 
-def _wait(codec: LenientCodec, data: bytes) -> dict[str, Any]:
+def _read_wait(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = WaitRecord.unpack(codec, data)
     return {"awaited": record.what, "ended_at_ms": record.ended_at, "order": record.order}
 
 
-def _identity(call: CallIdentity) -> dict[str, Any]:
+def _call_identity(call: CallIdentity) -> dict[str, Any]:
     return {"function": call.function, "arguments": call.arguments.hex(), "request": call.request}
 
 
-def _action(codec: LenientCodec, data: bytes) -> dict[str, Any]:
+def _read_action(codec: LenientCodec, data: bytes) -> dict[str, Any]:
     record = ActionRecord.unpack(codec, data)
     return {
         "calls": record.calls,
-        "events": [[str(kind), _text(content)] for kind, content, *_ in record.events],
-        "side": [[str(tag), _text(value)] for tag, value in record.side],
-        "short_term": _nodes(codec, record.short_term),
-        "sensory": _nodes(codec, record.sensory),
+        "events": [[str(kind), _value_text(content)] for kind, content, *_ in record.events],
+        "side": [[str(tag), _value_text(value)] for tag, value in record.side],
+        "short_term": _read_nodes(codec, record.short_term),
+        "sensory": _read_nodes(codec, record.sensory),
     }
 
 
-def _nodes(codec: LenientCodec, nodes: dict[str, bytes | None]) -> dict[str, str | None]:
-    return {path: None if data is None else _node(codec, data) for path, data in nodes.items()}
+def _read_nodes(codec: LenientCodec, nodes: dict[str, bytes | None]) -> dict[str, str | None]:
+    return {path: None if data is None else _read_node(codec, data) for path, data in nodes.items()}
 
 
-def _node(codec: LenientCodec, data: bytes) -> str:
+def _read_node(codec: LenientCodec, data: bytes) -> str:
     return "an object" if data == OBJECT else value_text(codec, data)
 
 
 _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] = {
-    RecordKind.INTENT: _intent,
-    RecordKind.CALL: _call,
-    RecordKind.ACTION: _action,
-    RecordKind.WAIT: _wait,
+    RecordKind.INTENT: _read_intent,
+    RecordKind.CALL: _read_call,
+    RecordKind.ACTION: _read_action,
+    RecordKind.WAIT: _read_wait,
 }
 
 
@@ -178,13 +178,13 @@ def value_text(codec: LenientCodec, data: bytes) -> str:
     """Return an encoded value; parts that are not restored show their number of bytes."""
     previous_placeholders = codec.placeholders
     try:
-        text = _text(codec.decode(data))
+        text = _value_text(codec.decode(data))
     except StateError as error:
         return f"<{error.message}, {len(data)} bytes>"
     return text if codec.placeholders == previous_placeholders else f"{text}, {len(data)} bytes"
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     try:
         return repr(value)
     except Exception:

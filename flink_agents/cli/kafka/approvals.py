@@ -11,10 +11,10 @@ import typer
 
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.kafka.next_steps import word
+from flink_agents.cli.kafka.next_steps import shell_word
 from flink_agents.cli.keys import shown_key
 from flink_agents.cli.local_jobs import local_jobs
-from flink_agents.cli.texts import named_values, plain
+from flink_agents.cli.texts import named_values, plain_text
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
@@ -85,8 +85,8 @@ def signal(
     from flink_agents.api.events.signals import Signal
     from flink_agents.connectors.kafka.requests.signal_keys import entered_key
 
-    sent = Signal(name, _json(value, "--value"), None if key is None else entered_key(key), id, wait)
-    _desk(bootstrap_servers, option, signals=topic).send([sent])
+    sent = Signal(name, _parse_json(value, "--value"), None if key is None else entered_key(key), id, wait)
+    _open_desk(bootstrap_servers, option, signals=topic).send([sent])
     typer.echo(f"sent {name} to {topic}")
 
 
@@ -99,8 +99,8 @@ def approvals_list(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List pending requests, the oldest first."""
-    desk = _desk(bootstrap_servers, option, requests=topic)
-    requests = _pending(desk)
+    desk = _open_desk(bootstrap_servers, option, requests=topic)
+    requests = _pending_requests(desk)
     jobs = list(local_jobs().values())
     if as_json:
         return typer.echo(
@@ -113,23 +113,23 @@ def approvals_list(
             )
         )
     for request in requests:
-        expiry = "" if request.expires_at is None else f", expires {_time(request.expires_at)}"
-        typer.echo(word(request.id))
+        expiry = "" if request.expires_at is None else f", expires {_format_time(request.expires_at)}"
+        typer.echo(shell_word(request.id))
         typer.echo(
-            plain(
+            plain_text(
                 f"  {request.what} of {request.agent}, key {_shown_key(request)}, "
-                f"since {_time(request.began_at)}{expiry}"
+                f"since {_format_time(request.began_at)}{expiry}"
             )
         )
-        typer.echo(plain(f"  {json.dumps(dict(request.arguments), ensure_ascii=False)}"))
+        typer.echo(plain_text(f"  {json.dumps(dict(request.arguments), ensure_ascii=False)}"))
     typer.echo(f"{len(requests)} pending")
     stopped = {
         id(job): job
         for pending_request in requests
         if (job := _stopped_job(pending_request, jobs)) is not None
     }
-    for line in [line for job in stopped.values() for line in job.lines()]:
-        typer.echo(plain(line))
+    for line in [line for job in stopped.values() for line in job.describe_stop()]:
+        typer.echo(plain_text(line))
 
 
 def _shown_key(request: ApprovalRequest) -> str:
@@ -176,12 +176,12 @@ def approvals_approve(
     option: Options = None,
 ) -> None:
     """Approve a request, with its own arguments or others."""
-    changed = None if arguments is None else _json(arguments, "--arguments")
+    changed = None if arguments is None else _parse_json(arguments, "--arguments")
     if changed is not None and not isinstance(changed, dict):
         raise typer.BadParameter("--arguments takes a JSON object")
     response = ApprovalResponse(id=id, approved=True, arguments=changed, by=by)
-    desk = _desk(bootstrap_servers, option, signals, topic)
-    _answer(desk, response, timeout if wait else None, new_arguments)
+    desk = _open_desk(bootstrap_servers, option, signals, topic)
+    _send_answer(desk, response, timeout if wait else None, new_arguments)
 
 
 @approvals_app.command("deny")
@@ -201,44 +201,44 @@ def approvals_deny(
 ) -> None:
     """Deny a request."""
     response = ApprovalResponse(id=id, approved=False, reason=reason, by=by)
-    _answer(_desk(bootstrap_servers, option, signals, topic), response, timeout if wait else None)
+    _send_answer(_open_desk(bootstrap_servers, option, signals, topic), response, timeout if wait else None)
 
 
-def _answer(
+def _send_answer(
     desk: KafkaApprovals, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
 ) -> None:
     """Check an answer, send it, and wait for the outcome if ``seconds`` is set."""
     from flink_agents.connectors.kafka.requests.desk import request_with
 
-    request = request_with(response.id, _pending(desk))
+    request = request_with(response.id, _pending_requests(desk))
     if request is None:
         why = "it was answered, it has expired, or its run has ended"
-        _refuse(f"no request {response.id} is pending: {why}, if there was one")
+        _exit_with_error(f"no request {response.id} is pending: {why}, if there was one")
     _check_arguments(request, response, new_arguments)
     what = f"{request.what} of {request.agent}"
     decision = "approval" if response.approved else "denial"
     earlier = next(iter(desk.answered(request)), None)
     if earlier is not None and not _is_same(earlier, response):
-        said_first = f"{what} was answered already: {_told(earlier)}"
-        _refuse(f"{said_first}; the first answer counts, and this one is not sent")
+        said_first = f"{what} was answered already: {_describe_answer(earlier)}"
+        _exit_with_error(f"{said_first}; the first answer counts, and this one is not sent")
     if earlier is None:
         desk.answer(response)
     typer.echo(
-        plain(
+        plain_text(
             f"sent the {decision} of {what}"
             if earlier is None
             else f"the {decision} of {what} was sent before"
         )
     )
     if seconds is not None:
-        _wait(desk, request, response, seconds)
+        _wait_for_end(desk, request, response, seconds)
 
 
 def _check_arguments(request: ApprovalRequest, response: ApprovalResponse, new_arguments: bool) -> None:
     unknown = [name for name in response.arguments or () if name not in request.arguments]
     if unknown and not new_arguments:
         argument_names = ", ".join(map(repr, request.arguments)) or "no arguments"
-        _refuse(
+        _exit_with_error(
             f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {argument_names}; "
             "for one that it accepts but does not show, add --new-arguments"
         )
@@ -248,44 +248,46 @@ def _is_same(earlier: ApprovalResponse, response: ApprovalResponse) -> bool:
     return (earlier.approved, earlier.arguments) == (response.approved, response.arguments)
 
 
-def _told(answer: ApprovalResponse) -> str:
+def _describe_answer(answer: ApprovalResponse) -> str:
     """Describe an answer in words."""
     by = "" if answer.by is None else f" by {answer.by}"
     changed = "" if answer.arguments is None else f" with {json.dumps(answer.arguments)}"
     return f"{'approved' if answer.approved else 'denied'}{by}{changed}"
 
 
-def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResponse, seconds: float) -> None:
+def _wait_for_end(
+    desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResponse, seconds: float
+) -> None:
     """Wait until a request has ended, and exit with an error if its outcome differs from the answer."""
     what = f"{request.what} of {request.agent}"
     ended = desk.outcome(request, seconds)
     if ended is None:
         why = f"the job does not read {desk.signals_topic}, or no wait accepts the answer"
-        typer.echo(plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
+        typer.echo(plain_text(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
         raise typer.Exit(NO_OUTCOME)
     by = "" if ended.by is None else f" by {ended.by}"
     why = "" if ended.reason is None else f": {ended.reason}"
-    typer.echo(plain(f"{ended.decision or 'ended'} {what}{by}{why}"))
+    typer.echo(plain_text(f"{ended.decision or 'ended'} {what}{by}{why}"))
     if ended.decision and ended.approved != response.approved:
         raise typer.Exit(OTHERWISE)
 
 
-def _pending(desk: KafkaApprovals) -> list[ApprovalRequest]:
+def _pending_requests(desk: KafkaApprovals) -> list[ApprovalRequest]:
     """Return the pending requests, and print the records that are not requests."""
     requests = desk.pending()
     for foreign_record in desk.foreign[:MOST_FOREIGN]:
-        typer.echo(plain(str(foreign_record)), err=True)
+        typer.echo(plain_text(str(foreign_record)), err=True)
     if len(desk.foreign) > MOST_FOREIGN:
         typer.echo(f"skipped {len(desk.foreign)} such records", err=True)
     return requests
 
 
-def _refuse(text: str) -> NoReturn:
-    typer.echo(plain(text), err=True)
+def _exit_with_error(text: str) -> NoReturn:
+    typer.echo(plain_text(text), err=True)
     raise typer.Exit(NOT_PENDING)
 
 
-def _desk(
+def _open_desk(
     servers: str, options: Sequence[str] | None, signals: str | None = None, requests: str | None = None
 ) -> KafkaApprovals:
     from flink_agents.cli.kafka.topics import client_options
@@ -298,7 +300,7 @@ def _desk(
     return KafkaApprovals(signals, requests, **{**client_options(servers), **kafka_options})
 
 
-def _json(text: str, option: str) -> Any:
+def _parse_json(text: str, option: str) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
@@ -311,5 +313,5 @@ def _json(text: str, option: str) -> Any:
         raise typer.BadParameter(f"{option} takes JSON: {error}") from None
 
 
-def _time(milliseconds: int) -> str:
+def _format_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")

@@ -58,7 +58,7 @@ def kafka_start(
     as_json: Json = False,
 ) -> None:
     """Start a broker, unless it is running, and wait until it answers."""
-    broker = _broker(data, port, security)
+    broker = _own_broker(data, port, security)
     started = broker.start()
     if as_json:
         _print_json(broker)
@@ -115,7 +115,7 @@ def kafka_redrive(
     def choose(letter: Letter) -> bool:
         return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)
 
-    def tell(letter: Letter, topic: str | None) -> None:
+    def print_letter(letter: Letter, topic: str | None) -> None:
         key = f"key {letter.failed_key}: " if letter.failed_key else ""
         typer.echo(f"{letter.place} -> {topic or 'left out'}: {key}{letter.error.splitlines()[0]}")
 
@@ -126,7 +126,7 @@ def kafka_redrive(
         choose=choose,
         limit=limit,
         dry_run=dry_run,
-        on_letter=tell if dry_run else _tell_nobody,
+        on_letter=print_letter if dry_run else _ignore_letter,
         max_request_size=max_request_size,
         **options,
     )
@@ -140,7 +140,7 @@ def kafka_redrive(
         raise typer.Exit(UNSENDABLE)
 
 
-def _tell_nobody(letter: Any, topic: str | None) -> None:
+def _ignore_letter(letter: Any, topic: str | None) -> None:
     """Ignore single letters."""
 
 
@@ -148,14 +148,14 @@ def _tell_nobody(letter: Any, topic: str | None) -> None:
 @prints_errors
 def kafka_stop(data: Data = None) -> None:
     """Stop the broker; its records are kept."""
-    typer.echo("Kafka is stopped" if _broker(data).stop() else "no Kafka runs here")
+    typer.echo("Kafka is stopped" if _own_broker(data).stop() else "no Kafka runs here")
 
 
 @kafka_app.command("status")
 @prints_errors
 def kafka_status(data: Data = None, as_json: Json = False) -> None:
     """Show if the broker runs, and where. Exits with 1 if it does not."""
-    broker = _broker(data)
+    broker = _own_broker(data)
     status = broker.status()
     if as_json:
         _print_json(broker)
@@ -169,7 +169,7 @@ def kafka_status(data: Data = None, as_json: Json = False) -> None:
         raise typer.Exit(NOT_RUNNING)
 
 
-def _broker(data: Path | None, port: int | None = None, security: _Security | None = None) -> KafkaBroker:
+def _own_broker(data: Path | None, port: int | None = None, security: _Security | None = None) -> KafkaBroker:
     from flink_agents.testing.kafka import DEFAULT_DATA, KafkaBroker
 
     chosen = None if security is None else security.value

@@ -13,19 +13,19 @@ TOPIC = "TOPIC"
 _SECRET = ("password", "secret", "token")
 
 
-def approve(request: str, topic: str, signals: str | None, client: Mapping[str, Any]) -> str:
+def approve_command(request: str, topic: str, signals: str | None, client: Mapping[str, Any]) -> str:
     """Return the command that approves a request."""
-    words = ["--topic", topic, "--signals", signals or TOPIC, *_brokers(client)]
+    words = ["--topic", topic, "--signals", signals or TOPIC, *_broker_options(client)]
     return _line("approvals", "approve", *words, "--", request)
 
 
 def end_run(run: str, key: str, signals: str, client: Mapping[str, Any], cluster: str | None) -> str:
     """Return the command that ends a run as a dead letter."""
-    words = [f"--key={key}", "--signals", signals, "--client", _client(client)]
+    words = [f"--key={key}", "--signals", signals, "--client", _client_options(client)]
     return _line("runs", "end", run, *words, *(("--cluster", cluster) if cluster else ()))
 
 
-def redrive(topic: str, to: str | None, client: Mapping[str, Any]) -> str:
+def redrive_command(topic: str, to: str | None, client: Mapping[str, Any]) -> str:
     """Return the command that sends dead letters back.
 
     Args:
@@ -33,10 +33,12 @@ def redrive(topic: str, to: str | None, client: Mapping[str, Any]) -> str:
         to: The topic that they came from; None if that is not known.
         client: Options of kafka-python.
     """
-    return _line("kafka", "redrive", topic, "--to", to or TOPIC, "--bootstrap-servers", _client(client))
+    return _line(
+        "kafka", "redrive", topic, "--to", to or TOPIC, "--bootstrap-servers", _client_options(client)
+    )
 
 
-def _client(client: Mapping[str, Any]) -> str:
+def _client_options(client: Mapping[str, Any]) -> str:
     """Return options of kafka-python as an option of a command takes them, without secrets."""
     if client.keys() == {"bootstrap_servers"} and isinstance(client["bootstrap_servers"], str):
         return client["bootstrap_servers"]
@@ -47,7 +49,7 @@ def _is_secret(name: str) -> bool:
     return any(fragment in name for fragment in _SECRET)
 
 
-def _brokers(client: Mapping[str, Any]) -> Iterator[str]:
+def _broker_options(client: Mapping[str, Any]) -> Iterator[str]:
     servers = client.get("bootstrap_servers", "HOST:PORT")
     yield from ("--bootstrap-servers", servers if isinstance(servers, str) else ",".join(map(str, servers)))
     for name, value in client.items():
@@ -56,10 +58,10 @@ def _brokers(client: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _line(*words: str) -> str:
-    return " ".join(["flink-agents", *map(word, words)])
+    return " ".join(["flink-agents", *map(shell_word, words)])
 
 
-def word(text: str) -> str:
+def shell_word(text: str) -> str:
     """Return a text as one word of a shell, in printable characters."""
     if text.isprintable():
         return shlex.quote(text)

@@ -14,7 +14,7 @@ import typer
 
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.kafka.topics import Client, Data, Json, Name, client_options
-from flink_agents.cli.texts import plain
+from flink_agents.cli.texts import plain_text
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
@@ -51,9 +51,9 @@ def kafka_send(
 
     if value is not None and (file is not None or records):
         raise typer.BadParameter("give a value, or lines with --file, --records or on stdin")
-    lines = iter([value.encode()]) if value is not None else _lines(file)
+    lines = iter([value.encode()]) if value is not None else _read_lines(file)
     number = send_records(
-        topic, _outgoing(lines, key, _headers(header), records), **client_options(client, data)
+        topic, _parse_records(lines, key, _parse_headers(header), records), **client_options(client, data)
     )
     typer.echo(f"sent {number} record{'' if number == 1 else 's'} to {topic}")
 
@@ -75,10 +75,10 @@ def kafka_read(
     records = read_records(topic, from_end=start is _Start.END, follow=follow, **options)
     with suppress(KeyboardInterrupt):
         for record in islice(records, limit):
-            typer.echo(record_as_json(record) if as_json else _shown(record))
+            typer.echo(record_as_json(record) if as_json else _record_line(record))
 
 
-def _lines(file: Path | None) -> Iterator[bytes]:
+def _read_lines(file: Path | None) -> Iterator[bytes]:
     """Yield the lines of a file or of stdin without their ends; empty ones are left out."""
     with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
         for line in stream:
@@ -86,7 +86,7 @@ def _lines(file: Path | None) -> Iterator[bytes]:
                 yield content
 
 
-def _headers(options: Sequence[str] | None) -> KafkaHeaders:
+def _parse_headers(options: Sequence[str] | None) -> KafkaHeaders:
     from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 
     pairs: list[tuple[str, bytes]] = []
@@ -98,7 +98,7 @@ def _headers(options: Sequence[str] | None) -> KafkaHeaders:
     return KafkaHeaders(tuple(pairs))
 
 
-def _outgoing(
+def _parse_records(
     lines: Iterator[bytes], key: str | None, headers: KafkaHeaders, are_records: bool
 ) -> Iterator[RawRecord]:
     from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
@@ -113,10 +113,10 @@ def _outgoing(
         yield KafkaRecord(record.value, own_key, own_headers, record.timestamp)
 
 
-def _shown(record: RawRecord) -> str:
+def _record_line(record: RawRecord) -> str:
     place = f"{record.partition}/{record.offset}"
-    return f"{place}\t{_text(record.key)}\t{_text(record.value)}"
+    return f"{place}\t{_content_text(record.key)}\t{_content_text(record.value)}"
 
 
-def _text(content: bytes | None) -> str:
-    return "-" if content is None else plain(content.decode("utf-8", "backslashreplace"))
+def _content_text(content: bytes | None) -> str:
+    return "-" if content is None else plain_text(content.decode("utf-8", "backslashreplace"))

@@ -123,7 +123,7 @@ def write_project(target: Path, template: str = "basic") -> list[Path]:
                 found=str(target),
                 fix="choose another name, or remove the directory",
             )
-        return [_write(target / path, text) for path, text in _texts(names, template).items()]
+        return [_write_file(target / path, text) for path, text in _template_texts(names, template).items()]
     except OSError as error:
         raise SetupError(
             f"The project cannot be written to {target}: {error.strerror}.",
@@ -131,13 +131,13 @@ def write_project(target: Path, template: str = "basic") -> list[Path]:
         ) from error
 
 
-def _write(path: Path, text: str) -> Path:
+def _write_file(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def _texts(names: ProjectNames, template: str) -> dict[str, str]:
+def _template_texts(names: ProjectNames, template: str) -> dict[str, str]:
     """Return the text of each file, by its path in the project."""
     values = {
         "name": names.name,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flink_agents.cli.errors import from_command_line, prints_errors, reported
+from flink_agents.cli.errors import from_command_line, prints_errors, report_errors
 from flink_agents.cli.keys import key_texts, shown_key
 from flink_agents.cli.local_jobs import stopped_jobs
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
 from flink_agents.cli.runs.requests import check_run_id, runs_end
-from flink_agents.cli.texts import plain
+from flink_agents.cli.texts import plain_text
 from flink_agents.trace.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def runs(
     place = TracePlace(path, trace_topic, client, cluster)
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"one of {', '.join(STATUSES)}", param_hint="--status")
-    least = _since(since)
+    least = _start_of_window(since)
     shown: dict[str, tuple[str, float]] = {}
     stopped_lines: list[str] = []
-    every = _read(place, key)
+    every = _read_runs(place, key)
     failures = set[str]()
     while True:
         matching_runs = [
@@ -81,10 +81,10 @@ def runs(
         ]
         if slow:
             matching_runs.sort(key=lambda run: -run.spent().total)
-        listed = matching_runs[:limit] if slow else _newest(matching_runs, limit)
+        listed = matching_runs[:limit] if slow else _newest_runs(matching_runs, limit)
         jobs = place.local_jobs()
-        _print(listed, as_json, not shown, jobs)
-        stopped_lines = _tell_stopped(listed, jobs, stopped_lines)
+        _print_runs(listed, as_json, not shown, jobs)
+        stopped_lines = _print_stopped(listed, jobs, stopped_lines)
         if len(listed) < len(matching_runs):
             typer.echo(
                 f"{len(matching_runs) - len(listed)} more run(s): use --limit {len(matching_runs)}", err=True
@@ -93,28 +93,28 @@ def runs(
         if not follow:
             break
         time.sleep(FOLLOW_SECONDS)
-        every = _again(place, key, failures)
+        every = _read_again(place, key, failures)
     if not shown:
-        typer.echo(_nothing(every, status), err=True)
+        typer.echo(_no_runs_text(every, status), err=True)
         raise typer.Exit(NOTHING_FOUND)
 
 
-def _again(place: TracePlace, key: str | None, failures: set[str]) -> dict[str, RunTrace]:
+def _read_again(place: TracePlace, key: str | None, failures: set[str]) -> dict[str, RunTrace]:
     """Read the trace again. An error is reported once, since the job or its cluster may come back."""
-    with reported(failures):
-        traces = _read(place, key)
+    with report_errors(failures):
+        traces = _read_runs(place, key)
         failures.clear()
         return traces
     return {}
 
 
-def _newest(matching_runs: list[RunTrace], limit: int) -> list[RunTrace]:
+def _newest_runs(matching_runs: list[RunTrace], limit: int) -> list[RunTrace]:
     """Return the newest runs, and older ones that have not ended, up to the limit each."""
     older = [run for run in matching_runs[:-limit] if run.status in UNFINISHED]
     return [*older[:limit], *matching_runs[-limit:]]
 
 
-def _nothing(every: Mapping[str, RunTrace], status: str | None) -> str:
+def _no_runs_text(every: Mapping[str, RunTrace], status: str | None) -> str:
     """Say that no run was found, and which runs there are."""
     counts = Counter(run.status for run in every.values())
     summary = (
@@ -145,14 +145,18 @@ def trace(
         check_run_id(run)
     place = TracePlace(path, trace_topic, client, cluster)
     traces = [
-        traced_run for name, traced_run in _read(place, key).items() if run is None or name.startswith(run)
+        traced_run
+        for name, traced_run in _read_runs(place, key).items()
+        if run is None or name.startswith(run)
     ]
     if not traces:
         raise _not_found(run or f"key {key}")
     if html is not None:
         try:
             # A key may be no Unicode.
-            html.write_text(rendering.page(traces, shown_key), encoding="utf-8", errors="backslashreplace")
+            html.write_text(
+                rendering.render_page(traces, shown_key), encoding="utf-8", errors="backslashreplace"
+            )
         except OSError as error:
             raise typer.BadParameter(f"{html} cannot be written: {error}", param_hint="--html") from None
         typer.echo(f"wrote {html}")
@@ -166,19 +170,19 @@ def trace(
         typer.echo(f"sent {len(traces)} run(s) to {otlp}")
     if html is None and otlp is None:
         for run_trace in traces:
-            typer.echo("\n".join(rendering.tree(run_trace, shown_key)))
+            typer.echo("\n".join(rendering.tree_lines(run_trace, shown_key)))
 
 
-def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
+def _read_runs(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
     from flink_agents.trace.reading import by_run
 
     wanted = None if key is None else key_texts(key)
-    traces = by_run(record for record in place.read() if wanted is None or record.key in wanted)
-    place.warn()
+    traces = by_run(record for record in place.read_records() if wanted is None or record.key in wanted)
+    place.report_skipped()
     return traces
 
 
-def _since(text: str | None) -> float:
+def _start_of_window(text: str | None) -> float:
     from flink_agents.api.common.option_values import ConfigOption
 
     if text is None:
@@ -187,18 +191,18 @@ def _since(text: str | None) -> float:
     return time.time() - age.parse(text).total_seconds()
 
 
-def _tell_stopped(
+def _print_stopped(
     listed_runs: list[RunTrace], jobs: Mapping[str, LocalJobState], printed_lines: list[str]
 ) -> list[str]:
     """Print which jobs of unfinished runs do not run, unless that was printed, and return it."""
-    lines = [line for job in stopped_jobs(listed_runs, jobs) for line in job.lines()]
+    lines = [line for job in stopped_jobs(listed_runs, jobs) for line in job.describe_stop()]
     if lines and lines != printed_lines:
         for line in lines:
-            typer.echo(plain(line), err=True)
+            typer.echo(plain_text(line), err=True)
     return lines or printed_lines
 
 
-def _print(
+def _print_runs(
     listed_runs: list[RunTrace], as_json: bool, header: bool, jobs: Mapping[str, LocalJobState]
 ) -> None:
     from flink_agents.trace import rendering
@@ -215,9 +219,9 @@ def _print(
         if run.last.job in stopped and run.status in UNFINISHED:
             row["now"] = f"its job does not run; {row['now']}".removesuffix("; ")
     if header and rows:
-        typer.echo(_line(dict(zip(rows[0], rows[0], strict=True))))
+        typer.echo(_row_line(dict(zip(rows[0], rows[0], strict=True))))
     for row in rows:
-        typer.echo(rendering.safe(_line(row)))
+        typer.echo(rendering.escape_controls(_row_line(row)))
 
 
 _WIDTHS = {
@@ -234,7 +238,7 @@ _WIDTHS = {
 }
 
 
-def _line(row: Mapping[str, object]) -> str:
+def _row_line(row: Mapping[str, object]) -> str:
     cells = [str(row[name])[: 2 * width].ljust(width) for name, width in _WIDTHS.items()]
     return "  ".join([*cells, str(row["error"])[:200] or str(row["now"])]).rstrip()
 

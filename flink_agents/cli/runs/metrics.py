@@ -82,7 +82,7 @@ def read_metrics(rest_client: ClusterRest) -> Iterator[AgentMetrics]:
         agents: list[AgentMetrics] = []
         try:
             for vertex in vertices_of(rest_client.get, job["jid"]):
-                agents += _agents(rest_client, job, vertex["id"])
+                agents += _read_agents(rest_client, job, vertex["id"])
         except ClusterUnavailableError:
             raise
         except ClusterError:
@@ -91,12 +91,12 @@ def read_metrics(rest_client: ClusterRest) -> Iterator[AgentMetrics]:
         yield from agents
 
 
-def _agents(rest_client: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[AgentMetrics]:
+def _read_agents(rest_client: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[AgentMetrics]:
     place = f"/jobs/{job['jid']}/vertices/{vertex}/subtasks/metrics"
     names = [metric["id"] for metric in metrics_at(rest_client.get, place) if _OWN.search(metric["id"])]
     metrics_by_agent: dict[str, AgentMetrics] = {}
     for start in range(0, len(names), _AT_ONCE):
-        for value in _values(rest_client, place, names[start : start + _AT_ONCE]):
+        for value in _read_values(rest_client, place, names[start : start + _AT_ONCE]):
             match = _OWN.search(value["id"])
             if match is None:
                 continue
@@ -109,12 +109,12 @@ def _agents(rest_client: ClusterRest, job: dict[str, Any], vertex: str) -> Itera
                 (metrics_by_agent[agent].sums, "sum"),
                 (metrics_by_agent[agent].most, "max"),
             ):
-                if (number := _number(value.get(kind, 0.0))) is not None:
+                if (number := _as_number(value.get(kind, 0.0))) is not None:
                     figures[name] = number
     yield from metrics_by_agent.values()
 
 
-def _number(value: Any) -> float | None:
+def _as_number(value: Any) -> float | None:
     """Return a value as a number; None for one of a gauge that knows none."""
     try:
         number = float(value)
@@ -123,7 +123,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _values(rest_client: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
+def _read_values(rest_client: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
     wanted = ",".join(quote(name, safe="") for name in names)
     return metrics_at(rest_client.get, f"{place}?get={wanted}&agg=sum,max")
 
@@ -148,7 +148,7 @@ class Refreshes:
     def __init__(self) -> None:
         self._changed: deque[list[AgentMetrics]] = deque()
         self._latest: list[AgentMetrics] = []
-        self._begun: float | None = None
+        self._started_at: float | None = None
         self._first: list[AgentMetrics] = []
         self._is_stable = False
 
@@ -170,37 +170,39 @@ class Refreshes:
         return self._changed[-1] if self._changed else self._first
 
     @property
-    def known(self) -> bool:
+    def has_rates(self) -> bool:
         """True if rates are known, and the last fetch has ended."""
         return bool(self.base) and self._is_stable
 
     @property
     def _is_idle(self) -> bool:
-        if len(self._changed) >= 2 or not self._latest or self._begun is None:
+        if len(self._changed) >= 2 or not self._latest or self._started_at is None:
             return False
-        since = _time(self._changed[-1]) if self._changed else self._begun
-        return _time(self._latest) - since >= IDLE_SECONDS
+        since = _reading_time(self._changed[-1]) if self._changed else self._started_at
+        return _reading_time(self._latest) - since >= IDLE_SECONDS
 
-    def add(self, reading: Sequence[AgentMetrics]) -> None:
+    def add_reading(self, reading: Sequence[AgentMetrics]) -> None:
         """Add a reading. One without agents is left out."""
         if not reading:
             return
         now = list(reading)
-        if self._begun is None:
-            self._begun = _time(now)
+        if self._started_at is None:
+            self._started_at = _reading_time(now)
             self._first = now
         elif _values_of(now) != _values_of(self._latest):
-            self._take(now)
+            self._accept_reading(now)
             self._is_stable = False
         else:
             self._is_stable = True
         self._latest = now
-        while len(self._changed) > 1 and _time(now) - _time(self._changed[0]) > WINDOW_SECONDS:
+        while (
+            len(self._changed) > 1 and _reading_time(now) - _reading_time(self._changed[0]) > WINDOW_SECONDS
+        ):
             self._changed.popleft()
 
-    def _take(self, now: list[AgentMetrics]) -> None:
+    def _accept_reading(self, now: list[AgentMetrics]) -> None:
         """Take a reading with new values. One soon after another completes that: the fetch had not ended."""
-        if self._changed and _time(now) - _time(self._changed[-1]) < FETCH_SECONDS / 2:
+        if self._changed and _reading_time(now) - _reading_time(self._changed[-1]) < FETCH_SECONDS / 2:
             metrics_by_identity = {metrics.identity: metrics for metrics in self._changed[-1]}
             merged = [metrics_by_identity.get(metrics.identity, metrics) for metrics in now]
             self._changed[-1] = [
@@ -210,7 +212,7 @@ class Refreshes:
             self._changed.append(now)
 
 
-def _time(reading: Sequence[AgentMetrics]) -> float:
+def _reading_time(reading: Sequence[AgentMetrics]) -> float:
     return reading[0].time
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.local_jobs import local_jobs
-from flink_agents.cli.texts import plain
+from flink_agents.cli.texts import plain_text
 
 if TYPE_CHECKING:
     from flink_agents.api.errors.trace import TraceError
@@ -63,9 +63,9 @@ class TracePlace:
     client: str | None = None
     cluster: str | None = None
     problems: list[TraceError] = field(default_factory=list)
-    _told: int = 0
+    _reported: int = 0
 
-    def read(self) -> Iterator[TraceRecord]:
+    def read_records(self) -> Iterator[TraceRecord]:
         """Read all records. Another producer may have written something else, which is skipped.
 
         Raises:
@@ -75,59 +75,60 @@ class TracePlace:
         """
         self.problems = []
         if self.topic is not None:
-            yield from self._topic(self.topic)
+            yield from self._read_topic(self.topic)
         if self.cluster is not None:
-            yield from self._logs(self.cluster)
+            yield from self._read_logs(self.cluster)
         if self.path is not None or (self.topic is None and self.cluster is None):
             from flink_agents.trace.reading import read_files
 
-            yield from read_files(self.path or configured(), self.problems.append)
+            yield from read_files(self.path or configured_directory(), self.problems.append)
 
     def local_jobs(self) -> dict[str, LocalJobState]:
         """Return the local jobs near the trace by their identity; none if a cluster is named."""
         if self.cluster is not None:
             return {}
-        return local_jobs(self.path or (configured() if self.topic is None else None))
+        return local_jobs(self.path or (configured_directory() if self.topic is None else None))
 
-    def warn(self) -> None:
+    def report_skipped(self) -> None:
         """Report what the last read skipped, unless it was reported before."""
-        if len(self.problems) > self._told:
+        if len(self.problems) > self._reported:
             first = self.problems[0]
             where = f"{first.where}: " if first.where else ""
             detail = f": {first.found}" if first.found else ""
             parts = "1 part" if len(self.problems) == 1 else f"{len(self.problems)} parts"
             typer.echo(
-                plain(f"left out {parts} of the trace; the first: {where}{first.message}{detail}"), err=True
+                plain_text(f"left out {parts} of the trace; the first: {where}{first.message}{detail}"),
+                err=True,
             )
-        self._told = len(self.problems)
+        self._reported = len(self.problems)
 
-    def _topic(self, topic: str) -> Iterator[TraceRecord]:
+    def _read_topic(self, topic: str) -> Iterator[TraceRecord]:
         from flink_agents.cli.kafka.topics import client_options
-        from flink_agents.connectors.kafka.client import reaching
+        from flink_agents.connectors.kafka.client import translate_client_errors
         from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 
         with (
-            reaching(),
+            translate_client_errors(),
             reader_of(topic, client_options(self.client), TRACE_TOPIC) as (consumer, partitions),
         ):
             consumer.seek_to_beginning(*partitions)
             records = records_until_now(consumer, partitions)
-            yield from self._records(record.value for record in records if record.value is not None)
+            yield from self._unfold_lines(record.value for record in records if record.value is not None)
 
-    def _logs(self, address: str) -> Iterator[TraceRecord]:
+    def _read_logs(self, address: str) -> Iterator[TraceRecord]:
         from flink_agents.runtime.flink.following.rest import ClusterRest
-        from flink_agents.trace.log_lines import marked
+        from flink_agents.trace.log_lines import read_marked
         from flink_agents.trace.sinks.log import MARK
 
         for log in ClusterRest(address).task_logs():
-            yield from self._records(marked(log, MARK))
+            yield from self._unfold_lines(read_marked(log, MARK))
 
-    def _records(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
-        from flink_agents.trace.folding import unfolded
+    def _unfold_lines(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
+        from flink_agents.trace.folding import unfold_records
 
-        return unfolded(self._parsed(lines))
+        return unfold_records(self._parse_lines(lines))
 
-    def _parsed(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
+    def _parse_lines(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
         from flink_agents.api.errors.trace import TraceFormatError
         from flink_agents.trace.records import TraceRecord
 
@@ -138,7 +139,7 @@ class TracePlace:
                 self.problems.append(error)
 
 
-def configured() -> Path:
+def configured_directory() -> Path:
     """Return the directory that the option ``trace.directory`` names."""
     from flink_agents.api.settings.options import AgentOptions, Configuration
 

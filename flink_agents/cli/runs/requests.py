@@ -65,7 +65,7 @@ def runs_end(
 
     check_run_id(run)
     if key is None:
-        run, text = _found(run, TracePlace(path, trace_topic, client))
+        run, text = _find_run(run, TracePlace(path, trace_topic, client))
     else:
         text = key_text(key)
     if not yes:
@@ -73,10 +73,10 @@ def runs_end(
     rest_client = None if cluster is None else ClusterRest(cluster)
     requests = requests_to(signals, client, rest_client, answers)
     request = for_key_text(end_request(None, run, reason, by), text)
-    job_answers = requests.ask(request, timeout, (ENDED, "rejected"))
-    if not requests.answered:
+    job_answers = requests.ask_agents(request, timeout, (ENDED, "rejected"))
+    if not requests.can_read_answers:
         return typer.echo(f"sent to {signals}; with --answers or --cluster, the job's answer is shown")
-    report(job_answers, timeout, (ENDED,))
+    report_answers(job_answers, timeout, (ENDED,))
 
 
 def check_run_id(run: str) -> None:
@@ -89,20 +89,21 @@ def check_run_id(run: str) -> None:
         raise typer.BadParameter("name the run by its id, or its first digits", param_hint="RUN")
 
 
-def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
+def report_answers(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
     """Print the answers of a job, and exit with an error if the outcome is not the wanted one."""
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     if not answers:
         typer.echo(f"the job has not answered within {seconds:g} s", err=True)
         raise typer.Exit(NO_ANSWER)
     # An agent without data of the key rejects a request that another one accepts.
     ranks = (*good, ACCEPTED)
-    last = min(answers, key=lambda answer: (_rank(answer, ranks), answer.get("known") is False))
+    last = min(answers, key=lambda answer: (_answer_rank(answer, ranks), answer.get("known") is False))
     outcome = str(last.get("outcome"))
     reason = f": {last['reason']}" if last.get("reason") else ""
     typer.echo(
-        safe(f"{last.get('agent')}, key {last.get('key')}: {outcome}{reason}"), err=outcome not in good
+        escape_controls(f"{last.get('agent')}, key {last.get('key')}: {outcome}{reason}"),
+        err=outcome not in good,
     )
     if outcome == ACCEPTED:
         raise typer.Exit(NO_ANSWER)
@@ -110,16 +111,18 @@ def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -
         raise typer.Exit(REJECTED_CODE)
 
 
-def _rank(answer: dict[str, Any], ranks: Sequence[str]) -> int:
+def _answer_rank(answer: dict[str, Any], ranks: Sequence[str]) -> int:
     outcome = str(answer.get("outcome"))
     return ranks.index(outcome) if outcome in ranks else len(ranks)
 
 
-def _found(run: str, place: TracePlace) -> tuple[str, str]:
+def _find_run(run: str, place: TracePlace) -> tuple[str, str]:
     """Return the whole id of a run, and the canonical text of its key, from the trace."""
     from flink_agents.api.errors import TraceNotFoundError
 
-    keys_by_run = {record.run_id: record.key for record in place.read() if record.run_id.startswith(run)}
+    keys_by_run = {
+        record.run_id: record.key for record in place.read_records() if record.run_id.startswith(run)
+    }
     if len(keys_by_run) != 1:
         raise TraceNotFoundError(
             f"the trace has {len(keys_by_run) or 'no'} run(s) whose id begins with {run}",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace, configured
+from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace, configured_directory
 
 if TYPE_CHECKING:
     from flink_agents.cli.runs.metrics import AgentMetrics
@@ -83,33 +83,42 @@ def top(
 
     place = TracePlace(path, trace_topic, client)
     sources = Sources(cluster, place)
-    traced = path is not None or trace_topic is not None or (cluster is None and configured().exists())
+    traced = (
+        path is not None or trace_topic is not None or (cluster is None and configured_directory().exists())
+    )
     console = Console(width=200 if once or not sys.stdout.isatty() else None)
     readings = Refreshes()
-    readings.add(sources.metrics())
-    show: Callable[..., Any] = as_object if as_json else screen
+    readings.add_reading(sources.read_metrics())
+    show: Callable[..., Any] = as_object if as_json else render_screen
     if once or not (as_json or console.is_terminal):
         end = time.monotonic() + IDLE_SECONDS
         # A job that has just started has no metrics of agents yet.
-        while not readings.known and (readings.latest or sources.flows()) and time.monotonic() < end:
+        while not readings.has_rates and (readings.latest or sources.read_flows()) and time.monotonic() < end:
             time.sleep(interval or ONCE_SECONDS)
-            readings.add(sources.metrics())
-        runs = _runs(place) if traced else ()
-        shown = show(readings.latest, readings.base, runs, sources.flows(), stopped=sources.stopped())
+            readings.add_reading(sources.read_metrics())
+        runs = _read_runs(place) if traced else ()
+        shown = show(
+            readings.latest, readings.base, runs, sources.read_flows(), stopped=sources.stopped_jobs()
+        )
         return typer.echo(json.dumps(shown)) if as_json else console.print(shown)
     try:
         with ExitStack() as stack:
             live = None
             if not as_json:
-                table = screen(readings.latest, (), ())
+                table = render_screen(readings.latest, (), ())
                 live = stack.enter_context(Live(table, console=console, screen=True, auto_refresh=False))
             while True:
                 time.sleep(interval or LIVE_SECONDS)
-                now, problem = _reading(sources)
-                readings.add(now)
-                runs = _runs(place) if traced else ()
+                now, problem = _read_metrics(sources)
+                readings.add_reading(now)
+                runs = _read_runs(place) if traced else ()
                 shown = show(
-                    readings.latest, readings.base, runs, sources.flows(), problem, sources.stopped()
+                    readings.latest,
+                    readings.base,
+                    runs,
+                    sources.read_flows(),
+                    problem,
+                    sources.stopped_jobs(),
                 )
                 typer.echo(json.dumps(shown)) if live is None else live.update(shown, refresh=True)
     except KeyboardInterrupt:
@@ -128,7 +137,7 @@ class Sources:
         self._cluster = cluster
         self._place = place
 
-    def metrics(self) -> list[AgentMetrics]:
+    def read_metrics(self) -> list[AgentMetrics]:
         """Return the metrics of all agents.
 
         Raises:
@@ -136,26 +145,29 @@ class Sources:
         """
         from flink_agents.cli.runs.metrics import read_metrics
 
-        return [metrics for rest_client in self._interfaces() for metrics in read_metrics(rest_client)]
+        return [metrics for rest_client in self._rest_clients() for metrics in read_metrics(rest_client)]
 
-    def flows(self) -> Flows:
+    def read_flows(self) -> Flows:
         """Return the flow of data of each running job."""
-        return [flow for rest_client in self._interfaces() for flow in _flows(rest_client)]
+        return [flow for rest_client in self._rest_clients() for flow in _read_flows(rest_client)]
 
-    def stopped(self) -> list[str]:
+    def stopped_jobs(self) -> list[str]:
         """Return the state and the last failure of each job that does not run."""
-        local = [" ".join(job.lines()) for job in self._jobs() if _should_run(job)]
-        return [*local, *(line for rest_client in self._interfaces() for line in _stopped(rest_client))]
+        local = [" ".join(job.describe_stop()) for job in self._local_jobs() if _should_run(job)]
+        return [
+            *local,
+            *(line for rest_client in self._rest_clients() for line in _stopped_jobs(rest_client)),
+        ]
 
-    def _jobs(self) -> list[LocalJobState]:
+    def _local_jobs(self) -> list[LocalJobState]:
         if self._cluster is not None:
             return []
         return [job for job in self._place.local_jobs().values() if job.runs or _should_run(job)]
 
-    def _interfaces(self) -> list[ClusterRest]:
+    def _rest_clients(self) -> list[ClusterRest]:
         from flink_agents.runtime.flink.following.rest import ClusterRest
 
-        jobs = self._jobs()
+        jobs = self._local_jobs()
         if self._cluster is None and jobs:
             return [ClusterRest(job.address) for job in jobs if job.address is not None]
         return [ClusterRest(self._cluster or DEFAULT_CLUSTER)]
@@ -168,17 +180,17 @@ def _should_run(job: LocalJobState) -> bool:
     return job.state in (*RESUMABLE, JobState.PAUSED)
 
 
-def _reading(sources: Sources) -> tuple[list[AgentMetrics], str]:
+def _read_metrics(sources: Sources) -> tuple[list[AgentMetrics], str]:
     """Return the metrics, or the reason why there are none: the table survives a restart of the cluster."""
     from flink_agents.api.errors import AgentsError
 
     try:
-        return sources.metrics(), ""
+        return sources.read_metrics(), ""
     except AgentsError as error:
         return [], error.message
 
 
-def _flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
+def _read_flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
     """Return the flow of data of each running job; nothing if the cluster is gone."""
     from flink_agents.api.errors import AgentsError
     from flink_agents.runtime.flink.following.backpressure import UNKNOWN, running_flows
@@ -189,7 +201,7 @@ def _flows(rest_client: ClusterRest) -> Sequence[tuple[str, JobFlow]]:
         return ()
 
 
-def _stopped(rest_client: ClusterRest) -> list[str]:
+def _stopped_jobs(rest_client: ClusterRest) -> list[str]:
     """Return the state and the last failure of each job that should run and does not.
 
     A job in a loop of restarts has no metrics, so it is not in the table.
@@ -205,20 +217,20 @@ def _stopped(rest_client: ClusterRest) -> list[str]:
         return []
 
 
-def _runs(place: TracePlace) -> list[RunTrace]:
+def _read_runs(place: TracePlace) -> list[RunTrace]:
     from flink_agents.api.errors import AgentsError
     from flink_agents.trace.reading import by_run
     from flink_agents.trace.rendering import UNFINISHED
 
     try:
-        runs = by_run(place.read()).values()
+        runs = by_run(place.read_records()).values()
     except AgentsError:
         # There is no trace yet, or the brokers are unreachable.
         return []
     return sorted((run for run in runs if run.status in UNFINISHED), key=lambda run: run.begun)[:MOST_RUNS]
 
 
-def screen(
+def render_screen(
     now: Sequence[AgentMetrics],
     previous_readings: Sequence[AgentMetrics],
     runs: Sequence[RunTrace],
@@ -240,7 +252,7 @@ def screen(
     from rich.table import Table
     from rich.text import Text
 
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     earlier = {
         previous_metrics.identity: previous_metrics
@@ -249,10 +261,10 @@ def screen(
     }
     agents = Table(*COLUMNS, title="agents", title_justify="left", expand=False)
     for metrics in now:
-        agents.add_row(*map(Text, _row(metrics, earlier.get(metrics.identity), flows)))
+        agents.add_row(*map(Text, _table_row(metrics, earlier.get(metrics.identity), flows)))
     parts: list[Any] = [agents]
-    parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
-    parts = [*(Text(safe(line), style="red") for line in stopped), *parts]
+    parts += [Text(escape_controls(line), style="yellow") for line in _slow_lines(flows)]
+    parts = [*(Text(escape_controls(line), style="red") for line in stopped), *parts]
     if problem:
         parts.insert(0, Text(f"these figures are old: {problem}", style="red"))
     if runs:
@@ -273,7 +285,7 @@ def as_object(
     problem: str = "",
     stopped: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Convert the table of :func:`screen` to an object for JSON. None is not known."""
+    """Convert the table of :func:`render_screen` to an object for JSON. None is not known."""
     earlier = {
         previous_metrics.identity: previous_metrics
         for previous_metrics in previous_readings
@@ -283,26 +295,26 @@ def as_object(
         "read_at_ms": round(1000 * time.time()),
         "problem": problem or None,
         "not_running": list(stopped),
-        "agents": [figures(metrics, earlier.get(metrics.identity), flows) for metrics in now],
-        "backpressure": list(_slowed(flows)),
-        "runs": [dict(zip(RUN_FIELDS, map(_finite, _run_values(run)), strict=True)) for run in runs],
+        "agents": [agent_figures(metrics, earlier.get(metrics.identity), flows) for metrics in now],
+        "backpressure": list(_slow_lines(flows)),
+        "runs": [dict(zip(RUN_FIELDS, map(_finite_or_none, _run_values(run)), strict=True)) for run in runs],
     }
 
 
-def _slowed(flows: Flows) -> Iterator[str]:
+def _slow_lines(flows: Flows) -> Iterator[str]:
     """Yield what slows agents down, in words."""
     for job, flow in flows:
         for bottleneck in flow.bottlenecks():
             yield f"{job}: {bottleneck}"
 
 
-def _downstream(agent: AgentMetrics, flows: Flows) -> float | None:
+def _downstream_share(agent: AgentMetrics, flows: Flows) -> float | None:
     """Return the share of time that an agent waits for downstream operators; None if it is not known."""
     shares = [flow.blocked_share(agent.agent) for _, flow in flows if flow.job == agent.job_id]
     return max((share for share in shares if share is not None), default=None)
 
 
-def figures(
+def agent_figures(
     metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows = ()
 ) -> dict[str, Any]:
     """Return the figures of an agent: the columns of the table, in their order, with the agent's state."""
@@ -328,50 +340,50 @@ def figures(
         "in_flight": sums.get("runtime.runs_in_flight"),
         "queued": sums.get("runtime.runs_queued"),
         "suspended": sums.get("runtime.waits_suspended"),
-        "oldest_wait_seconds": _scaled(most.get("runtime.waits_oldest_ms"), 1e3),
-        "action_p50_seconds": _scaled(p50, 1e6),
-        "action_p99_seconds": _scaled(p99, 1e6),
-        "commit_p99_seconds": _scaled(most.get("runtime.commit_delay_us_p99"), 1e6),
-        "journal_seconds": _scaled(most.get("runtime.store_append_micros"), 1e6),
-        "blocked_share": _scaled(blocked, 1e3),
-        "downstream_share": _downstream(metrics, flows),
+        "oldest_wait_seconds": _scale(most.get("runtime.waits_oldest_ms"), 1e3),
+        "action_p50_seconds": _scale(p50, 1e6),
+        "action_p99_seconds": _scale(p99, 1e6),
+        "commit_p99_seconds": _scale(most.get("runtime.commit_delay_us_p99"), 1e6),
+        "journal_seconds": _scale(most.get("runtime.store_append_micros"), 1e6),
+        "blocked_share": _scale(blocked, 1e3),
+        "downstream_share": _downstream_share(metrics, flows),
         "tokens_per_minute": 60 * sum(rates) if rates else None,
         "usd_per_minute": None if cost is None else 60 * cost / 1e6,
         "stuck": sums.get("runtime.runs_stuck"),
         "dead_letters": sums.get("runtime.events_dead_lettered"),
     }
-    return {name: _finite(value) for name, value in fields.items()}
+    return {name: _finite_or_none(value) for name, value in fields.items()}
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     """Return a value, or None for a number that JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _scaled(value: float | None, unit: float) -> float | None:
+def _scale(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _row(metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows) -> Iterator[str]:
-    from flink_agents.trace.rendering import safe, took
+def _table_row(metrics: AgentMetrics, previous_metrics: AgentMetrics | None, flows: Flows) -> Iterator[str]:
+    from flink_agents.trace.rendering import escape_controls, format_duration
 
-    of = figures(metrics, previous_metrics, flows)
-    yield safe(metrics.agent)
-    yield safe(metrics.job) + ("" if metrics.state == "RUNNING" else f" ({metrics.state})")
+    of = agent_figures(metrics, previous_metrics, flows)
+    yield escape_controls(metrics.agent)
+    yield escape_controls(metrics.job) + ("" if metrics.state == "RUNNING" else f" ({metrics.state})")
     for name in ("events_per_second", "in_flight", "queued", "suspended"):
-        yield _number(of[name])
-    yield _took(of["oldest_wait_seconds"])
+        yield _format_number(of[name])
+    yield _format_duration(of["oldest_wait_seconds"])
     p50 = of["action_p50_seconds"]
     p99 = of["action_p99_seconds"]
-    yield "" if p50 is None or p99 is None else f"{took(p50)} / {took(p99)}"
-    yield _took(of["commit_p99_seconds"])
-    yield _took(of["journal_seconds"])
+    yield "" if p50 is None or p99 is None else f"{format_duration(p50)} / {format_duration(p99)}"
+    yield _format_duration(of["commit_p99_seconds"])
+    yield _format_duration(of["journal_seconds"])
     for name in ("blocked_share", "downstream_share"):
         yield "" if of[name] is None else f"{100 * of[name]:.0f} %"
-    yield _number(of["tokens_per_minute"])
+    yield _format_number(of["tokens_per_minute"])
     yield "" if of["usd_per_minute"] is None else f"{of['usd_per_minute']:.4g}"
-    yield _number(of["stuck"])
-    yield _number(of["dead_letters"])
+    yield _format_number(of["stuck"])
+    yield _format_number(of["dead_letters"])
 
 
 RUN_FIELDS = ("run", "agent", "key", "status", "since_seconds", "for")
@@ -388,19 +400,26 @@ def _run_values(run: RunTrace) -> tuple[Any, ...]:
 
 
 def _run_row(run: RunTrace) -> tuple[str, ...]:
-    from flink_agents.trace.rendering import safe, took
+    from flink_agents.trace.rendering import escape_controls, format_duration
 
     name, agent, key, status, age, reason = _run_values(run)
-    return name, safe(agent), safe(key)[:40], status, took(age), safe(reason)[:60]
+    return (
+        name,
+        escape_controls(agent),
+        escape_controls(key)[:40],
+        status,
+        format_duration(age),
+        escape_controls(reason)[:60],
+    )
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return (
         "" if value is None else f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
     )
 
 
-def _took(value: float | None) -> str:
-    from flink_agents.trace.rendering import took
+def _format_duration(value: float | None) -> str:
+    from flink_agents.trace.rendering import format_duration
 
-    return "" if not value else took(value)
+    return "" if not value else format_duration(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.cli.errors import ERROR_EXIT, from_command_line, prints_errors, reported
+from flink_agents.cli.errors import ERROR_EXIT, from_command_line, prints_errors, report_errors
 from flink_agents.cli.keys import key_texts, key_value, shown_key
 from flink_agents.cli.local_jobs import stopped_jobs
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
@@ -74,45 +74,45 @@ def why(
     place = TracePlace(path, trace_topic, client, cluster if path is None else None)
     failures: set[str] = set()
     runs: list[RunTrace] = []
-    with reported(failures):
-        runs = _runs(place, key, has_other_sources)
+    with report_errors(failures):
+        runs = _read_runs(place, key, has_other_sources)
     stopped = stopped_jobs(runs, place.local_jobs())
     if stopped:
         # Nothing ends a run or takes an answer now, and the job is not there to be asked.
         can_ask = False
     sources: list[Callable[[], Said]] = [
-        partial(_stopped, stopped),
-        partial(_traced, runs, key, has_other_sources, bool(stopped)),
-        partial(_endable, runs, key, None if stopped else signals, client, cluster),
-        partial(_letters, dead_letters, client, key),
-        partial(_approvals, requests, signals, client, key, bool(stopped)),
-        partial(_recorded, store, journal, key),
+        partial(_explain_stopped, stopped),
+        partial(_explain_runs, runs, key, has_other_sources, bool(stopped)),
+        partial(_explain_ending, runs, key, None if stopped else signals, client, cluster),
+        partial(_count_letters, dead_letters, client, key),
+        partial(_explain_approvals, requests, signals, client, key, bool(stopped)),
+        partial(_explain_journal, store, journal, key),
         *(
-            (partial(_logged, rest_client, key), partial(_trouble, rest_client, runs))
+            (partial(_logged_lines, rest_client, key), partial(_explain_trouble, rest_client, runs))
             if rest_client is not None
             else ()
         ),
-        partial(_answered, signals if can_ask else None, answers, client, rest_client, key, timeout),
+        partial(_ask_job, signals if can_ask else None, answers, client, rest_client, key, timeout),
     ]
-    _tell(sources, failures)
+    _print_sources(sources, failures)
 
 
-def _tell(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
+def _print_sources(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
     """Print what each source says. One that is away keeps no other from an answer."""
-    from flink_agents.trace.rendering import safe
+    from flink_agents.trace.rendering import escape_controls
 
     is_explained = False
     for source in sources:
         explains_key = False
         lines = list[str]()
-        with reported(failures):
+        with report_errors(failures):
             explains_key, lines = source()
         if is_explained and lines == [NOT_LOGGED]:
             # Another source explained the key already.
             continue
         is_explained = is_explained or explains_key
         for line in lines:
-            typer.echo(safe(line))
+            typer.echo(escape_controls(line))
     if failures:
         raise typer.Exit(ERROR_EXIT)
     if not is_explained:
@@ -123,35 +123,35 @@ Said = tuple[bool, list[str]]
 """True if a source knows the key, and its lines."""
 
 
-def _stopped(jobs: Sequence[LocalJobState]) -> Said:
-    return bool(jobs), [line for job in jobs for line in job.lines()]
+def _explain_stopped(jobs: Sequence[LocalJobState]) -> Said:
+    return bool(jobs), [line for job in jobs for line in job.describe_stop()]
 
 
-def _runs(place: TracePlace, key: str, has_other_sources: bool) -> list[RunTrace]:
+def _read_runs(place: TracePlace, key: str, has_other_sources: bool) -> list[RunTrace]:
     from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.trace.reading import by_run
 
     wanted = key_texts(key)
     try:
-        runs = by_run(record for record in place.read() if record.key in wanted)
+        runs = by_run(record for record in place.read_records() if record.key in wanted)
     except TraceNotFoundError:
         if not has_other_sources:
             raise
         return []
-    place.warn()
+    place.report_skipped()
     return list(runs.values())
 
 
-def _traced(runs: list[RunTrace], key: str, has_other_sources: bool, is_stopped: bool) -> Said:
+def _explain_runs(runs: list[RunTrace], key: str, has_other_sources: bool, is_stopped: bool) -> Said:
     from flink_agents.trace import rendering
 
     if not runs and has_other_sources:
         return False, ["The trace has no run of the key, or there is no trace."]
-    lines = rendering.why(runs, key)
+    lines = rendering.explain_key(runs, key)
     return bool(runs), [line for line in lines if not (is_stopped and line == rendering.RESTARTS)]
 
 
-def _endable(
+def _explain_ending(
     runs: list[RunTrace], key: str, signals: str | None, client: str | None, cluster: str | None
 ) -> Said:
     """Name the command that ends the first unfinished run, if that executes or waits for a call."""
@@ -169,37 +169,37 @@ def _endable(
     return False, ["To end it as a dead letter:", f"  {command}"]
 
 
-def _letters(topic: str | None, client: str | None, key: str) -> Said:
+def _count_letters(topic: str | None, client: str | None, key: str) -> Said:
     """Count the dead letters of the key that were not sent back."""
     if topic is None:
         return False, []
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
-    from flink_agents.trace.rendering import when
+    from flink_agents.trace.rendering import format_time
 
     wanted, letters = {shown_key(form) for form in key_texts(key)}, list[Letter]()
 
-    def take(letter: Letter, _: str | None) -> None:
+    def add_letter(letter: Letter, _: str | None) -> None:
         if letter.failed_key in wanted:
             letters.append(letter)
 
     # Nothing is written: any target does for letters whose origin is unknown.
     options = client_options(client)
-    redrive(topic, topic, dry_run=True, on_letter=take, **options)
+    redrive(topic, topic, dry_run=True, on_letter=add_letter, **options)
     if not letters:
         return False, [f"The topic {topic} has no dead letter of the key."]
     last = max(letters, key=lambda letter: letter.timestamp)
     error = last.error.partition("\n")[0]
     return True, [
         f"{len(letters)} dead letter(s) of the key are in {topic}, the last from "
-        f"{when(last.timestamp / 1000)}: {error}",
+        f"{format_time(last.timestamp / 1000)}: {error}",
         "To send all letters of the topic back, once the cause is corrected:",
-        f"  {next_steps.redrive(topic, last.origin, options)}",
+        f"  {next_steps.redrive_command(topic, last.origin, options)}",
     ]
 
 
-def _approvals(
+def _explain_approvals(
     topic: str | None, answers: str | None, client: str | None, key: str, is_stopped: bool = False
 ) -> Said:
     if topic is None:
@@ -208,7 +208,7 @@ def _approvals(
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
-    from flink_agents.trace.rendering import when
+    from flink_agents.trace.rendering import format_time
 
     wanted = key_texts(key)
     lines = list[str]()
@@ -220,11 +220,10 @@ def _approvals(
         # Of its id, since a key can be of a class that is not here.
         if wait_of_request(request.id).rsplit("|", 4)[0] not in wanted:
             continue
-        expires = f", expires {when(request.expires_at / 1000)}" if request.expires_at else ""
-        lines.append(
-            f"It waits for an approval of {request.what} since {when(request.began_at / 1000)}{expires}."
-        )
-        command = f"  {next_steps.approve(request.id, topic, answers, options)}"
+        expires = f", expires {format_time(request.expires_at / 1000)}" if request.expires_at else ""
+        began = format_time(request.began_at / 1000)
+        lines.append(f"It waits for an approval of {request.what} since {began}{expires}.")
+        command = f"  {next_steps.approve_command(request.id, topic, answers, options)}"
         lines.append("The job takes an answer when it runs again." if is_stopped else command)
     is_explained = bool(lines)
     if requests.foreign:
@@ -235,7 +234,7 @@ def _approvals(
     return is_explained, lines
 
 
-def _recorded(store: str | None, journal: str | None, key: str) -> Said:
+def _explain_journal(store: str | None, journal: str | None, key: str) -> Said:
     if store is None and journal is None:
         return False, []
     from flink_agents.cli.journals import operations
@@ -243,13 +242,13 @@ def _recorded(store: str | None, journal: str | None, key: str) -> Said:
     place = operations.Place(store, {} if journal is None else {"path": journal})
     lines = list[str]()
     for text in sorted(key_texts(key)):
-        journals = place.ask(partial(operations.show_key, text=text, job=None, run=None))
+        journals = place.run_query(partial(operations.show_key, text=text, job=None, run=None))
         for key_journal in journals:
-            lines += list(_journal(key_journal))
+            lines += list(_journal_lines(key_journal))
     return bool(lines), lines
 
 
-def _journal(key_journal: dict[str, Any]) -> Iterator[str]:
+def _journal_lines(key_journal: dict[str, Any]) -> Iterator[str]:
     runs = key_journal.get("runs") or []
     if not runs:
         return
@@ -260,26 +259,26 @@ def _journal(key_journal: dict[str, Any]) -> Iterator[str]:
     yield f"The journal of job {key_journal['job']} has {len(runs)} run(s); {number}."
 
 
-def _logged(rest_client: ClusterRest, key: str) -> Said:
+def _logged_lines(rest_client: ClusterRest, key: str) -> Said:
     """Return the latest lines that watchdogs logged about runs of the key."""
     from flink_agents.api.events.key_requests import WATCH_MARK
-    from flink_agents.trace.answers import watched
-    from flink_agents.trace.log_lines import marked
+    from flink_agents.trace.answers import describe_watched
+    from flink_agents.trace.log_lines import read_marked
 
     wanted = key_texts(key)
     watch_lines = [
         line
         for log in rest_client.task_logs()
-        for line in marked(log, WATCH_MARK)
+        for line in read_marked(log, WATCH_MARK)
         if line.get("key") in wanted
     ]
     watch_lines.sort(key=lambda line: line.get("time") or 0)
     if not watch_lines:
         return False, [NOT_LOGGED]
-    return True, [watched(line) for line in watch_lines[-MOST_LINES:]]
+    return True, [describe_watched(line) for line in watch_lines[-MOST_LINES:]]
 
 
-def _trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Said:
+def _explain_trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Said:
     """Explain what keeps jobs from continuing: failures, checkpoints, backpressure.
 
     Args:
@@ -296,11 +295,11 @@ def _trouble(rest_client: ClusterRest, runs: Collection[RunTrace]) -> Said:
         line
         for job in jobs
         if job["state"] not in WANTED_ENDS
-        for line in _job(rest_client, job, agents, at_rest)
+        for line in _job_lines(rest_client, job, agents, at_rest)
     ]
 
 
-def _job(
+def _job_lines(
     rest_client: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
     place = f"/jobs/{job['jid']}"
@@ -311,7 +310,7 @@ def _job(
     failed = checkpoints.get("counts", {}).get("failed")
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
-    yield from _flow(rest_client, job, agents, at_rest)
+    yield from _flow_lines(rest_client, job, agents, at_rest)
 
 
 def not_running(rest_client: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
@@ -332,12 +331,12 @@ def operators_of(rest_client: ClusterRest, job_id: str) -> set[str]:
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
-    """True if no checkpoint was completed after the last one that failed."""
+    """Return True if no checkpoint was completed after the last one that failed."""
     ids = [(latest.get(outcome) or {}).get("id", -1) for outcome in ("failed", "completed")]
     return ids[0] >= ids[1]
 
 
-def _flow(
+def _flow_lines(
     rest_client: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
     """Name the operator that slows the job down, or an agent that gets no input."""
@@ -354,7 +353,7 @@ def _flow(
             yield f"No input arrives at the agent {name}: Flink reports that its tasks are idle."
 
 
-def _answered(
+def _ask_job(
     topic: str | None,
     answers: str | None,
     client: str | None,
@@ -366,9 +365,9 @@ def _answered(
         return False, []
     from flink_agents.api.events.key_requests import inspect_request
     from flink_agents.cli.runs.requests import requests_to
-    from flink_agents.trace.answers import inspected
+    from flink_agents.trace.answers import describe_answer
 
-    job_answers = requests_to(topic, client, rest_client, answers).ask(
+    job_answers = requests_to(topic, client, rest_client, answers).ask_agents(
         inspect_request(key_value(key)), seconds
     )
     if not job_answers:
@@ -377,5 +376,5 @@ def _answered(
             f"read {topic}."
         ]
     key_answers = [answer for answer in job_answers if answer.get("known", True)]
-    lines = [line for answer in key_answers or job_answers for line in inspected(answer)]
+    lines = [line for answer in key_answers or job_answers for line in describe_answer(answer)]
     return bool(key_answers), ["The job says:", *lines]

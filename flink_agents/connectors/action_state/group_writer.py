@@ -64,14 +64,14 @@ class StoreMetrics:
         self.rebuild_records = 0
         self.rebuild_seconds = 0.0
 
-    def appended(self, count: int, data_bytes: int, seconds: float) -> None:
+    def count_appends(self, count: int, data_bytes: int, seconds: float) -> None:
         """Record a turn of a writer with a number of appends."""
         with self._lock:
             self.appends += count
             self.data_bytes += data_bytes
             self._turns.append((count, seconds))
 
-    def failed(self) -> None:
+    def count_failure(self) -> None:
         """Record a failure."""
         with self._lock:
             self.errors += 1
@@ -162,13 +162,13 @@ class GroupWriter(ABC, Generic[P]):
         self._failure: StoreError | None = None
         self._beat_seconds = lease_seconds / BEATS_PER_LEASE
         self._beat_at = time.monotonic() + self._beat_seconds
-        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread = threading.Thread(target=self._write_until_end, name="store-writer", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def written(self, write: P) -> asyncio.Future[None]:
+    def submit_with_future(self, write: P) -> asyncio.Future[None]:
         """Write ``write`` after everything submitted earlier; only for the loop's thread.
 
         Returns:
@@ -176,6 +176,10 @@ class GroupWriter(ABC, Generic[P]):
         """
         # The loop's own method would look for the action that the code belongs to; a store has none.
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        if self.ended_by is not None:
+            # The loop will hear of the end, and fail what waits then as if it might be stored.
+            future.set_exception(self._rejection_error())
+            return future
         write.future = future
         self.waiting.add(future)
         self._queue.put(write)
@@ -203,45 +207,45 @@ class GroupWriter(ABC, Generic[P]):
     # -- for subclasses ------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, batch: list[P]) -> list[Outcome]:
+    def _write_batch(self, batch: list[P]) -> list[Outcome]:
         """Write a batch, and return the outcome of each write."""
 
     @abstractmethod
-    def _beat(self) -> None:
+    def _renew_idle_lease(self) -> None:
         """Renew the lease while there is nothing to write, and note when to renew it next; raises nothing."""
 
     @abstractmethod
-    def _finish(self) -> None:
+    def _close_resources(self) -> None:
         """Release the lease unless the writer was abandoned, and close all resources; never raise."""
 
     # -- the thread -------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _write_until_end(self) -> None:
         batch: list[P] = []
         try:
             while not self._stopping:
-                batch = self._take()
+                batch = self._collect_batch()
                 if batch:
-                    self._tell(batch, self._attempt(batch))
+                    self._resolve_writes(batch, self._write_unless_ended(batch))
                     if len(batch) >= BUSY:
                         time.sleep(min(self._limits.pause_seconds, len(batch) * PAUSE_SECONDS))
                 elif not self._stopping:
-                    self._beat()
+                    self._renew_idle_lease()
         except BaseException as error:
             _log.exception("the thread that writes to %s ended", self._place)
             self._end_by(error, batch)
         finally:
             try:
-                self._finish()
+                self._close_resources()
             finally:
-                self._call(self._on_end, self.waiting)
+                self._call_on_loop(self._on_end, self.waiting)
 
     def _end_by(self, error: BaseException, batch: Sequence[P]) -> None:
         """Fail all pending writes with the error that ended the thread; the last batch may be stored."""
         self.ended_by = error
-        failure = self._unknown(f"the thread that writes to {self._place} ended", error)
+        failure = self._unknown_write_error(f"the thread that writes to {self._place} ended", error)
         failure.__cause__ = error
-        self._tell(batch, [copy.copy(failure) for _ in batch])
+        self._resolve_writes(batch, [copy.copy(failure) for _ in batch])
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
@@ -249,9 +253,9 @@ class GroupWriter(ABC, Generic[P]):
         with contextlib.suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:
-                    self._tell([write], [self._refusal()])
+                    self._resolve_writes([write], [self._rejection_error()])
 
-    def _take(self) -> list[P]:
+    def _collect_batch(self) -> list[P]:
         """Return all pending entries, up to a limit; waits for an entry or for the next heartbeat."""
         batch: list[P] = []
         size = 0
@@ -268,18 +272,18 @@ class GroupWriter(ABC, Generic[P]):
             pass
         return batch
 
-    def _attempt(self, batch: list[P]) -> list[Outcome]:
+    def _write_unless_ended(self, batch: list[P]) -> list[Outcome]:
         """Write a batch, unless writing is no longer possible."""
         if self._abandoned or self._failure is not None:
-            return [self._refusal() for _ in batch]
+            return [self._rejection_error() for _ in batch]
         began = time.perf_counter()
-        outcomes = self._write(batch)
-        self._metrics.appended(len(batch), sum(map(_size_of, batch)), time.perf_counter() - began)
+        outcomes = self._write_batch(batch)
+        self._metrics.count_appends(len(batch), sum(map(_size_of, batch)), time.perf_counter() - began)
         return outcomes
 
-    def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
+    def _unknown_write_error(self, what: str, cause: BaseException | None) -> StoreError:
         """Return the error for a write that may be stored or not; nothing is written after it."""
-        self._metrics.failed()
+        self._metrics.count_failure()
         self._failure = AppendOutcomeUnknownError(
             f"{what}: it is unknown which records are stored",
             found=f"{type(cause).__name__}: {cause}",
@@ -287,7 +291,7 @@ class GroupWriter(ABC, Generic[P]):
         )
         return self._failure
 
-    def _refusal(self) -> StoreError:
+    def _rejection_error(self) -> StoreError:
         if isinstance(self._failure, FencedOwnerError):
             return copy.copy(self._failure)
         if self.ended_by is not None:
@@ -298,24 +302,24 @@ class GroupWriter(ABC, Generic[P]):
             else "the store takes nothing more after an append of unknown outcome"
         )
 
-    def _tell(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
+    def _resolve_writes(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
         awaited: list[tuple[asyncio.Future[None], Outcome]] = []
         for write, outcome in zip(writes, outcomes, strict=True):
             if write.future is not None:
                 awaited.append((write.future, outcome))
         try:
-            self._loop.call_soon_threadsafe(_resolve, awaited, self.waiting)
+            self._loop.call_soon_threadsafe(_resolve_futures, awaited, self.waiting)
         except RuntimeError:  # the loop is closed
             _log.debug("the caller of %s no longer waits", self._place)
 
-    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed
             _log.debug("the caller of %s no longer waits", self._place)
 
 
-def _resolve(
+def _resolve_futures(
     outcomes: Sequence[tuple[asyncio.Future[None], Outcome]], waiting: set[asyncio.Future[None]]
 ) -> None:
     for future, outcome in outcomes:

@@ -64,9 +64,9 @@ def describe(
 ) -> list[JournalInfo]:
     """Describe journals as ``ActionStateStore.journals`` does."""
     ordered_keys = sorted(
-        (_order(key), key) for key in journals if journal_id is None or key.journal_id == journal_id
+        (_sort_key(key), key) for key in journals if journal_id is None or key.journal_id == journal_id
     )
-    behind = [key for order, key in ordered_keys if after is None or order > _order(after)]
+    behind = [key for order, key in ordered_keys if after is None or order > _sort_key(after)]
     return [journals[key].describe(key) for key in behind[:limit]]
 
 
@@ -76,5 +76,5 @@ def totals(journals: Mapping[JournalKey, Journal]) -> tuple[int, int, int]:
     return len(journals), len(records), sum(len(record.data) for record in records)
 
 
-def _order(key: JournalKey) -> tuple[bytes, bytes]:
+def _sort_key(key: JournalKey) -> tuple[bytes, bytes]:
     return encode_text(key.journal_id), encode_text(key.key)

@@ -64,10 +64,10 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._closers = closers
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Without a reference to the store, which could not be garbage-collected otherwise.
-        on_end = functools.partial(_end, self._ended, self._place, self._close_seconds)
+        on_end = functools.partial(_fail_pending, self._ended, self._place, self._close_seconds)
         self._writer = make(on_end)
         # A store that is garbage-collected must not keep its lease.
-        self._forgotten = weakref.finalize(self, _forget, self._writer, closers, self._threads)
+        self._forgotten = weakref.finalize(self, _abandon_threads, self._writer, closers, self._threads)
         self._forgotten.atexit = False
         self._writer.start()
 
@@ -95,7 +95,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._forgotten.detach()
         self._writer.stop()
         await asyncio.wait({self._ended}, timeout=self._close_seconds)
-        _end(self._ended, self._place, self._close_seconds, self._writer.waiting)
+        _fail_pending(self._ended, self._place, self._close_seconds, self._writer.waiting)
         closed = [asyncio.wrap_future(future) for future in _close_in(self._threads, self._closers)]
         if closed:
             await asyncio.wait(closed, timeout=self._close_seconds)
@@ -123,9 +123,9 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     # -- the threads ------------------------------------------------------------------
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await self._begin(call)
+        return await self._run_on_reader(call)
 
-    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _run_on_reader(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a function on the reader thread."""
         try:
             return asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -148,7 +148,7 @@ def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], obje
     return closed
 
 
-def _forget(
+def _abandon_threads(
     writer: GroupWriter[Any], closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
 ) -> None:
     """End all threads without a message, and without waiting for them."""
@@ -156,7 +156,7 @@ def _forget(
     _close_in(threads, closers)
 
 
-def _end(
+def _fail_pending(
     ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
     """Fail the appends that no thread will answer."""

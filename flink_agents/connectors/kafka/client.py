@@ -84,7 +84,7 @@ _log = bounded_logger("flink_agents.kafka")
 
 
 @contextmanager
-def reaching(servers: Any = None) -> Iterator[None]:
+def translate_client_errors(servers: Any = None) -> Iterator[None]:
     """Turn errors of kafka-python into errors with a fix.
 
     Args:
@@ -106,13 +106,13 @@ def reaching(servers: Any = None) -> Iterator[None]:
         raise KafkaStreamError(
             f"the brokers{at} cannot be reached, or reject the request",
             expected="brokers that answer at bootstrap_servers, and accept the login of the client",
-            found=_told(error),
+            found=_describe_error(error),
             fix="start the brokers, or correct bootstrap_servers and the options of the client; "
             "`flink-agents kafka start` starts a broker for development",
         ) from error
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     name = type(error).__name__
     text = str(error)
     # kafka-python writes the class into the text of some errors.
@@ -122,10 +122,10 @@ def _told(error: Exception) -> str:
 def know_passwords(options: Mapping[str, Any]) -> None:
     """Keep the passwords of a client out of errors and logs."""
     for name in ("sasl_plain_password", "ssl_password"):
-        redaction.know(options.get(name))
+        redaction.add_secrets(options.get(name))
 
 
-def made_client(kind: Callable[..., Any], **options: Any) -> Any:
+def create_client(kind: Callable[..., Any], **options: Any) -> Any:
     """Return a client of kafka-python.
 
     Args:
@@ -138,7 +138,7 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
     know_passwords(options)
     if "bootstrap_timeout_ms" in getattr(kind, "DEFAULT_CONFIG", ()):
         options = {"bootstrap_timeout_ms": BOOTSTRAP_MS, **options}
-    with reaching(options.get("bootstrap_servers")):
+    with translate_client_errors(options.get("bootstrap_servers")):
         try:
             return kind(**options)
         except (TypeError, ValueError, AssertionError, OSError) as error:
@@ -150,8 +150,8 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
             ) from error
 
 
-def made_consumer(**options: Any) -> Any:
-    """Return a consumer of kafka-python. :func:`reaching` translates the errors of its ``poll``.
+def create_consumer(**options: Any) -> Any:
+    """Return a consumer of kafka-python. :func:`translate_client_errors` covers its ``poll``.
 
     Args:
         **options: Options of the consumer.
@@ -159,7 +159,7 @@ def made_consumer(**options: Any) -> Any:
     Raises:
         KafkaStreamError: The options are invalid, or the brokers cannot be reached.
     """
-    return made_client(consumer_class(), **options)
+    return create_client(consumer_class(), **options)
 
 
 def check_topic(
@@ -179,7 +179,9 @@ def check_topic(
     from kafka import KafkaAdminClient
 
     default_config: Any = KafkaAdminClient.DEFAULT_CONFIG
-    admin = made_client(KafkaAdminClient, **{name: client[name] for name in client if name in default_config})
+    admin = create_client(
+        KafkaAdminClient, **{name: client[name] for name in client if name in default_config}
+    )
     try:
         names = admin.list_topics()
     finally:
@@ -228,9 +230,9 @@ def broker_settings(name: str, client: Mapping[str, Any]) -> list[str]:
 
     default_config: Any = KafkaAdminClient.DEFAULT_CONFIG
     options = {option: client[option] for option in client if option in default_config}
-    admin = made_client(KafkaAdminClient, **{"bootstrap_timeout_ms": QUESTION_MS, **options})
+    admin = create_client(KafkaAdminClient, **{"bootstrap_timeout_ms": QUESTION_MS, **options})
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             brokers = [str(broker["broker_id"]) for broker in admin.describe_cluster()["brokers"]]
             resources = [ConfigResource(ConfigResourceType.BROKER, broker) for broker in brokers]
             answer = admin.describe_configs(resources, config_filter="all")
@@ -255,12 +257,12 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
     java_options |= {name.replace("_", "."): str(client[name]) for name in _SAME_MEANING if name in client}
     protocol = client.get("security_protocol", "PLAINTEXT")
     if protocol not in SECURITY_PROTOCOLS:
-        raise _wrong("security_protocol", ", ".join(SECURITY_PROTOCOLS), protocol)
+        raise _invalid_option_error("security_protocol", ", ".join(SECURITY_PROTOCOLS), protocol)
     java_options["security.protocol"] = protocol
     if protocol.endswith("SSL"):
-        java_options |= _tls(client)
+        java_options |= _tls_options(client)
     if protocol.startswith("SASL"):
-        java_options |= _login(client)
+        java_options |= _login_options(client)
     return java_options | dict(properties)
 
 
@@ -286,23 +288,27 @@ def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> No
 def _servers(bootstrap_servers: Any) -> str:
     servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers or ())
     if not servers or not all(re.search(r"\S:\d+$", server.strip()) for server in servers.split(",")):
-        raise _wrong("bootstrap_servers", "'host:port', several separated by commas", bootstrap_servers)
+        raise _invalid_option_error(
+            "bootstrap_servers", "'host:port', several separated by commas", bootstrap_servers
+        )
     return servers
 
 
-def _tls(client: Mapping[str, Any]) -> dict[str, str]:
+def _tls_options(client: Mapping[str, Any]) -> dict[str, str]:
     tls_options: dict[str, str] = {}
     if client.get("ssl_cafile") is not None:
         tls_options["ssl.truststore.type"] = "PEM"
-        tls_options["ssl.truststore.certificates"] = _pem("ssl_cafile", client["ssl_cafile"], "CERTIFICATE")
+        tls_options["ssl.truststore.certificates"] = _read_pem(
+            "ssl_cafile", client["ssl_cafile"], "CERTIFICATE"
+        )
     if client.get("ssl_certfile") is not None:
         tls_options["ssl.keystore.type"] = "PEM"
-        tls_options["ssl.keystore.certificate.chain"] = _pem(
+        tls_options["ssl.keystore.certificate.chain"] = _read_pem(
             "ssl_certfile", client["ssl_certfile"], "CERTIFICATE"
         )
         # As in Python, the key may be in the certificate's file.
         name = "ssl_certfile" if client.get("ssl_keyfile") is None else "ssl_keyfile"
-        tls_options["ssl.keystore.key"] = _pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
+        tls_options["ssl.keystore.key"] = _read_pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
         if client.get("ssl_password") is not None:
             tls_options["ssl.key.password"] = str(client["ssl_password"])
     if client.get("ssl_check_hostname") is False:
@@ -310,12 +316,14 @@ def _tls(client: Mapping[str, Any]) -> dict[str, str]:
     return tls_options
 
 
-def _pem(name: str, path: Any, label: str) -> str:
+def _read_pem(name: str, path: Any, label: str) -> str:
     """Return the parts of a PEM file with a given label, in Java's format."""
     try:
         text = Path(path).read_text("ascii", "replace")
     except OSError as error:
-        raise _wrong(name, "a PEM file that can be read here", f"{path}: {error.strerror}") from error
+        raise _invalid_option_error(
+            name, "a PEM file that can be read here", f"{path}: {error.strerror}"
+        ) from error
     parts = re.findall(rf"-----BEGIN {label}-----.*?-----END {label}-----", text, re.DOTALL)
     if parts:
         return "\n".join(parts)
@@ -328,10 +336,10 @@ def _pem(name: str, path: Any, label: str) -> str:
             fix="convert it: openssl pkcs8 -topk8 -nocrypt -in key.pem -out key8.pem",
         )
     expected = "a private key in PEM" if "KEY" in label else "certificates in PEM"
-    raise _wrong(name, expected, f"{path}: {kinds}")
+    raise _invalid_option_error(name, expected, f"{path}: {kinds}")
 
 
-def _login(client: Mapping[str, Any]) -> dict[str, str]:
+def _login_options(client: Mapping[str, Any]) -> dict[str, str]:
     mechanism = client.get("sasl_mechanism")
     if mechanism not in LOGIN_MODULES:
         raise KafkaStreamError(
@@ -345,18 +353,18 @@ def _login(client: Mapping[str, Any]) -> dict[str, str]:
     password = client.get("sasl_plain_password")
     if user is None or password is None:
         missing = "sasl_plain_username" if user is None else "sasl_plain_password"
-        raise _wrong(missing, "a user and a password", None)
+        raise _invalid_option_error(missing, "a user and a password", None)
     module = f"{SHADED}.{LOGIN_MODULES[mechanism]}"
-    jaas = f"{module} required username={_quoted(user)} password={_quoted(password)};"
+    jaas = f"{module} required username={_quote(user)} password={_quote(password)};"
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a value as a quoted string of a JAAS configuration, whose lexer knows C's escapes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def _wrong(name: str, expected: str, found: Any) -> KafkaStreamError:
+def _invalid_option_error(name: str, expected: str, found: Any) -> KafkaStreamError:
     return KafkaStreamError(
         f"the option {name!r} of a Kafka source or sink is invalid",
         expected=expected,

@@ -49,7 +49,7 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
         MissingExtraError: It has to be downloaded, and the extra ``kafka`` is not installed.
     """
     jar_path = present_jar(jar, environ)
-    return jar_path if jar_path is not None else _download()
+    return jar_path if jar_path is not None else _download_jar()
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -60,7 +60,7 @@ def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.e
     """
     named = jar or environ.get(KAFKA_JAR_VARIABLE)
     if named:
-        return _checked(Path(named))
+        return _check_jar(Path(named))
     file = _in_repository(_local_repository(environ), CONNECTOR)
     return file if file.is_file() and not _missing_from(file) else None
 
@@ -86,7 +86,7 @@ def zstd_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.envi
 def _download_zstd(repository: Path) -> Path | None:
     """Download the library; a failure is reported once, since most topics do not need it."""
     try:
-        return maven.fetch(ZSTD)
+        return maven.fetch_jar(ZSTD)
     except Exception as error:
         _log.warning(
             "topics compressed with zstd cannot be read: %s is not in %s: %s", ZSTD, repository, error
@@ -104,11 +104,11 @@ def _local_repository(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
 
 
-def _checked(file: Path) -> Path:
+def _check_jar(file: Path) -> Path:
     if not file.is_file():
-        raise _wrong(file, "no such file")
+        raise _wrong_jar_error(file, "no such file")
     if missing := _missing_from(file):
-        raise _wrong(file, missing)
+        raise _wrong_jar_error(file, missing)
     return file.resolve()
 
 
@@ -122,7 +122,7 @@ def _missing_from(file: Path) -> str:
     return f"no class {missing[0]}" if missing else ""
 
 
-def _wrong(file: Path, found: str) -> KafkaConnectorError:
+def _wrong_jar_error(file: Path, found: str) -> KafkaConnectorError:
     return KafkaConnectorError(
         f"the file {file} is not Flink's Kafka connector",
         expected=f"{ARTIFACT}-{VERSION}.jar, or another version of it, which brings a Kafka client",
@@ -131,7 +131,7 @@ def _wrong(file: Path, found: str) -> KafkaConnectorError:
     )
 
 
-def _download() -> Path:
+def _download_jar() -> Path:
     if find_spec("jgo") is None:
         raise MissingExtraError(
             "Flink's Kafka connector has to be downloaded, which needs a package that is not installed.",
@@ -140,7 +140,7 @@ def _download() -> Path:
             fix=f"{install_command('kafka')}, or name the file in {KAFKA_JAR_VARIABLE}: {CONNECTOR}",
         )
     try:
-        return maven.fetch(CONNECTOR)
+        return maven.fetch_jar(CONNECTOR)
     except Exception as error:
         # The resolver's exceptions are not documented: errors of HTTP, XML, files, and others.
         raise KafkaConnectorError(

@@ -65,4 +65,4 @@ def check_unused(env: StreamExecutionEnvironment, identity: str, called: str, fi
 
 
 def _key(env: StreamExecutionEnvironment, identity: str) -> tuple[int, str]:
-    return flink_compat.identity(flink_compat.java_environment(env)), identity
+    return flink_compat.identity_of_environment(flink_compat.java_environment(env)), identity

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
-from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
+from flink_agents.connectors.kafka.client import check_topic, create_client, translate_client_errors
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
 from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.connectors.kafka.requests.latest import POLL_MS, batches_until_now, reader_of
@@ -35,13 +35,13 @@ def send_records(topic: str, records: Iterable[RawRecord], **client: Any) -> int
     from kafka import KafkaProducer
 
     check_topic(topic, client, "a topic to write to", f"flink-agents kafka topic create {topic}")
-    producer: Any = made_client(KafkaProducer, **client)
+    producer: Any = create_client(KafkaProducer, **client)
     failures: list[BaseException] = []
     number = 0
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             for record in records:
-                _send(producer, topic, record).add_errback(failures.append)
+                _send_record(producer, topic, record).add_errback(failures.append)
                 number += 1
                 if failures:
                     break
@@ -53,7 +53,7 @@ def send_records(topic: str, records: Iterable[RawRecord], **client: Any) -> int
     return number
 
 
-def _send(producer: Any, topic: str, record: RawRecord) -> Any:
+def _send_record(producer: Any, topic: str, record: RawRecord) -> Any:
     headers = headers_to_send(KafkaHeaders.of(record.headers).pairs)
     try:
         return producer.send(
@@ -83,18 +83,21 @@ def read_records(topic: str, *, from_end: bool, follow: bool, **client: Any) -> 
     servers = client.get("bootstrap_servers")
     purpose = "a topic to read"
     create = f"flink-agents kafka topic create {topic}"
-    with reaching(servers), reader_of(topic, client, purpose, create) as (consumer, partitions):
+    with (
+        translate_client_errors(servers),
+        reader_of(topic, client, purpose, create) as (consumer, partitions),
+    ):
         if from_end:
             consumer.seek_to_end(*partitions)
         else:
             consumer.seek_to_beginning(*partitions)
         for polled in batches_until_now(consumer, partitions):
-            yield from _records(polled)
+            yield from _read_records(polled)
         while follow:
-            yield from _records(consumer.poll(timeout_ms=POLL_MS))
+            yield from _read_records(consumer.poll(timeout_ms=POLL_MS))
 
 
-def _records(polled: Mapping[Any, Iterable[Any]]) -> Iterator[RawRecord]:
+def _read_records(polled: Mapping[Any, Iterable[Any]]) -> Iterator[RawRecord]:
     for records in polled.values():
         for record in records:
             headers = KafkaHeaders(tuple(record.headers))

@@ -35,7 +35,7 @@ from flink_agents.connectors.kafka.headers import (
     lineage_headers,
 )
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
-from flink_agents.connectors.kafka.headers.packed import pack
+from flink_agents.connectors.kafka.headers.packed import pack_headers
 from flink_agents.connectors.kafka.identities import check_unused, is_used, note_use
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.requests.desk import message_key, signal_json
@@ -115,7 +115,7 @@ def kafka_sink(
     Raises:
         KafkaStreamError: An argument is invalid.
     """
-    _check(topic, delivery, transactional_id)
+    _check_arguments(topic, delivery, transactional_id)
     place = authors_place()
     connection = BrokerConnection(client, properties or {}, jar)
     options = {"connector": "kafka", "topic": topic, "sink.delivery-guarantee": delivery, **RAW_FORMATS}
@@ -125,7 +125,7 @@ def kafka_sink(
 
     def insert(stream: DataStream) -> tuple[str, str]:
         env = stream.get_execution_environment()
-        label = _label(env, topic, name, delivery)
+        label = _sink_name(env, topic, name, delivery)
         identity = f"{_IDENTITY}{label}"
         transactions = f"{_IDENTITY}transactions:{transactional_id}"
         if delivery == "exactly-once":
@@ -140,7 +140,7 @@ def kafka_sink(
         size = size_limit(topic, connection.client, connection.properties, place)
         request = request_option(size, connection.properties)
         options.update({f"properties.{name}": text for name, text in request.items()})
-        rows = _insert(stream, options, WriteRecords(key, limits, size))
+        rows = _insert_rows(stream, options, WriteRecords(key, limits, size))
         if delivery == "exactly-once":
             guard_transactions(env, topic, int(options[TIMEOUT_OPTION]), place)
         for used in (identity, transactions):
@@ -151,7 +151,7 @@ def kafka_sink(
     return flink_compat.TableSink(insert)
 
 
-def _label(env: StreamExecutionEnvironment, topic: str, name: str | None, delivery: Delivery) -> str:
+def _sink_name(env: StreamExecutionEnvironment, topic: str, name: str | None, delivery: Delivery) -> str:
     """Return the name of a sink in its job.
 
     A sink that writes at least once has no state, so a further one of its topic is numbered.
@@ -185,10 +185,10 @@ def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: 
             fix="call enable_checkpointing(...) of PyFlink's environment before, or write at-least-once",
         )
     shortest = min(timeout_ms, int(flink.get(SHORTEST_TIMEOUT, timeout_ms)))
-    flink_compat.configure(env, {SHORTEST_TIMEOUT: str(shortest)})
+    flink_compat.set_options(env, {SHORTEST_TIMEOUT: str(shortest)})
 
 
-def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
+def _check_arguments(topic: str, delivery: str, transactional_id: str | None) -> None:
     if not isinstance(topic, str) or not topic:
         raise KafkaStreamError(
             "a Kafka sink writes to one topic",
@@ -212,7 +212,7 @@ def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
         )
 
 
-def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> DataStream:
+def _insert_rows(stream: DataStream, options: Mapping[str, str], write: WriteRecords) -> DataStream:
     """Write a stream with the connector's table, and return the rows that it gets."""
     from pyflink.table import DataTypes, Schema, StreamTableEnvironment, TableDescriptor
     from pyflink.table.expressions import col
@@ -277,7 +277,7 @@ class TimestampLimits:
         self._behind_ms = math.inf if max_behind is None else max_behind // _MILLISECOND
         self._replaced = 0
 
-    def checked(self, record: KafkaRecord[Any]) -> KafkaRecord[Any]:
+    def limit_timestamp(self, record: KafkaRecord[Any]) -> KafkaRecord[Any]:
         """Return a record with a timestamp that the brokers accept, or None for the present time."""
         timestamp = record.timestamp
         # Flink marks a record without a timestamp by a negative one.
@@ -322,22 +322,22 @@ class WriteRecords(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Check that this worker has the code with which the job was built."""
-        self._code_check.check()
+        self._code_check.check_modules()
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Write one value."""
         record = as_record(value, self._key)
         if record.timestamp is None:
             record = replace(record, timestamp=ctx.timestamp())
-        record = self._limits.checked(record)
+        record = self._limits.limit_timestamp(record)
         key = write_value(record.key, "key")
         content = write_value(record.value, "value")
         headers = KafkaHeaders.of(record.headers)
         if self._size is not None:
             if isinstance(value, KafkaDeadLetter | DeadLetter):
                 key, content, headers = fit_letter(key, content, headers, self._size)
-            self._size.check(key, content, headers.pairs)
-        yield Row(key, content, pack(headers.pairs), record.timestamp)
+            self._size.check_record(key, content, headers.pairs)
+        yield Row(key, content, pack_headers(headers.pairs), record.timestamp)
 
 
 def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
@@ -355,12 +355,14 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
         added |= letter_headers(value.error, value.error_type, value.record.place)
         value = value.record
     if isinstance(value, DeadLetter):
-        added, value = _letter(value)
+        added, value = _split_letter(value)
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
     pairs = KafkaHeaders.of(record.headers).pairs
     # An agent may emit its input record, whose headers name another run.
     header_pairs = [pair for pair in pairs if not (traced and pair[0].startswith(PREFIX))]
-    headers = KafkaHeaders(tuple((name, _header(name, content)) for name, content in header_pairs)) | added
+    headers = (
+        KafkaHeaders(tuple((name, _encode_header(name, content)) for name, content in header_pairs)) | added
+    )
     key = _key_of(record, key_of)
     content = record.value
     if isinstance(content, Signal):
@@ -392,7 +394,7 @@ def _key_of(record: KafkaRecord[Any], key_of: KeyOf | None) -> Any:
         ) from error
 
 
-def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
+def _split_letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
     """Return the headers of an agent's dead letter, and the input, which is written unchanged."""
     record = letter.record
     origin = record.place if isinstance(record, KafkaRecord) else None
@@ -403,7 +405,7 @@ def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
     return headers, record
 
 
-def _header(name: str, content: Any) -> bytes | None:
+def _encode_header(name: str, content: Any) -> bytes | None:
     if isinstance(content, str):
         return sendable(content).encode()
     if content is None or isinstance(content, bytes):

@@ -20,7 +20,7 @@ from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import DeadLettersNotReadError, KafkaStreamError, KafkaValueError
 from flink_agents.connectors.kafka.client import KafkaClientOptions
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
-from flink_agents.connectors.kafka.headers.packed import unpack
+from flink_agents.connectors.kafka.headers.packed import unpack_headers
 from flink_agents.connectors.kafka.identities import check_unused, note_use
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import kafka_sink
@@ -163,7 +163,7 @@ def kafka_source(
     fix = f"give one of them another name, such as name={f'{name}-2'!r}, and keep the name of the other"
     check_unused(env.stream_env, identity, f"Kafka sources named {name!r}", fix)
     connection.bring_connector(env.stream_env)
-    rows = _rows(env, options, out_of_orderness)
+    rows = _read_rows(env, options, out_of_orderness)
     flink_compat.name_source(rows, label, identity)
     if stop is not None or group is not None:
         correct_source(env.stream_env, rows)
@@ -223,7 +223,7 @@ def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str
     return {f"properties.{name}": text for name, text in defaults.items() if name not in properties}
 
 
-def _rows(
+def _read_rows(
     env: AgentsExecutionEnvironment, options: Mapping[str, str], out_of_orderness: timedelta | None
 ) -> DataStream:
     """Return a stream of rows: key, value, headers, topic, partition, offset; each with its timestamp."""
@@ -246,7 +246,7 @@ def _rows(
     # PyFlink passes no instant to Python; it becomes the timestamp of the row.
     handed_on = handed_on.column_by_metadata("timestamp", time, "rowtime")
     if out_of_orderness is not None:
-        read = read.watermark("timestamp", f"`timestamp` - {_interval(out_of_orderness)}")
+        read = read.watermark("timestamp", f"`timestamp` - {_sql_interval(out_of_orderness)}")
     descriptor = TableDescriptor.for_connector(options["connector"]).schema(read.build())
     for option, text in options.items():
         descriptor = descriptor.option(option, text)
@@ -298,32 +298,32 @@ class ReadRecords(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Check that this worker has the code of the types with which the job was built."""
-        self._code_check.check()
+        self._code_check.check_modules()
         self._tag = OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY())
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Read one row."""
         key, content, headers, topic, partition, offset = value
-        if not (self._is_read.get(topic) or self._reads(topic)):
+        if not (self._is_read.get(topic) or self._reads_topic(topic)):
             return
         at: int | None = ctx.timestamp()
         try:
             read = self._value(content)
             if self._records:
-                record_headers = KafkaHeaders(unpack(headers))
+                record_headers = KafkaHeaders(unpack_headers(headers))
                 read = KafkaRecord(read, self._key(key), record_headers, at, topic, partition, offset)
         except KafkaValueError as error:
             if self._on_error == "fail":
                 raise error.at(f"{topic}, partition {partition}, offset {offset}") from error
             _log.warning("a record of Kafka cannot be read: %s/%s/%s: %s", topic, partition, offset, error)
             if self._on_error == "dead-letter":
-                record_headers = KafkaHeaders(unpack(headers))
+                record_headers = KafkaHeaders(unpack_headers(headers))
                 record = KafkaRecord(content, key, record_headers, at, topic, partition, offset)
                 yield self._tag, KafkaDeadLetter(record, type(error.__cause__ or error).__name__, str(error))
             return
         yield read
 
-    def _reads(self, topic: str) -> bool:
+    def _reads_topic(self, topic: str) -> bool:
         """Return True if the source reads a topic; log those that it does not read any more."""
         if topic not in self._is_read:
             self._is_read[topic] = is_read = reads_topic(self._topics, topic)
@@ -334,7 +334,7 @@ class ReadRecords(ProcessFunction):
         return self._is_read[topic]
 
 
-def _interval(duration: timedelta) -> str:
+def _sql_interval(duration: timedelta) -> str:
     """Return a duration in SQL; days have two digits there, which also limits seconds."""
     minutes, millis = divmod(duration // timedelta(milliseconds=1), 60_000)
     days, minutes = divmod(minutes, 24 * 60)

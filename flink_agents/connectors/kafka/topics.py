@@ -10,7 +10,7 @@ from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.errors.base import suggest
-from flink_agents.connectors.kafka.client import made_client, made_consumer, reaching
+from flink_agents.connectors.kafka.client import create_client, create_consumer, translate_client_errors
 
 _TIMEOUT_MS = 10_000
 
@@ -67,7 +67,7 @@ def create_topic(
         "replication_factor": replication_factor,
         "configs": dict(config or {}),
     }
-    with _admin(client) as admin:
+    with _open_admin(client) as admin:
         try:
             admin.create_topics({name: new})
         except TopicAlreadyExistsError:
@@ -89,7 +89,7 @@ def list_topics(**client: Any) -> list[str]:
     Raises:
         KafkaStreamError: The brokers cannot be reached, or reject it.
     """
-    with _admin(client) as admin:
+    with _open_admin(client) as admin:
         return sorted(name for name in admin.list_topics() if not name.startswith("__"))
 
 
@@ -103,7 +103,7 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.structs import TopicPartition
 
-    with _admin(client) as admin:
+    with _open_admin(client) as admin:
         topic: dict[str, Any] = next(iter(admin.describe_topics([name])), {"error_code": 3})
         if topic["error_code"] or not topic["partitions"]:
             names = sorted(
@@ -117,9 +117,9 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
             )
         described: Any = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
     partitions = [TopicPartition(name, partition["partition_index"]) for partition in topic["partitions"]]
-    consumer = made_consumer(**client)
+    consumer = create_consumer(**client)
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             ends = consumer.end_offsets(partitions)
             begins = consumer.beginning_offsets(partitions)
     finally:
@@ -129,11 +129,11 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
         len(partitions),
         max(len(partition["replica_nodes"]) for partition in topic["partitions"]),
         sum(ends[partition] - begins[partition] for partition in partitions),
-        _modified(described),
+        _modified_settings(described),
     )
 
 
-def _modified(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
+def _modified_settings(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
     """Return the settings that a topic overrides, from the answer of kafka-python."""
     return {
         str(key): str(value["value"] if isinstance(value, dict) else value)
@@ -144,12 +144,12 @@ def _modified(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[
 
 
 @contextmanager
-def _admin(client: Mapping[str, Any]) -> Iterator[Any]:
+def _open_admin(client: Mapping[str, Any]) -> Iterator[Any]:
     from kafka import KafkaAdminClient
 
-    admin = made_client(KafkaAdminClient, **{"request_timeout_ms": _TIMEOUT_MS, **client})
+    admin = create_client(KafkaAdminClient, **{"request_timeout_ms": _TIMEOUT_MS, **client})
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             yield admin
     finally:
         admin.close()

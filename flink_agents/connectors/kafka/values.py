@@ -46,7 +46,7 @@ class ValueReader:
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.kind)
 
-    def _validate(self, raw: bytes) -> Any:
+    def _validate_raw(self, raw: bytes) -> Any:
         try:
             return read_json(self._adapter, raw)
         except ValidationError:
@@ -83,17 +83,19 @@ class ValueReader:
         if raw is None:
             if self._optional:
                 return None
-            raise self._error("it is missing (null)", f"declare {self.part}=... | None to get such records")
+            raise self._value_error(
+                "it is missing (null)", f"declare {self.part}=... | None to get such records"
+            )
         if self._plain is bytes:
             return raw
         try:
-            return raw.decode() if self._plain is str else self._validate(raw)
+            return raw.decode() if self._plain is str else self._validate_raw(raw)
         except UnicodeDecodeError as error:
-            raise self._error(f"not UTF-8: {error}") from error
+            raise self._value_error(f"not UTF-8: {error}") from error
         except ValidationError as error:
-            raise self._error(str(error)) from error
+            raise self._value_error(str(error)) from error
 
-    def _error(self, found: str, fix: str | None = None) -> KafkaValueError:
+    def _value_error(self, found: str, fix: str | None = None) -> KafkaValueError:
         return KafkaValueError(
             f"the {self.part} of a record does not have the declared type",
             expected=getattr(self.kind, "__qualname__", None) or str(self.kind),

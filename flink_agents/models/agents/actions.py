@@ -39,7 +39,7 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
         output=result.output,
         messages=ChatTranscript(to_json(result.messages)),
         usage=result.usage,
-        tool_calls=tuple(_requested(call) for call in result.tool_calls),
+        tool_calls=tuple(_requested_call(call) for call in result.tool_calls),
     )
 
 
@@ -65,5 +65,5 @@ async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> To
     )
 
 
-def _requested(call: ToolCallPart) -> RequestedCall:
+def _requested_call(call: ToolCallPart) -> RequestedCall:
     return RequestedCall(name=call.tool_name, arguments=call.args_as_dict(), id=call.tool_call_id)

@@ -105,9 +105,9 @@ class ReActAgent(Agent):
         if on_error is not None:
             self.on_error = on_error
         _check_max_steps(max_steps)
-        self._model = self._named(MODEL, ResourceType.CHAT_MODEL, model)
-        self._prompt = self._named(PROMPT, ResourceType.PROMPT, prompt)
-        self._tools = [self._tool(tool) for tool in tools]
+        self._model = self._name_resource(MODEL, ResourceType.CHAT_MODEL, model)
+        self._prompt = self._name_resource(PROMPT, ResourceType.PROMPT, prompt)
+        self._tools = [self._name_tool(tool) for tool in tools]
         self._fallback = fallback if fallback is _NONE else to_jsonable_python(fallback, fallback=_row_fields)
         options = ConversationOptions(max_requests=max_steps, tools=self._tools, instructions=instructions)
         if limits is not None:
@@ -186,14 +186,14 @@ class ReActAgent(Agent):
         """Return True if a subclass replaces the action ``react``, or removes it."""
         return cls.react is not ReActAgent.react
 
-    def _named(self, name: str, kind: ResourceType, resource_or_name: Any) -> Any:
+    def _name_resource(self, name: str, kind: ResourceType, resource_or_name: Any) -> Any:
         """Return the name of a resource. A resource that was passed as an object is added under its name."""
         if resource_or_name is None or isinstance(resource_or_name, str):
             return resource_or_name
         self.add_resource(name, kind, resource_or_name)
         return name
 
-    def _tool(self, tool_or_name: Any) -> str:
+    def _name_tool(self, tool_or_name: Any) -> str:
         if isinstance(tool_or_name, str):
             return tool_or_name
         tool = tool_or_name if isinstance(tool_or_name, Tool) else Tool(tool_or_name)

@@ -28,11 +28,11 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelOutputError
 from flink_agents.api.models.chat import ChatResult, ChatUsage
 from flink_agents.models.chat.messages.converting import Transcript
-from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, problems
+from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, validation_problems
 from flink_agents.models.chat.requests import RequestAnswer
 from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.tools.calls import ToolOutcome
-from flink_agents.models.tools.toolbox import Toolbox, retried, tool_return
+from flink_agents.models.tools.toolbox import Toolbox, retry_part, tool_return
 
 _PROCESSED = "Final result processed."
 _SKIPPED = "Tool not executed - a final result was already processed."
@@ -103,7 +103,7 @@ class Conversation:
         self._toolbox = toolbox
         self._terms = terms
         self._counter = counter
-        self._given = len(messages)
+        self._message_count = len(messages)
         self._wrong_outputs = 0
         self._model = ""
         self._transcript = Transcript(terms.allow_urls)
@@ -128,8 +128,8 @@ class Conversation:
                 self._counter.counts_cost,
             )
             self._transcript.add([answer.response])
-            self._counter.answered(answer)
-            result = await self._react(answer.response)
+            self._counter.count_answer(answer)
+            result = await self._handle_response(answer.response)
             if result is not None:
                 return result
 
@@ -149,7 +149,7 @@ class Conversation:
             parameters.instruction_parts = [InstructionPart(content=self._terms.instructions)]
         return parameters
 
-    async def _react(self, response: ModelResponse) -> ChatResult[Any] | None:
+    async def _handle_response(self, response: ModelResponse) -> ChatResult[Any] | None:
         """Handle a response: execute its tool calls, or return the result if it is the last response."""
         calls = response.tool_calls
         if not calls:
@@ -161,19 +161,19 @@ class Conversation:
                 output = self._output_of(call)
             except ValidationError as error:
                 wrong = wrong or error
-                outcome = ToolOutcome("retry", problems(error), "validation_error")
-                retries.append(retried(call, outcome, self._terms.now))
+                outcome = ToolOutcome("retry", validation_problems(error), "validation_error")
+                retries.append(retry_part(call, outcome, self._terms.now))
             else:
-                self._say(self._closing(calls, call))
-                return self._result(output)
+                self._send_parts(self._closing_parts(calls, call))
+                return self._build_result(output)
         if wrong is not None:
             # Once for all calls of the response: the model gets their results only after all of them.
             self._count_wrong_output(wrong)
         remaining_calls = [call for call in calls if not self._gives_output(call)]
         if remaining_calls and not self._terms.run_tools:
-            return self._result(response.text or "", remaining_calls)
+            return self._build_result(response.text or "", remaining_calls)
         self._counter.call_tools(len(remaining_calls))
-        self._say([*retries, *(await self._toolbox.call_all(remaining_calls))])
+        self._send_parts([*retries, *(await self._toolbox.call_all(remaining_calls))])
         return None
 
     @property
@@ -187,7 +187,7 @@ class Conversation:
         assert self._terms.output is not None
         return self._terms.output.of_call(call)
 
-    def _closing(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
+    def _closing_parts(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
         """Return a transcript entry for each call after the one that gave the output."""
         now = self._terms.now
         return [tool_return(call, _PROCESSED if call is final else _SKIPPED, now) for call in calls]
@@ -195,13 +195,13 @@ class Conversation:
     def _take_text(self, text: str) -> ChatResult[Any] | None:
         output = self._terms.output
         if output is None and text:
-            return self._result(text)
+            return self._build_result(text)
         if output is not None and text and not self._gives_output_by_tool:
             try:
-                return self._result(output.of_text(text))
+                return self._build_result(output.of_text(text))
             except ValidationError as error:
                 self._count_wrong_output(error)
-                self._feed_back(problems(error), "validation_error")
+                self._feed_back(validation_problems(error), "validation_error")
                 return None
         expected = f"Call the tool {self._output_tool}." if self._gives_output_by_tool else _NOTHING
         self._count_wrong_output(text[:500] or "an empty response")
@@ -209,9 +209,11 @@ class Conversation:
         return None
 
     def _feed_back(self, content: Any, cause: Any) -> None:
-        self._say([RetryFeedbackPart(content, retry=RetryInfo(cause=cause), timestamp=self._terms.now)])
+        self._send_parts(
+            [RetryFeedbackPart(content, retry=RetryInfo(cause=cause), timestamp=self._terms.now)]
+        )
 
-    def _say(self, parts: Sequence[ModelRequestPart]) -> None:
+    def _send_parts(self, parts: Sequence[ModelRequestPart]) -> None:
         self._transcript.add([ModelRequest(list(parts), timestamp=self._terms.now)])
 
     def _count_wrong_output(self, problem: object) -> None:
@@ -224,9 +226,14 @@ class Conversation:
                 fix="describe the output better, raise output_retries, or ask another model",
             )
 
-    def _result(self, output: Any, calls: Sequence[ToolCallPart] = ()) -> ChatResult[Any]:
+    def _build_result(self, output: Any, calls: Sequence[ToolCallPart] = ()) -> ChatResult[Any]:
         return ChatResult(
-            output, self._transcript.messages, self._counter.usage, self._model, self._given, list(calls)
+            output,
+            self._transcript.messages,
+            self._counter.usage,
+            self._model,
+            self._message_count,
+            list(calls),
         )
 
 

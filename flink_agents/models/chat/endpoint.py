@@ -12,8 +12,8 @@ from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.classes import made_by
-from flink_agents.models.setup.extras import check_installed, extra_of, missing
+from flink_agents.models.setup.classes import create_instance
+from flink_agents.models.setup.extras import check_installed, extra_of, missing_extra_error
 from flink_agents.models.setup.secrets import Secrets, know_models
 
 
@@ -42,7 +42,7 @@ def make_model(
     """
     what = f"the chat model {name!r}"
     if clazz:
-        model = made_by(clazz, Model, what, **secrets.resolved(arguments))
+        model = create_instance(clazz, Model, what, **secrets.resolve_values(arguments))
     elif spec.model is None:
         raise ResourceUnavailableError(
             f"{what} has no model", expected="'provider:name'", fix="name the model"
@@ -67,7 +67,7 @@ def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provid
         ResourceUnavailableError: It creates none.
     """
     what = f"the connection {name!r}"
-    return made_by(clazz, Provider, what, **Secrets(what).resolved(arguments))
+    return create_instance(clazz, Provider, what, **Secrets(what).resolve_values(arguments))
 
 
 def _of_provider(
@@ -79,13 +79,13 @@ def _of_provider(
         return infer_model(model, lambda _: connection)
     arguments = secrets.arguments(connection, spec)
 
-    def make(name: str) -> Provider[Any]:
+    def make_provider(name: str) -> Provider[Any]:
         return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
     try:
-        return infer_model(model, make)
+        return infer_model(model, make_provider)
     except ImportError as error:
-        raise missing(extra_of(provider), what, secrets.hide(error)) from error
+        raise missing_extra_error(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
         raise ResourceUnavailableError(
             f"{what}, {model!r}, cannot be created",

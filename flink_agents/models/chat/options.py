@@ -13,14 +13,14 @@ from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import ChatModelSpec, ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.models.setup.descriptions import changes
+from flink_agents.models.setup.descriptions import configured_fields
 
 _CORRECT_OPTION = "correct the option; docs/models.md lists the options of a chat model"
 _CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)
 
 
-def checked(options: Mapping[str, Any]) -> ConversationOptions:
+def check_options(options: Mapping[str, Any]) -> ConversationOptions:
     """Return the options of a conversation, without those that are None.
 
     Raises:
@@ -29,26 +29,26 @@ def checked(options: Mapping[str, Any]) -> ConversationOptions:
     passed_options = {name: value for name, value in options.items() if value is not None}
     for name, value in passed_options.items():
         if name not in _FITS:
-            raise _unknown(name)
+            raise _unknown_option_error(name)
         expected, fits = _FITS[name]
         if not fits(value):
-            raise _wrong(name, expected, f"{type(value).__qualname__} {value!r}"[:200])
+            raise _option_error(name, expected, f"{type(value).__qualname__} {value!r}"[:200])
     if isinstance(limits := passed_options.get("limits"), Mapping):
         try:
             passed_options["limits"] = UsageLimits.model_validate(limits)
         except ValidationError as error:
-            raise _wrong("limits", "arguments of UsageLimits", problem(error)) from None
+            raise _option_error("limits", "arguments of UsageLimits", problem(error)) from None
     return cast("ConversationOptions", passed_options)
 
 
-def _unknown(name: str) -> AgentConfigurationError:
+def _unknown_option_error(name: str) -> AgentConfigurationError:
     of_model = name in ModelSettings.__annotations__
     fix = f"pass model settings as settings={{'{name}': ...}}" if of_model else _CORRECT
     expected = f"one of output_type, {', '.join(_FITS)}"
-    return _wrong(name, expected, "an unknown option", fix)
+    return _option_error(name, expected, "an unknown option", fix)
 
 
-def _wrong(name: str, expected: str, found: str, fix: str = _CORRECT) -> AgentConfigurationError:
+def _option_error(name: str, expected: str, found: str, fix: str = _CORRECT) -> AgentConfigurationError:
     return AgentConfigurationError(
         f"invalid option {name!r} of ctx.chat", expected=expected, found=found, fix=fix
     )
@@ -84,7 +84,7 @@ NESTED = ("limits",)
 """Fields of a chat model with nested fields, also in names of environment variables."""
 
 
-def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
+def override_spec(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
     """Return ``spec``, overridden by the options ``chat-models.NAME.*``.
 
     Raises:
@@ -92,12 +92,12 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
     """
     option = AgentOptions.CHAT_MODELS
     fields = ChatModelSpec.model_fields
-    changed = dict(changes(option, name, fields, config, NESTED))
+    changed = dict(configured_fields(option, name, fields, config, NESTED))
     if not changed:
         return spec
     for field in changed:
         if field.partition(".")[0] not in fields:
-            raise _invalid(name, f"{field}: unknown", suggest(field, fields, _CORRECT_OPTION))
+            raise _invalid_spec_error(name, f"{field}: unknown", suggest(field, fields, _CORRECT_OPTION))
     values = spec.model_dump(mode="json", exclude_unset=True)
     for field, value in changed.items():
         *outer, last = field.split(".")
@@ -108,10 +108,10 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
     try:
         return ChatModelSpec.model_validate(values)
     except ValidationError as error:
-        raise _invalid(name, problem(error), _CORRECT_OPTION) from None
+        raise _invalid_spec_error(name, problem(error), _CORRECT_OPTION) from None
 
 
-def _invalid(name: str, found: str, fix: str) -> OptionError:
+def _invalid_spec_error(name: str, found: str, fix: str) -> OptionError:
     return OptionError(
         f"the options below {AgentOptions.CHAT_MODELS.key}.{name} are invalid for a chat model",
         expected="options such as model, base_url, max_concurrency or limits.requests",

@@ -44,7 +44,7 @@ class OutputType:
             self._adapter = TypeAdapter[Any](dict[str, Any])
             schema = kind
         else:
-            self._adapter, schema = _adapter(kind if foreign is None else foreign.kind)
+            self._adapter, schema = _create_adapter(kind if foreign is None else foreign.kind)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
@@ -95,7 +95,7 @@ class OutputType:
         """
         if isinstance(call.args, str):
             return self.of_text(call.args)
-        return self._unwrapped(call.args or {})
+        return self._unwrap_value(call.args or {})
 
     def of_text(self, text: str) -> Any:
         """Return the output in a text.
@@ -108,8 +108,8 @@ class OutputType:
             # Prompted models often put JSON into a Markdown code block.
             plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         if self._wrapped:
-            return self._unwrapped(_ANY.validate_json(plain))
-        return self._made(self._adapter.validate_json(plain))
+            return self._unwrap_value(_ANY.validate_json(plain))
+        return self._make_value(self._adapter.validate_json(plain))
 
     def of_json(self, value: Any) -> Any:
         """Return the output of a JSON value.
@@ -117,9 +117,9 @@ class OutputType:
         Raises:
             ValidationError: It has another type.
         """
-        return self._made(self._adapter.validate_python(value))
+        return self._make_value(self._adapter.validate_python(value))
 
-    def _unwrapped(self, value: Any) -> Any:
+    def _unwrap_value(self, value: Any) -> Any:
         if self._wrapped:
             if not isinstance(value, dict) or _WRAPPED not in value:
                 # Without the key there is no output, also if the type allows None.
@@ -127,7 +127,7 @@ class OutputType:
             value = cast("dict[str, Any]", value)[_WRAPPED]
         return self.of_json(value)
 
-    def _made(self, value: Any) -> Any:
+    def _make_value(self, value: Any) -> Any:
         # An answer of a model is data, whatever its type.
         return as_data(value if self._make is None else self._make(value))
 
@@ -143,7 +143,7 @@ def _without_wrapper(value: Any) -> ValidationError:
     )
 
 
-def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+def _create_adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
     try:
         adapter = TypeAdapter[Any](kind)
         return adapter, adapter.json_schema()
@@ -156,6 +156,6 @@ def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
         ) from None
 
 
-def problems(error: ValidationError) -> list[Any]:
+def validation_problems(error: ValidationError) -> list[Any]:
     """Return the errors of an output, for the model that gave it."""
     return list(error.errors(include_url=False, include_context=False))

@@ -24,7 +24,7 @@ class ChatModelProvider(ResourceProvider):
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        spec, _ = _read(arguments, clazz)
+        spec, _ = _split_arguments(arguments, clazz)
         both = two_makers(arguments, clazz)
         if both is not None:
             raise ValueError(f"it has {both}, but only one of them can answer")
@@ -37,9 +37,9 @@ class ChatModelProvider(ResourceProvider):
 
     @override
     def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
-        from flink_agents.models.chat.options import NESTED, overridden
+        from flink_agents.models.chat.options import NESTED, override_spec
 
-        overridden(declared.name, _read(declared.arguments, declared.clazz)[0], config)
+        override_spec(declared.name, _split_arguments(declared.arguments, declared.clazz)[0], config)
         fields = ChatModelSpec.model_fields
         return checked_options(AgentOptions.CHAT_MODELS, declared.name, fields, config, NESTED)
 
@@ -57,7 +57,7 @@ class ChatModelProvider(ResourceProvider):
         check_installed("", f"the chat model {declared.name!r}")
         from flink_agents.models.chat.resource import ChatModelResource
 
-        spec, arguments = _read(declared.arguments, declared.clazz)
+        spec, arguments = _split_arguments(declared.arguments, declared.clazz)
         return ChatModelResource(declared, spec, arguments)
 
 
@@ -67,7 +67,7 @@ class ConnectionProvider(ResourceProvider):
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
         if not clazz:
-            _validated(Endpoint, arguments)
+            _validate_arguments(Endpoint, arguments)
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
@@ -76,23 +76,23 @@ class ConnectionProvider(ResourceProvider):
     @override
     def provide(self, declared: DeclaredResource) -> Any:
         if not declared.clazz:
-            return _validated(Endpoint, declared.arguments)
+            return _validate_arguments(Endpoint, declared.arguments)
         check_installed("", f"the connection {declared.name!r}")
         from flink_agents.models.chat.endpoint import make_provider
 
         return make_provider(declared.name, declared.clazz, declared.arguments)
 
 
-def _read(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
+def _split_arguments(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
     """Split arguments into the description of a chat model and arguments of its class."""
     spec_fields = ChatModelSpec.model_fields
     class_arguments = {name: value for name, value in arguments.items() if clazz and name not in spec_fields}
-    return _validated(
+    return _validate_arguments(
         ChatModelSpec, {name: value for name, value in arguments.items() if name not in class_arguments}
     ), class_arguments
 
 
-def _validated(kind: Any, arguments: Mapping[str, Any]) -> Any:
+def _validate_arguments(kind: Any, arguments: Mapping[str, Any]) -> Any:
     try:
         return kind.model_validate(dict(arguments))
     except ValidationError as error:

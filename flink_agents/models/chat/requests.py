@@ -131,7 +131,7 @@ class ModelRequests:
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
-            recorded = await self._attempt(messages, settings, parameters, metrics, priced)
+            recorded = await self._send_once(messages, settings, parameters, metrics, priced)
             # A service may repeat its key in an error, which must not reach the records.
             return redaction.hidden(recorded, known_only=True)
 
@@ -149,7 +149,7 @@ class ModelRequests:
                 fix="check the service; raise retry of the chat model, or set a fallback",
             ) from None
         if (reason := recorded.get("refused")) is not None:
-            raise self._refused(reason)
+            raise self._refused_error(reason)
         response = from_json([recorded["response"]])[0]
         assert isinstance(response, ModelResponse)
         return RequestAnswer(response, recorded["cost"])
@@ -161,7 +161,7 @@ class ModelRequests:
             async with self._open.model:
                 pass
 
-    async def _opened(self) -> OpenModel:
+    async def _open_model(self) -> OpenModel:
         if self._open is None:
             async with self._opening:
                 if self._open is None:
@@ -171,12 +171,12 @@ class ModelRequests:
         return self._open
 
     def _settings(self, headers: Mapping[str, str], settings: Mapping[str, Any]) -> ModelSettings:
-        merged: dict[str, Any] = {**self._secrets.resolved(self._spec.settings), **settings}
+        merged: dict[str, Any] = {**self._secrets.resolve_values(self._spec.settings), **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
         return ModelSettings(**sendable(merged))
 
-    async def _attempt(
+    async def _send_once(
         self,
         messages: list[ModelMessage],
         settings: Mapping[str, Any],
@@ -190,9 +190,9 @@ class ModelRequests:
             RetryableError: The request failed; another attempt may succeed.
             ModelRequestError: The request failed; another attempt would fail, too.
         """
-        opened = await self._opened()
+        opened = await self._open_model()
         queued = time.monotonic()
-        async with opened.limiter.turn():
+        async with opened.limiter.wait_for_turn():
             sent = time.monotonic()
             metrics.get_counter("limit_wait_ms").inc(round(1000 * (sent - queued)))
             metrics.get_counter("requests").inc()
@@ -203,13 +203,13 @@ class ModelRequests:
                     response = await self._response(
                         opened.model, messages, self._settings(opened.headers, settings), sendable(parameters)
                     )
-                recorded = self._recordable(response, priced)
+                recorded = self._answer_record(response, priced)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
                 if was_not_sent(error):
                     metrics.get_counter("requests").dec()
-                    raise self._unsent(error) from None
+                    raise self._unsent_error(error) from None
                 metrics.get_counter("failures").inc()
                 if is_of_a_test(error):
                     raise
@@ -217,8 +217,8 @@ class ModelRequests:
                     text = f"it gave no answer within {self._spec.timeout:g} seconds"
                     raise RetryableError(text) from None
                 if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
-                    return {"refused": self._hidden(reason)}
-                raise self._failure(error) from None
+                    return {"refused": self._hide_secrets(reason)}
+                raise self._failure_error(error) from None
         metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - sent)))
         if cost := recorded.get("cost"):
             # Metrics of Flink are integers.
@@ -227,7 +227,7 @@ class ModelRequests:
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
         return recorded
 
-    def _recordable(self, response: ModelResponse, priced: bool) -> dict[str, Any]:
+    def _answer_record(self, response: ModelResponse, priced: bool) -> dict[str, Any]:
         """Return the record of an answer.
 
         Raises:
@@ -236,8 +236,8 @@ class ModelRequests:
         """
         if (reason := refusal_in(response)) is not None:
             if self._spec.on_refusal is OnRefusal.RETRY:
-                raise RetryableError(f"it refused to answer: {self._hidden(reason)}")
-            return {"refused": self._hidden(reason)}
+                raise RetryableError(f"it refused to answer: {self._hide_secrets(reason)}")
+            return {"refused": self._hide_secrets(reason)}
         response.usage = bounded_usage(response.usage)
         recorded = to_json([response])[0]
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
@@ -268,11 +268,11 @@ class ModelRequests:
             raise UnexpectedModelBehavior("the stream ended before the answer did")
         return response
 
-    def _failure(self, error: Exception) -> Exception:
+    def _failure_error(self, error: Exception) -> Exception:
         """Return the error of a failed attempt: without secrets, and in a form that a replay can restore."""
         if isinstance(error, RetryableError):
             return error
-        text = self._hidden(f"{type(error).__name__}: {with_causes(error)}")
+        text = self._hide_secrets(f"{type(error).__name__}: {with_causes(error)}")
         if not may_be_repeated(error):
             return ModelRequestError(
                 f"the chat model {self.name!r} rejected the request",
@@ -290,16 +290,16 @@ class ModelRequests:
             fix="raise retry_after_limit of the chat model, or set a fallback",
         )
 
-    def _unsent(self, error: Exception) -> ModelRequestError:
+    def _unsent_error(self, error: Exception) -> ModelRequestError:
         """Return the error of a request that the provider's library could not write."""
         return ModelRequestError(
             f"the request to the chat model {self.name!r} could not be written",
             expected="messages, tools and settings that JSON can hold",
-            found=self._hidden(f"{type(error).__name__}: {with_causes(error)}"),
+            found=self._hide_secrets(f"{type(error).__name__}: {with_causes(error)}"),
             fix="correct the settings, the tools' schemas or the messages; nothing was sent",
         )
 
-    def _refused(self, reason: str) -> ModelRefusedError:
+    def _refused_error(self, reason: str) -> ModelRefusedError:
         return ModelRefusedError(
             f"the chat model {self.name!r} refused to answer",
             expected="an answer",
@@ -308,7 +308,7 @@ class ModelRequests:
             "'fallback' asks its fallbacks",
         )
 
-    def _hidden(self, text: object) -> str:
+    def _hide_secrets(self, text: object) -> str:
         return self._secrets.hide(text, _MOST_CHARACTERS)
 
 
@@ -322,8 +322,8 @@ def bounded_usage(usage: RequestUsage) -> RequestUsage:
     """Return the usage of an answer with each number bounded: a service may report any number."""
     return replace(
         usage,
-        details={name: _tokens(number) for name, number in usage.details.items()},
-        **{name: _tokens(getattr(usage, name)) for name in _names_of(type(usage))},
+        details={name: _token_count(number) for name, number in usage.details.items()},
+        **{name: _token_count(getattr(usage, name)) for name in _names_of(type(usage))},
     )
 
 
@@ -332,7 +332,7 @@ def _names_of(kind: type[RequestUsage]) -> tuple[str, ...]:
     return tuple(usage_field.name for usage_field in fields(kind) if usage_field.name.endswith("_tokens"))
 
 
-def _tokens(number: Any) -> int:
+def _token_count(number: Any) -> int:
     """Return a number of tokens; 0 if the value is not a valid number."""
     if isinstance(number, float) and number.is_integer():
         number = int(number)

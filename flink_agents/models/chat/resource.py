@@ -31,13 +31,13 @@ from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
 from flink_agents.models.chat.messages.converting import Transcript, asks_something, messages_of
 from flink_agents.models.chat.messages.history import RememberedChat, check_recordable
-from flink_agents.models.chat.options import checked, overridden
+from flink_agents.models.chat.options import check_options, override_spec
 from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.requests import ModelRequests, RequestAnswer
-from flink_agents.models.chat.router import choose
+from flink_agents.models.chat.router import choose_model
 from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.setup.classes import check_ready
-from flink_agents.models.setup.limiter import nested
+from flink_agents.models.setup.limiter import enter_nested_conversation
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
@@ -58,7 +58,7 @@ class ChatModelResource:
     def __init__(self, declared: DeclaredResource, spec: ChatModelSpec, arguments: Mapping[str, Any]) -> None:
         self.name = declared.name
         self._declared = declared
-        self._said = spec
+        self._declared_spec = spec
         self._arguments = arguments
         self._spec: ChatModelSpec | None = None
         self._requests: ModelRequests | None = None
@@ -66,7 +66,7 @@ class ChatModelResource:
     def spec(self, ctx: RunnerContext) -> ChatModelSpec:
         """Return the description of the model, overridden by the options of the job."""
         if self._spec is None:
-            self._spec = overridden(self.name, self._said, ctx.config)
+            self._spec = override_spec(self.name, self._declared_spec, ctx.config)
         return self._spec
 
     def requests(self, ctx: RunnerContext) -> ModelRequests:
@@ -74,10 +74,10 @@ class ChatModelResource:
         if self._requests is None:
             spec = self.spec(ctx)
             secrets = Secrets(f"the chat model {self.name!r}")
-            self._requests = ModelRequests(self.name, spec, secrets, partial(self._make, spec, secrets))
+            self._requests = ModelRequests(self.name, spec, secrets, partial(self._make_model, spec, secrets))
         return self._requests
 
-    def _make(self, spec: ChatModelSpec, secrets: Secrets) -> tuple[Model, Mapping[str, str]]:
+    def _make_model(self, spec: ChatModelSpec, secrets: Secrets) -> tuple[Model, Mapping[str, str]]:
         connection: Any = None
         if spec.connection is not None:
             connection = self._declared.get(spec.connection, ResourceType.CHAT_MODEL_CONNECTION)
@@ -93,12 +93,12 @@ class ChatModelResource:
             AgentsError: A package, a module or a secret is missing.
         """
         what = f"the chat model {self.name!r}"
-        spec = overridden(self.name, self._said, config)
+        spec = override_spec(self.name, self._declared_spec, config)
         values = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
         check_ready(what, self._declared.clazz, {**values, "arguments": self._arguments})
         if not self._declared.clazz and spec.model is not None:
             # The library reports at once if it does not know the model or finds no key.
-            self._make(spec, Secrets(what))
+            self._make_model(spec, Secrets(what))
 
     async def aclose(self) -> None:
         """Close the connections of the model."""
@@ -116,20 +116,20 @@ class ChatModelResource:
         **options: Unpack[ConversationOptions],
     ) -> ChatResult[Any]:
         """Hold a conversation, as ``RunnerContext.chat`` describes it."""
-        options = checked(options)
+        options = check_options(options)
         history = options.get("history", ())
         if self.spec(ctx).router is None:
-            return await self._chat(ctx, messages, history, output_type, options)
+            return await self._hold_conversation(ctx, messages, history, output_type, options)
         now = ctx.now()
         remembered = isinstance(history, ConversationHistory)
         previous_messages = (
             RememberedChat(ctx, history, now).messages() if remembered else messages_of(history, now)
         )
-        choice = await choose(ctx, self.name, [*previous_messages, *messages_of(messages, now)])
+        choice = await choose_model(ctx, self.name, [*previous_messages, *messages_of(messages, now)])
         chosen: ChatModelResource = ctx.get_resource(choice.model, ResourceType.CHAT_MODEL)
-        return await chosen._chat(ctx, messages, history, output_type, options, choice.used)
+        return await chosen._hold_conversation(ctx, messages, history, output_type, options, choice.used)
 
-    async def _chat(
+    async def _hold_conversation(
         self,
         ctx: RunnerContext,
         messages: ChatInput,
@@ -146,18 +146,18 @@ class ChatModelResource:
         )
         previous_messages = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
         added = messages_of(messages, now)
-        prompt = [] if previous_messages else await self._prompt(ctx, spec, options.get("variables", {}))
+        prompt = [] if previous_messages else await self._fill_prompt(ctx, spec, options.get("variables", {}))
         # A history that is kept ends with an answer.
         if not asks_something([*previous_messages, *prompt], added):
             raise self._nothing_to_answer()
         hold = partial(self._conversation, ctx, spec, output_type, options, used)
-        with nested(f"the chat model {self.name!r}"):
+        with enter_nested_conversation(f"the chat model {self.name!r}"):
             if remembered_chat is None:
                 return await (await hold([*prompt, *previous_messages, *added])).run()
             check_recordable(options.get("run_tools", True))
-            with remembered_chat.alone():
-                result = await (await hold(remembered_chat.begin([*prompt, *added]))).run()
-                await remembered_chat.end(result.new_messages)
+            with remembered_chat.lock_history():
+                result = await (await hold(remembered_chat.begin_chat([*prompt, *added]))).run()
+                await remembered_chat.store_chat(result.new_messages)
             return result
 
     def _nothing_to_answer(self) -> ModelRequestError:
@@ -186,12 +186,12 @@ class ChatModelResource:
             ctx,
             self,
             Toolbox(ctx, await tools_of(ctx, tools), policy, spec.tool_retries, now),
-            self._terms(spec, output_type, options, of_skills, now),
+            self._conversation_terms(spec, output_type, options, of_skills, now),
             UsageCounter(_limits(spec, options), used),
             messages,
         )
 
-    def _terms(
+    def _conversation_terms(
         self,
         spec: ChatModelSpec,
         output_type: Any,
@@ -211,7 +211,7 @@ class ChatModelResource:
             now,
         )
 
-    async def _prompt(
+    async def _fill_prompt(
         self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
     ) -> Sequence[ModelMessage]:
         if spec.prompt is None:
@@ -240,7 +240,7 @@ class ChatModelResource:
         failed: list[ModelRequestError | ModelRefusedError] = []
         for name in (self.name, *self.spec(ctx).fallback):
             # A fallback may be a router.
-            name = (await choose(ctx, name, transcript.messages)).model if name != self.name else name
+            name = (await choose_model(ctx, name, transcript.messages)).model if name != self.name else name
             model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
             try:
                 requests = model.requests(ctx)

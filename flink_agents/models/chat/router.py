@@ -30,7 +30,7 @@ class Choice:
     used: ChatUsage = ChatUsage()
 
 
-async def choose(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]) -> Choice:
+async def choose_model(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]) -> Choice:
     """Choose the chat model for messages. If ``name`` is a chat model, it is the choice.
 
     Rules and functions are code of the action: their result must depend on the messages alone. The request to
@@ -51,7 +51,7 @@ async def choose(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]
                 fix="let one of them name a chat model with a provider",
             )
         passed.append(choice.model)
-        choice = await _next(ctx, router, messages, choice.used)
+        choice = await _ask_router(ctx, router, messages, choice.used)
     return choice
 
 
@@ -59,29 +59,29 @@ def _router_of(ctx: RunnerContext, name: str) -> Router | None:
     return ctx.get_resource(name, ResourceType.CHAT_MODEL).spec(ctx).router
 
 
-async def _next(
+async def _ask_router(
     ctx: RunnerContext, router: Router, messages: Sequence[ModelMessage], used: ChatUsage
 ) -> Choice:
     """Return the choice of one router."""
     names = list(router.models)
     if router.judge is not None:
-        return await _judged(ctx, router.judge, router.models, messages, used)
+        return await _ask_judge(ctx, router.judge, router.models, messages, used)
     if router.function is not None:
         return Choice(_of_function(router.function, names, messages), used)
     for rule in router.rules:
-        if _holds(rule, messages):
+        if _rule_holds(rule, messages):
             return Choice(rule.model, used)
     return Choice(names[-1], used)
 
 
-def _holds(rule: RouteRule, messages: Sequence[ModelMessage]) -> bool:
+def _rule_holds(rule: RouteRule, messages: Sequence[ModelMessage]) -> bool:
     text = text_of_user(messages)
     if rule.contains is not None and re.search(rule.contains, text) is None:
         return False
-    return rule.max_characters is None or _length(messages) <= rule.max_characters
+    return rule.max_characters is None or _text_length(messages) <= rule.max_characters
 
 
-def _length(messages: Sequence[ModelMessage]) -> int:
+def _text_length(messages: Sequence[ModelMessage]) -> int:
     """Return the number of characters of a conversation's texts."""
     parts = [part for message in to_json(messages) for part in message["parts"]]
     contents = [part.get("content") for part in parts]
@@ -100,7 +100,7 @@ def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelM
     )
 
 
-async def _judged(
+async def _ask_judge(
     ctx: RunnerContext,
     judge: str,
     models: Mapping[str, str],

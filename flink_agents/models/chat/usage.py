@@ -33,9 +33,9 @@ class UsageCounter:
         Raises:
             UsageLimitExceededError: The limit of requests is reached.
         """
-        self._check("requests", self.usage.requests + 1, self._limits.requests)
+        self._check_limit("requests", self.usage.requests + 1, self._limits.requests)
 
-    def answered(self, answer: RequestAnswer) -> None:
+    def count_answer(self, answer: RequestAnswer) -> None:
         """Count an answer.
 
         Raises:
@@ -52,7 +52,7 @@ class UsageCounter:
             }
         ).with_cached(used.cache_read_tokens, used.cache_write_tokens)
         for name in ("input_tokens", "output_tokens", "total_tokens"):
-            self._check(name, getattr(self.usage, name), getattr(self._limits, name))
+            self._check_limit(name, getattr(self.usage, name), getattr(self._limits, name))
         self._check_cost(answer)
 
     def call_tools(self, number: int) -> None:
@@ -62,10 +62,10 @@ class UsageCounter:
             UsageLimitExceededError: They exceed the limit.
         """
         calls = self.usage.tool_calls + number
-        self._check("tool_calls", calls, self._limits.tool_calls)
+        self._check_limit("tool_calls", calls, self._limits.tool_calls)
         self.usage = self.usage.model_copy(update={"tool_calls": calls})
 
-    def _check(self, name: str, used: float, limit: float | None) -> None:
+    def _check_limit(self, name: str, used: float, limit: float | None) -> None:
         if limit is not None and used > limit:
             raise UsageLimitExceededError(
                 f"a conversation exceeds its limit of {name.replace('_', ' ')}",
@@ -85,4 +85,4 @@ class UsageCounter:
                 fix="limit tokens instead of cost",
             )
         if cost is not None:
-            self._check("cost", cost, limit)
+            self._check_limit("cost", cost, limit)

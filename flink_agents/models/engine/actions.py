@@ -103,13 +103,13 @@ def as_tool(
             fix="create it as Agent(..., capabilities=[FlinkDurability()]), or leave step_by_step out",
         )
 
-    async def ask(ctx: RunContext[Any], request: str) -> Any:
+    async def ask_agent(ctx: RunContext[Any], request: str) -> Any:
         # Usage inside of a durable step would not be counted again on replay.
         usage = ctx.usage if step_by_step else None
         return (await agent.run(request, usage=usage)).output
 
     return Tool(
-        ask,
+        ask_agent,
         name=called,
         description=description or f"Hands a request over to {called}, and returns the answer.",
         metadata={TOOL_CONFIG: False} if step_by_step else None,

@@ -52,7 +52,7 @@ class HumanApproval:
 
 
 @contextmanager
-def asking(agent: str, people: HumanApproval | None) -> Iterator[None]:
+def ask_for_approvals(agent: str, people: HumanApproval | None) -> Iterator[None]:
     """Let the run of ``agent`` in this block ask policies, and people if ``people`` is set."""
     token = _deferred.set([])
     try:
@@ -62,7 +62,7 @@ def asking(agent: str, people: HumanApproval | None) -> Iterator[None]:
         _deferred.reset(token)
 
 
-def named(agent: str, error: BaseException) -> BaseException:
+def name_deferral_error(agent: str, error: BaseException) -> BaseException:
     """Return the error that ends a run: a named one if the run deferred tools that it cannot return."""
     deferred = _deferred.get()
     if not deferred or not isinstance(error, UserError):
@@ -89,7 +89,7 @@ async def ask_people(
     context = current_context()
     assert context is not None
 
-    async def ask(call: ToolCallPart) -> ApprovalOutcome:
+    async def request_approval(call: ToolCallPart) -> ApprovalOutcome:
         return await context.request_approval(
             f"tool {call.tool_name} of {agent}",
             call.args_as_dict(),
@@ -98,12 +98,14 @@ async def ask_people(
         )
 
     calls = requests.approvals
-    outcomes = await context.gather(*map(ask, calls))
-    approvals = {call.tool_call_id: _said(outcome) for call, outcome in zip(calls, outcomes, strict=True)}
+    outcomes = await context.gather(*map(request_approval, calls))
+    approvals = {
+        call.tool_call_id: _tool_decision(outcome) for call, outcome in zip(calls, outcomes, strict=True)
+    }
     return requests.build_results(approvals=approvals)
 
 
-def _said(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
+def _tool_decision(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
     if not outcome.approved:
         return ToolDenied(outcome.text)
     return ToolApproved(override_args=dict(outcome.arguments) if outcome.changed else None)
@@ -133,7 +135,7 @@ class _Asking(ExternalEventWaiter):
         context = current_context()
         assert context is not None
         token = str(context.uuid4())
-        answer = await self._asked(context, name, ask, token, timeout)
+        answer = await self._ask_durably(context, name, ask, token, timeout)
         if answer is not None:
             return answer
         if self._people is None:
@@ -145,15 +147,15 @@ class _Asking(ExternalEventWaiter):
             )
         seconds = self._people.seconds if timeout is None else timeout.total_seconds()
         calls = [*(_deferred.get() or ())]
-        arguments = {"token": token, "calls": {call.tool_call_id: _shown(call) for call in calls}}
+        arguments = {"token": token, "calls": {call.tool_call_id: _describe_call(call) for call in calls}}
         outcome = await context.request_approval(
             f"{name} of {self._agent}", arguments, timeout=seconds, check=_check_results
         )
         if outcome.decision in (Decision.EXPIRED, Decision.ENDED):
             raise ExternalEventError(outcome.text)
-        return _results(outcome, calls)
+        return _call_results(outcome, calls)
 
-    async def _asked(
+    async def _ask_durably(
         self,
         context: RunnerContext,
         name: str,
@@ -165,7 +167,7 @@ class _Asking(ExternalEventWaiter):
         return await context.durable_execute_async(DurableCallable(ask, name=what, timeout=timeout), token)
 
 
-def _shown(call: ToolCallPart) -> dict[str, Any]:
+def _describe_call(call: ToolCallPart) -> dict[str, Any]:
     return {"tool": call.tool_name, "arguments": call.args_as_dict()}
 
 
@@ -175,7 +177,7 @@ def _check_results(arguments: Mapping[str, Any]) -> None:
         _RESULTS.validate_python(arguments["results"])
 
 
-def _results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
+def _call_results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
     """Return the results of all waiting calls: the answer's own results, or the same answer for each call."""
     if outcome.approved and "results" in outcome.arguments:
         return outcome.arguments["results"]

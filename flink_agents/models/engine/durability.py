@@ -56,10 +56,16 @@ from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
 from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.api.resources.sendable_text import sendable
-from flink_agents.models.engine.approvals import HumanApproval, ask_people, asking, named, note_deferred
+from flink_agents.models.engine.approvals import (
+    HumanApproval,
+    ask_for_approvals,
+    ask_people,
+    name_deferral_error,
+    note_deferred,
+)
 from flink_agents.models.engine.effects import Effects
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
-from flink_agents.models.engine.messages import described, own_messages
+from flink_agents.models.engine.messages import describe_request, own_messages
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -73,13 +79,13 @@ from flink_agents.models.engine.tool_calls import (
     call_tool,
     new_key,
     reaching_servers,
+    server_unavailable_error,
     takes_key,
-    unavailable,
     with_hints,
     with_placeholder,
     without_key,
 )
-from flink_agents.models.setup.limiter import nested
+from flink_agents.models.setup.limiter import enter_nested_conversation
 from flink_agents.models.setup.secrets import know_models
 
 # Their operations wait for durable steps, which are not tasks of the action, or for other tasks.
@@ -95,11 +101,11 @@ _LISTS = (ToolsetGetToolsId, ToolsetGetInstructionsId)
 """Operations that only read properties of a toolset."""
 
 
-def _watch(toolset: AbstractToolset[Any]) -> None:
+def _watch_toolset(toolset: AbstractToolset[Any]) -> None:
     if "pydantic_ai.mcp" in sys.modules:
-        from flink_agents.models.engine.tool_calls import watch
+        from flink_agents.models.engine.tool_calls import watch_toolset
 
-        watch(toolset)
+        watch_toolset(toolset)
 
 
 class CallSettings(TypedDict, total=False):
@@ -200,7 +206,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         check_names(agent.toolsets, output_names(agent.output_type))
         capability = super().for_agent(agent)
         for toolset in agent.toolsets:
-            toolset.apply(_watch)
+            toolset.apply(_watch_toolset)
         return capability
 
     def get_ordering(self) -> CapabilityOrdering:
@@ -312,8 +318,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         # Before pydantic-ai makes other objects of those that it cannot send as they are.
         own_messages(ctx.messages, self._allow_urls)
         ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
-        around = nested(f"the agent {self.name!r} of pydantic-ai")
-        with around, ordered, replay_scope(), asking(self.name, self._people):
+        around = enter_nested_conversation(f"the agent {self.name!r} of pydantic-ai")
+        with around, ordered, replay_scope(), ask_for_approvals(self.name, self._people):
             return await super().wrap_run(ctx, handler=handler)
 
     async def handle_deferred_tool_calls(
@@ -336,7 +342,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
     async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
         """Replace the error of a run that waits for an approval or a result by a named one."""
-        raise named(self.name, error)
+        raise name_deferral_error(self.name, error)
 
     def _check_recordable(self) -> None:
         action = unrecorded_action()
@@ -401,12 +407,12 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             nonlocal executed
             executed = True
             try:
-                result = await self._made(operation_id, body)
+                result = await self._call_body(operation_id, body)
                 return redaction.hidden(result, known_only=True)
             except PydanticSerializationError as error:
-                raise self._unrecordable(name, error) from error
+                raise self._unrecordable_error(name, error) from error
 
-        digest, text = described(cache_key)
+        digest, text = describe_request(cache_key)
         if isinstance(operation_id, ToolsetCallToolId):
             effects = Effects(cache_key)
             result = await call_tool(context, name, execute, config, digest, text, self._on_unknown, effects)
@@ -415,23 +421,25 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             async def call(request: str) -> object:
                 return await execute()
 
-            durable = DurableCallable(call, name=name, **_settings(operation_id, config))
+            durable = DurableCallable(call, name=name, **_step_arguments(operation_id, config))
             vars(durable)["request"] = text
             try:
                 result = await context.durable_execute_async(durable, digest)
             except ServerFailedError as error:
-                raise unavailable(name, error) from None
+                raise server_unavailable_error(name, error) from None
         record_durable_unit(executed=executed)
         return result
 
-    async def _made(self, operation_id: DurableOperationId, body: Callable[[], Awaitable[object]]) -> object:
+    async def _call_body(
+        self, operation_id: DurableOperationId, body: Callable[[], Awaitable[object]]
+    ) -> object:
         if not isinstance(operation_id, ModelRequestId):
             return await reaching_servers(body, isinstance(operation_id, _LISTS))
         leave_retries_to_us(self._models)
         read = self._read[operation_id]
         return await send_request(lambda: on_model_loop(body, self._models), self._agent, read)
 
-    def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
+    def _unrecordable_error(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(
             f"the durable call {name!r} of the agent {self._agent!r} returned a result that JSON cannot hold",
             expected="plain data, dataclasses and pydantic models",
@@ -440,7 +448,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         )
 
 
-def _settings(operation_id: DurableOperationId, config: CallSettings) -> dict[str, Any]:
+def _step_arguments(operation_id: DurableOperationId, config: CallSettings) -> dict[str, Any]:
     """Return the arguments of an operation's durable step; tool calls have others."""
     settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
     if isinstance(operation_id, ModelRequestId):

@@ -51,15 +51,15 @@ class Effects:
         self._changed: dict[str, Any] | None = None
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch_changes(self) -> Iterator[None]:
         """Note what the code inside changes; an exception of it discards its usage, as a replay does."""
         if self._context is None:
             yield
             return
         shared: RunUsage = self._context.usage
         values = _values_of(self._context.deps)
-        start = _copied(shared)
-        self._context.usage = inner_usage = _copied(shared)
+        start = _copy_usage(shared)
+        self._context.usage = inner_usage = _copy_usage(shared)
         try:
             yield
         finally:
@@ -68,14 +68,14 @@ class Effects:
         self._changed = {}
         if used.has_values():
             self._changed["usage"] = _USAGE.dump_python(used, mode="json", exclude_defaults=True)
-        if changes := _changes(values, _values_of(self._context.deps)):
+        if changes := _changed_values(values, _values_of(self._context.deps)):
             self._changed["deps"] = changes
 
     def record_of(self, result: object) -> object:
         """Return the record of a result: with the changes, if there are any."""
         return {_CHANGED: self._changed, _RESULT: result} if self._changed else result
 
-    def applied(self, record: Any) -> Any:
+    def apply_record(self, record: Any) -> Any:
         """Apply the changes in a record, and return the result."""
         if not (isinstance(record, dict) and record.keys() == {_CHANGED, _RESULT}):
             return record
@@ -85,11 +85,11 @@ class Effects:
         # The call that was just made changed them already, and others may have changed them since.
         if self._changed is None:
             for path, value in changed.get("deps", ()):
-                _set(self._context.deps, tuple(map(tuple, path)), value)
+                _set_value(self._context.deps, tuple(map(tuple, path)), value)
         return result
 
 
-def _copied(usage: RunUsage) -> RunUsage:
+def _copy_usage(usage: RunUsage) -> RunUsage:
     copied_usage = copy(usage)
     copied_usage.details = dict(usage.details)
     return copied_usage
@@ -97,18 +97,18 @@ def _copied(usage: RunUsage) -> RunUsage:
 
 def _values_of(deps: Any) -> dict[Path, Any]:
     """Return copies of the plain values in ``deps``, by their place."""
-    return {path: deepcopy(value) for path, value in _leaves(deps, (), 0)}
+    return {path: deepcopy(value) for path, value in _walk_leaves(deps, (), 0)}
 
 
-def _leaves(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
+def _walk_leaves(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
     if _is_plain(value, [_MOST_VALUES]):
         yield path, value
     elif depth < _DEEPEST:
-        for kind, name, inner in _inside(value, depth == 0):
-            yield from _leaves(inner, (*path, (kind, name)), depth + 1)
+        for kind, name, inner in _data_parts(value, depth == 0):
+            yield from _walk_leaves(inner, (*path, (kind, name)), depth + 1)
 
 
-def _inside(value: Any, is_top: bool) -> Iterator[tuple[str, Any, Any]]:
+def _data_parts(value: Any, is_top: bool) -> Iterator[tuple[str, Any, Any]]:
     """Yield the parts of an object of data. The state of other objects, such as clients, is their own."""
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
@@ -131,7 +131,7 @@ def _is_plain(value: Any, room: list[int]) -> bool:
     return all(_is_plain(member, room) for member in inner)
 
 
-def _changes(previous_values: dict[Path, Any], after: dict[Path, Any]) -> list[list[Any]]:
+def _changed_values(previous_values: dict[Path, Any], after: dict[Path, Any]) -> list[list[Any]]:
     """Return the values that changed, with their places. A secret is left out: it must not be recorded."""
     return [
         [[list(part) for part in path], value]
@@ -147,13 +147,13 @@ def _are_same(left_value: Any, right_value: Any) -> bool:
     )
 
 
-def _set(deps: Any, path: Path, value: Any) -> None:
+def _set_value(deps: Any, path: Path, value: Any) -> None:
     """Set a value at its place. A container keeps its identity, since others may hold it."""
     owner = None
     target = deps
     for kind, name in path:
         owner = target
-        target = _part(owner, kind, name)
+        target = _read_part(owner, kind, name)
     if type(target) is type(value) and isinstance(target, MutableMapping | MutableSet):
         target.clear()
         cast("Any", target).update(value)
@@ -167,5 +167,5 @@ def _set(deps: Any, path: Path, value: Any) -> None:
             setattr(owner, name, value)
 
 
-def _part(owner: Any, kind: str, name: Any) -> Any:
+def _read_part(owner: Any, kind: str, name: Any) -> Any:
     return owner.get(name) if kind == "key" else getattr(owner, name, None)

@@ -22,7 +22,7 @@ from pydantic_ai.toolsets import (
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.models.tools.toolbox import duplicate
+from flink_agents.models.tools.toolbox import duplicate_names_error
 
 _log = bounded_logger("flink_agents.mcp")
 
@@ -58,7 +58,7 @@ def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str
     """
     tools = {name for toolset in toolsets if isinstance(toolset, FunctionToolset) for name in toolset.tools}
     if twice := sorted(tools & outputs):
-        raise duplicate(twice)
+        raise duplicate_names_error(twice)
 
 
 def with_free_names(
@@ -110,14 +110,14 @@ class _FreeNames(CombinedToolset[Any]):
             # Both toolsets are the author's: pydantic-ai names them in its error.
             return await super().get_tools(ctx)
         if twice := sorted(self.outputs.intersection(author_names)):
-            raise duplicate(twice)
+            raise duplicate_names_error(twice)
         reserved_names = {*author_names, *self.outputs}
         tools = dict[str, ToolsetTool[Any]]()
         for name, tool, policy in listed:
             free = name if policy is None else _free_name(name, tool, policy, reserved_names)
             if free is not None:
                 reserved_names.add(free)
-                tools[free] = tool if free == name else _named(tool, free)
+                tools[free] = tool if free == name else _rename_tool(tool, free)
         return tools
 
     @override
@@ -128,7 +128,7 @@ class _FreeNames(CombinedToolset[Any]):
         if (source_name := source.tool_def.name) != name:
             # Records use the name that the server knows.
             ctx = replace(ctx, tool_name=source_name)
-            tool = _named(tool, source_name)
+            tool = _rename_tool(tool, source_name)
         return await super().call_tool(source_name, tool_args, ctx, tool)
 
     def _policy(self, tool: ToolsetTool[Any]) -> str | None:
@@ -141,7 +141,7 @@ class _FreeNames(CombinedToolset[Any]):
         return self.on_name_taken if "annotations" in (tool.tool_def.metadata or {}) else None
 
 
-def _named(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
+def _rename_tool(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
     return replace(tool, tool_def=replace(tool.tool_def, name=name))
 
 
@@ -150,7 +150,7 @@ def _free_name(name: str, tool: ToolsetTool[Any], policy: str, reserved_names: s
     if name not in reserved_names and not _gives_output(name):
         return name
     if policy == "fail":
-        raise duplicate([name])
+        raise duplicate_names_error([name])
     server = tool.tool_def.toolset_id or tool.toolset.id
     if policy == "prefix" and server and (prefixed_name := f"{server}_{name}") not in reserved_names:
         _log.warning("an agent has a tool %r already: the tool of an MCP server is %r", name, prefixed_name)

@@ -69,13 +69,13 @@ def digest_of(parts: Iterable[object]) -> str:
     Args:
         parts: Messages, settings, names and arguments, as pydantic-ai passes them to a durable engine.
     """
-    return described(parts)[0]
+    return describe_request(parts)[0]
 
 
-def described(parts: Iterable[object]) -> tuple[str, str]:
+def describe_request(parts: Iterable[object]) -> tuple[str, str]:
     """Return the digest of a request as :func:`digest_of`, and its text."""
     request_parts = [part for part in parts if not isinstance(part, RunContext | ToolsetTool)]
-    plain_values = [_plain(part) for part in request_parts]
+    plain_values = [_plain_part(part) for part in request_parts]
     text = json.dumps(plain_values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     messages = list[Any]()
@@ -84,14 +84,14 @@ def described(parts: Iterable[object]) -> tuple[str, str]:
         if _is_messages(part):
             messages = value
         elif isinstance(part, ModelRequestParameters):
-            other_parts |= _parameters(value)
+            other_parts |= _request_parameters(value)
         else:
             name = "settings" if messages else "arguments"
             other_parts[name if isinstance(part, dict) else f"part {len(other_parts) + 1}"] = value
     return digest, request_text(messages, **other_parts)
 
 
-def _parameters(value: dict[str, Any]) -> dict[str, Any]:
+def _request_parameters(value: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a request besides its messages and settings: each tool for itself."""
     tools = {
         f"tool {tool.get('name')}": tool
@@ -108,7 +108,7 @@ def _is_messages(part: object) -> TypeGuard[list[ModelMessage]]:
     return isinstance(part, list) and bool(part) and isinstance(part[0], ModelMessage.__args__)  # type: ignore[attr-defined]
 
 
-def _plain(part: object) -> Any:
+def _plain_part(part: object) -> Any:
     if _is_messages(part):
         return _without_varying(ModelMessagesTypeAdapter.dump_python(part, mode="json"))
     return _without_varying(_with_sorted_sets(part, to_jsonable_python(part, fallback=_type_of)))

@@ -39,7 +39,7 @@ RETRY_AFTER_LIMIT = 300.0
 
 class _Repeatable(type):
     def __instancecheck__(cls, error: object) -> bool:
-        return isinstance(error, Exception) and _repeats(error)
+        return isinstance(error, Exception) and _may_repeat(error)
 
 
 class RepeatableFailure(Exception, metaclass=_Repeatable):
@@ -79,7 +79,7 @@ def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
     return policy.model_copy(update=changes)
 
 
-def _repeats(error: Exception) -> bool:
+def _may_repeat(error: Exception) -> bool:
     if isinstance(error, ActionTimeoutError):
         return True
     if isinstance(error, ModelRequestError):
@@ -136,41 +136,41 @@ async def send_request(
 
 def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
     """Return one failure for those of all models: it is transient if one of them is."""
-    failures = list(_leaves(group))
+    failures = list(_leaf_errors(group))
     failed = ModelRequestError(
         f"no model of the agent {agent!r} of pydantic-ai answered",
         expected="an answer of one of its models",
         found="; ".join(f"{type(failure).__name__}: {text_of(failure)}" for failure in failures)[:2000],
         fix="check the answers of each service",
     )
-    again = [failure for failure in failures if isinstance(failure, Exception) and _repeats(failure)]
+    again = [failure for failure in failures if isinstance(failure, Exception) and _may_repeat(failure)]
     # The next attempt asks all models, so it starts when the first of them may answer.
     wait = min((requested_wait(failure) or 0.0 for failure in again), default=None)
     vars(failed).update(repeatable=bool(again), retry_after=wait)
     return failed
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def _leaf_errors(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for exception in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(exception)
+            yield from _leaf_errors(exception)
     else:
         yield error
 
 
 def leave_retries_to_us(models: Iterable[Model]) -> None:
     """Configure the clients of models to send each request once and to read answers of bounded size."""
-    for model in _flat(models):
+    for model in _flatten_models(models):
         client = client_of(model)
         if getattr(client, "max_retries", 0):
             client.max_retries = 0
         bound_bodies(client, RESPONSE_LIMIT)
 
 
-def _flat(models: Iterable[Model]) -> Iterator[Model]:
+def _flatten_models(models: Iterable[Model]) -> Iterator[Model]:
     """Yield models, and those inside of wrappers and fallbacks."""
     for model in models:
         yield model
         wrapped = getattr(model, "wrapped", None)
         inner = [*getattr(model, "models", ()), *([wrapped] if isinstance(wrapped, Model) else [])]
-        yield from _flat([inner_model for inner_model in inner if isinstance(inner_model, Model)])
+        yield from _flatten_models([inner_model for inner_model in inner if isinstance(inner_model, Model)])

@@ -33,7 +33,7 @@ class _ModelLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def get(self) -> asyncio.AbstractEventLoop:
+    def running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -50,7 +50,7 @@ class _Visits:
         self._watching = False
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def enter(self, visitor: asyncio.AbstractEventLoop, models: Iterable[Model]) -> None:
+    async def enter_models(self, visitor: asyncio.AbstractEventLoop, models: Iterable[Model]) -> None:
         """Keep models open until a loop is closed.
 
         pydantic-ai counts the users of a model, and closes it after the last one.
@@ -63,23 +63,23 @@ class _Visits:
                     entered[id(model)] = model
         if not self._watching:
             self._watching = True
-            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._leave_closed_loops)
 
-    def _look(self) -> None:
+    def _leave_closed_loops(self) -> None:
         """Leave the models of closed loops, and check again while other loops are open."""
         loop = asyncio.get_running_loop()
         for visitor in [visiting_loop for visiting_loop in self._entered if visiting_loop.is_closed()]:
             for model in self._entered.pop(visitor).values():
-                task = loop.create_task(_leave(model))
+                task = loop.create_task(_leave_model(model))
                 # The loop itself does not protect its tasks from garbage collection.
                 self._leaving.add(task)
                 task.add_done_callback(self._leaving.discard)
         self._watching = bool(self._entered)
         if self._watching:
-            loop.call_later(_LOOK_SECONDS, self._look)
+            loop.call_later(_LOOK_SECONDS, self._leave_closed_loops)
 
 
-async def _leave(model: Model) -> None:
+async def _leave_model(model: Model) -> None:
     try:
         await model.__aexit__(None, None, None)
     except Exception as error:  # the library of a provider can raise anything
@@ -101,13 +101,13 @@ async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model]
     """
     ended: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
-    loop, context, visitor = _models.get(), copy_context(), asyncio.get_running_loop()
+    loop, context, visitor = _models.running_loop(), copy_context(), asyncio.get_running_loop()
 
     async def run() -> None:
         if not ended.set_running_or_notify_cancel():
             return
         try:
-            await _visits.enter(visitor, models)
+            await _visits.enter_models(visitor, models)
             ended.set_result(await ask())
         except BaseException as error:  # any error is passed to the caller
             ended.set_exception(error)

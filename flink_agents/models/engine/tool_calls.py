@@ -72,7 +72,7 @@ async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -
         raise ServerFailedError(text[:_MOST_CHARACTERS]) from error
 
 
-def unavailable(name: str, error: ServerFailedError) -> MCPServerUnavailableError:
+def server_unavailable_error(name: str, error: ServerFailedError) -> MCPServerUnavailableError:
     """Return the error of a durable call whose server failed in all attempts."""
     return MCPServerUnavailableError(
         f"an MCP server did not answer to {name!r}",
@@ -147,18 +147,18 @@ async def call_tool(
     async def call(request: str, idempotency_key: str) -> object:
         token = being_made.set(CallBeingMade(idempotency_key, repeatable))
         try:
-            with effects.watched():
+            with effects.watch_changes():
                 payload = await body()
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), idempotency_key)
+            return _unknown_record(str(unknown), idempotency_key)
         finally:
             being_made.reset(token)
         text = _timeout_told(payload)
         if text is None or repeatable:
             return effects.record_of(payload)
-        return _unknown(text, idempotency_key)
+        return _unknown_record(text, idempotency_key)
 
-    unknown = UnknownOutcome(_unknown, repeats=repeatable)
+    unknown = UnknownOutcome(_unknown_record, repeats=repeatable)
     durable = DurableCallable(call, name=name, unknown=unknown, **_step_settings(config))
     vars(durable)["request"] = text
 
@@ -167,16 +167,16 @@ async def call_tool(
         try:
             payload = await context.durable_execute_async(durable, digest, **again)
         except ServerFailedError as error:
-            raise unavailable(name, error) from None
+            raise server_unavailable_error(name, error) from None
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
-            return effects.applied(payload)
+            return effects.apply_record(payload)
         reason, call_key = cast("dict[str, Any]", payload)[_UNKNOWN]
         undecided = UnknownToolOutcome(
-            f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, call_key)
+            f"the tool of {name!r}", name, reason, {}, partial(_repeat_attempt, attempt, call_key)
         )
         outcome = await resolve_outcome(context, undecided, ToolPolicy(on_unknown=on_unknown))
         # A person decided: this is the result, or the call is not repeated and the model gets an error.
-        return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
+        return outcome.content if outcome.kind == "success" else _failed_record(str(outcome.content))
 
     return await attempt(None)
 
@@ -188,24 +188,24 @@ def _step_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if idempotent:
         settings.setdefault("retry", RetryPolicy(retry_on=(ActionTimeoutError,)))
     elif idempotent is False:
-        settings["reconciler"] = _lost
+        settings["reconciler"] = _answer_lost_call
     return settings
 
 
-async def _again(attempt: Callable[[str | None], Awaitable[object]], key: str) -> ToolOutcome:
+async def _repeat_attempt(attempt: Callable[[str | None], Awaitable[object]], key: str) -> ToolOutcome:
     return ToolOutcome("success", await attempt(key))
 
 
-def _unknown(reason: str, key: str | None) -> dict[str, Any]:
+def _unknown_record(reason: str, key: str | None) -> dict[str, Any]:
     return {_UNKNOWN: [reason, key]}
 
 
-def _lost(request: str, idempotency_key: str) -> dict[str, Any]:
+def _answer_lost_call(request: str, idempotency_key: str) -> dict[str, Any]:
     """Return the answer for a call that must not be repeated after the worker crashed during it."""
-    return _unknown("the worker died during the call", idempotency_key)
+    return _unknown_record("the worker died during the call", idempotency_key)
 
 
-def _failed(text: str) -> dict[str, Any]:
+def _failed_record(text: str) -> dict[str, Any]:
     """Return pydantic-ai's record of a tool that raised ``ToolFailed``."""
     return {"message": text, "kind": "tool_failed"}
 
@@ -282,13 +282,13 @@ Call = Callable[..., Awaitable[Any]]
 _WATCHES = "__flink_agents_watches__"
 
 
-def watch(toolset: AbstractToolset[Any]) -> None:
+def watch_toolset(toolset: AbstractToolset[Any]) -> None:
     """Add idempotency keys to recorded calls of a toolset, and detect lost calls."""
     if isinstance(toolset, MCPToolset) and not hasattr(toolset.process_tool_call, _WATCHES):
-        toolset.process_tool_call = _through(toolset.process_tool_call)
+        toolset.process_tool_call = _wrap_process(toolset.process_tool_call)
 
 
-def _through(author: Any) -> Any:
+def _wrap_process(author: Any) -> Any:
     """Wrap the author's function for tool calls, if there is one, around a call with a key."""
 
     async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from flink_agents.api.resources import ResourceType
 from flink_agents.models.engine.free_names import ServedToolsetTool
 from flink_agents.models.setup.descriptions import read_configured
 from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, resolve_outcome
-from flink_agents.models.tools.skills.resource import SkillSet, opened
+from flink_agents.models.tools.skills.resource import SkillSet, open_skills
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """The server checks arguments itself."""
@@ -122,7 +122,7 @@ def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") ->
         OptionError: The description is invalid.
     """
     arguments = skills.arguments if isinstance(skills, Skills) else skills
-    skill_set = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
+    skill_set = SkillSet([open_skills(id, read_configured(SkillsSpec, arguments, id))])
     toolset = FunctionToolset[Any](skill_set.functions, id=id, instructions=skill_set.instructions)
     if not any(tool.settings.needs_approval for tool in skill_set.tools):
         return toolset

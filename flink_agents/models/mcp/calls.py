@@ -24,8 +24,8 @@ from flink_agents.api.errors import (
 from flink_agents.api.events.approvals import ApprovalOutcome, checked_later
 from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.resources import ChatMessage
-from flink_agents.api.resources.tools import ask
-from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
+from flink_agents.api.resources.tools import ask_approval
+from flink_agents.models.mcp.content import messages_of, plain_value, read_tool, tool_name, tools_of
 from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
 from flink_agents.models.mcp.wire import NotSentError, json_arguments
@@ -84,7 +84,7 @@ class MCPServerCalls(MCPServerClient):
         if task not in self._listed:
             # Further lists of the same execution need no record. The list has kilobytes, so the store shares
             # it between runs.
-            recorded = await self.recorded(list_tools, "list_tools", shared=True)
+            recorded = await self.run_recorded(list_tools, "list_tools", shared=True)
             self._listed[task] = [read_tool(record) for record in recorded]
         return self._listed[task]
 
@@ -92,7 +92,7 @@ class MCPServerCalls(MCPServerClient):
     async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
         async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> Any:
             try:
-                return plain(await self.ask_tool(tool, arguments, idempotency_key))
+                return plain_value(await self.ask_tool(tool, arguments, idempotency_key))
             except (ValueError, TypeError, RecursionError) as error:
                 # The tool was called, as below.
                 return {_UNREADABLE: f"{type(error).__name__}: {error}"[:500]}
@@ -108,21 +108,21 @@ class MCPServerCalls(MCPServerClient):
         what = f"call_tool:{tool}"
         arguments = self.json_arguments(what, arguments)
         if not self._spec.is_approved(tool):
-            shown = named(self._spec, tool)
+            shown = tool_name(self._spec, tool)
             timeout = self._spec.approval_timeout
-            outcome = await ask(self._ctx, shown, arguments, timeout, checked_later)
+            outcome = await ask_approval(self._ctx, shown, arguments, timeout, checked_later)
             arguments = self.json_arguments(what, outcome.arguments)
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
-        answer = await self.recorded(call_tool, what, arguments, unknown=cut_off)
+        answer = await self.run_recorded(call_tool, what, arguments, unknown=cut_off)
         while (cut := _value_at(_CUT_OFF, answer)) is not None:
             reason, key = cut
             if not await self._is_said_repeatable(tool):
-                raise self._unknown(what, reason)
-            answer = await self.recorded(call_tool, what, arguments, key=key, unknown=cut_off)
+                raise self._unknown_outcome_error(what, reason)
+            answer = await self.run_recorded(call_tool, what, arguments, key=key, unknown=cut_off)
         if (reason := _value_at(_UNKNOWN, answer)) is not None:
-            raise self._unknown(what, reason)
+            raise self._unknown_outcome_error(what, reason)
         if (failure_text := _value_at(_UNREADABLE, answer)) is not None:
-            raise self._unreadable(what, failure_text)
+            raise self._unreadable_error(what, failure_text)
         return answer
 
     async def _is_said_repeatable(self, tool: str) -> bool:
@@ -142,7 +142,7 @@ class MCPServerCalls(MCPServerClient):
         """Return True if a call of a tool needs no approval."""
         return self._spec.is_approved(tool.tool)
 
-    async def approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
+    async def request_approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
         """Request the approval of a model's call."""
         timeout = self._spec.approval_timeout
         return await self._ctx.request_approval(
@@ -168,26 +168,28 @@ class MCPServerCalls(MCPServerClient):
     @override
     async def list_resources(self) -> list[MCPResource]:
         async def list_resources() -> list[list[Any]]:
-            listed = await self._ask("list_resources", lambda toolset: toolset.list_resources())
+            listed = await self._ask_server("list_resources", lambda toolset: toolset.list_resources())
             return [
                 [resource.uri, resource.name, resource.description or "", resource.mime_type]
                 for resource in listed
             ]
 
-        return [MCPResource(*row) for row in await self.recorded(list_resources, "list_resources")]
+        return [MCPResource(*row) for row in await self.run_recorded(list_resources, "list_resources")]
 
     @override
     async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
         async def read_resource(uri: str) -> Any:
-            return plain(await self._ask("read_resource", lambda toolset: toolset.read_resource(uri)))
+            return plain_value(
+                await self._ask_server("read_resource", lambda toolset: toolset.read_resource(uri))
+            )
 
         what = "read_resource"
-        return await self.recorded(read_resource, what, self.json_arguments(what, {"uri": uri})["uri"])
+        return await self.run_recorded(read_resource, what, self.json_arguments(what, {"uri": uri})["uri"])
 
     @override
     async def list_prompts(self) -> list[MCPPrompt]:
         async def list_prompts() -> list[list[Any]]:
-            listed = await self._ask("list_prompts", lambda toolset: toolset.list_prompts())
+            listed = await self._ask_server("list_prompts", lambda toolset: toolset.list_prompts())
             return [
                 [
                     prompt.name,
@@ -198,29 +200,29 @@ class MCPServerCalls(MCPServerClient):
                 for prompt in listed
             ]
 
-        recorded = await self.recorded(list_prompts, "list_prompts")
+        recorded = await self.run_recorded(list_prompts, "list_prompts")
         return [MCPPrompt(name, what, tuple(must), tuple(may)) for name, what, must, may in recorded]
 
     @override
     async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
         async def get_prompt(arguments: dict[str, str]) -> list[list[str]]:
-            result = await self._ask(
+            result = await self._ask_server(
                 f"get_prompt:{prompt}", lambda toolset: toolset.get_prompt(prompt, arguments)
             )
             return messages_of(self.name, prompt, result)
 
         what = f"get_prompt:{prompt}"
-        recorded = await self.recorded(get_prompt, what, self.json_arguments(what, arguments))
+        recorded = await self.run_recorded(get_prompt, what, self.json_arguments(what, arguments))
         return [ChatMessage(role=role, content=text) for role, text in recorded]
 
-    async def _ask(self, what: str, request: Request[Any]) -> Any:
+    async def _ask_server(self, what: str, request: Request[Any]) -> Any:
         """Send a request that changes nothing, inside a durable step."""
         try:
             return await self._requests.send(request)
         except RequestFailedError as error:
             raise self.error_of(what, error, True) from None
 
-    async def recorded(
+    async def run_recorded(
         self,
         function: Callable[..., Awaitable[Any]],
         what: str,
@@ -255,7 +257,7 @@ class MCPServerCalls(MCPServerClient):
         try:
             return await self._ctx.durable_execute_async(call, *arguments, **repeated)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise self._unreadable(what, f"{type(error).__name__}: {error}"[:500]) from None
+            raise self._unreadable_error(what, f"{type(error).__name__}: {error}"[:500]) from None
         except RetryableError as error:
             raise MCPServerUnavailableError(
                 f"the MCP server {self.name!r} did not answer to {what}",
@@ -306,9 +308,9 @@ class MCPServerCalls(MCPServerClient):
                 found=f"{failure.retry_after:g} seconds; {failure.text}",
                 fix="raise retry_after_limit of the resource",
             )
-        return self._unknown(what, failure.text)
+        return self._unknown_outcome_error(what, failure.text)
 
-    def _unreadable(self, what: str, found: str) -> MCPResultError:
+    def _unreadable_error(self, what: str, found: str) -> MCPResultError:
         return MCPResultError(
             f"the MCP server {self.name!r} gave an answer to {what} that cannot be read",
             expected="a valid answer of the protocol",
@@ -316,7 +318,7 @@ class MCPServerCalls(MCPServerClient):
             fix="check the server's answer",
         )
 
-    def _unknown(self, what: str, reason: str) -> MCPOutcomeUnknownError:
+    def _unknown_outcome_error(self, what: str, reason: str) -> MCPOutcomeUnknownError:
         return MCPOutcomeUnknownError(
             f"it is unknown whether the MCP server {self.name!r} executed {what}",
             expected="an answer, or a tool that is declared repeatable",

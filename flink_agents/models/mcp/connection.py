@@ -40,7 +40,7 @@ def transport_of(
     """
     if lifeline is not None:
         assert spec.command is not None
-        command, arguments = lifeline.guarded(
+        command, arguments = lifeline.guard_command(
             spec.command, [secrets.text(argument, "an argument") for argument in spec.args]
         )
         return BoundedStdio(
@@ -55,7 +55,7 @@ def transport_of(
         )
     headers = secrets.headers(spec.headers)
     if spec.auth is not None:
-        headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
+        headers["Authorization"] = f"Bearer {secrets.read_secret(spec.auth)}"
     return http_transport(spec, headers, http)
 
 
@@ -103,9 +103,9 @@ class Connection:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Opened] = loop.create_future()
         # Without the context of the first caller: the connection outlives it.
-        self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
+        self.task: asyncio.Task[None] = Context().run(loop.create_task, self._serve_requests())
         # A task that is cancelled before it starts executes none of its code.
-        self.task.add_done_callback(self._ended)
+        self.task.add_done_callback(self._note_end)
 
     @property
     def is_dead(self) -> bool:
@@ -146,38 +146,38 @@ class Connection:
     def kill(self) -> None:
         """End it at once."""
         if self._lifeline is not None:
-            self._lifeline.cut()
+            self._lifeline.kill_server()
         self.task.cancel()
 
-    async def _live(self) -> None:
+    async def _serve_requests(self) -> None:
         try:
             async with AsyncExitStack() as stack:
                 if self._spec.way == "stdio":
                     self._lifeline = ProcessGuardian(self._name, self._secrets.hide)
                     stack.callback(self._lifeline.close)
-                toolset = await self._enter(stack)
+                toolset = await self._open_toolset(stack)
                 if not self.opened.done():
                     self.opened.set_result(Opened(toolset))
                 await self._end.wait()
                 # The process has ended already, so there is nothing to kill.
-                self._expire(GRACE_SECONDS)
+                self._kill_later(GRACE_SECONDS)
         except AgentsError as error:
-            self._failed(Opened(error=error), error)
+            self._fail_opening(Opened(error=error), error)
         except TimeoutError as error:
             text = f"it was not ready within {self._spec.connect_timeout:g} seconds"
-            self._failed(Opened(failure=Failure(FailureKind.NOT_DONE, text)), error)
+            self._fail_opening(Opened(failure=Failure(FailureKind.NOT_DONE, text)), error)
         except Exception as error:
             failure = failure_of(error, self.http)
             # Nothing was sent to the server yet.
             kind = FailureKind.REFUSED if failure.kind is FailureKind.REFUSED else FailureKind.NOT_DONE
-            self._failed(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
+            self._fail_opening(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         if not self.opened.done():
             failure = Failure(FailureKind.NOT_DONE, "the connection was closed while it was opened")
             self.opened.set_result(Opened(failure=failure))
 
-    async def _enter(self, stack: AsyncExitStack) -> MCPToolset[Any]:
+    async def _open_toolset(self, stack: AsyncExitStack) -> MCPToolset[Any]:
         """Open the connection, in bounded time.
 
         Raises:
@@ -194,29 +194,29 @@ class Connection:
             # The calls below are inside a timeout, and each request has its own.
             init_timeout=0,
             read_timeout=self._spec.timeout + 5,
-            message_handler=self._heard,
+            message_handler=self._handle_message,
         )
-        expiry = self._expire(self._spec.connect_timeout)
+        expiry = self._kill_later(self._spec.connect_timeout)
         try:
             async with asyncio.timeout(self._spec.connect_timeout):
                 return await stack.enter_async_context(toolset)
         finally:
             expiry.cancel()
 
-    def _expire(self, seconds: float) -> asyncio.TimerHandle:
+    def _kill_later(self, seconds: float) -> asyncio.TimerHandle:
         """Kill the process after a time: the library waits for its end without a limit."""
 
         def cut() -> None:
             if self._lifeline is not None:
-                self._lifeline.cut()
+                self._lifeline.kill_server()
 
         return asyncio.get_running_loop().call_later(seconds, cut)
 
-    async def _heard(self, message: Any) -> None:
+    async def _handle_message(self, message: Any) -> None:
         if isinstance(getattr(message, "root", message), mcp_types.ToolListChangedNotification):
             self.tools_changed = True
 
-    def _failed(self, opened: Opened, error: Exception) -> None:
+    def _fail_opening(self, opened: Opened, error: Exception) -> None:
         if not self.opened.done():
             self.opened.set_result(opened)
         else:

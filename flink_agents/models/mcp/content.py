@@ -25,27 +25,27 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
     """
     selected_tools: list[dict[str, Any]] = []
     for tool in listed:
-        wanted = spec.tools is None or _matches(tool.name, spec.tools)
-        if not wanted or _matches(tool.name, spec.exclude):
+        wanted = spec.tools is None or _matches_pattern(tool.name, spec.tools)
+        if not wanted or _matches_pattern(tool.name, spec.exclude):
             continue
         selected_tools.append(
             {
-                "name": named(spec, tool.name),
+                "name": tool_name(spec, tool.name),
                 "tool": tool.name,
                 "description": tool.description or "",
                 "parameters": dict(tool.input_schema),
-                "repeatable": repeatable(tool),
+                "repeatable": is_repeatable(tool),
             }
         )
     return selected_tools
 
 
-def named(spec: MCPServerSpec, tool: str) -> str:
+def tool_name(spec: MCPServerSpec, tool: str) -> str:
     """Return the name under which a model calls a tool of a server."""
     return f"{spec.prefix}_{tool}" if spec.prefix else tool
 
 
-def repeatable(tool: mcp_types.Tool) -> bool:
+def is_repeatable(tool: mcp_types.Tool) -> bool:
     """Return True if the server declares that repeated calls of the tool have no further effect."""
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
@@ -56,16 +56,16 @@ def read_tool(recorded: dict[str, Any]) -> MCPTool:
     return MCPTool(**recorded)
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def _matches_pattern(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return an answer as JSON values, with bytes as bytes."""
     if isinstance(value, BinaryContent):
         return value.data
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [plain_value(part) for part in value]
     return to_jsonable_python(value)
 
 

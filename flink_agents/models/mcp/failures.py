@@ -106,18 +106,18 @@ class HTTPAnswers:
         self._errors: dict[str | None, tuple[int, float | None]] = {}
         self._has_left: dict[str, bool] = {}
 
-    def begin(self, key: str | None) -> None:
+    def begin_call(self, key: str | None) -> None:
         """Note that a call begins, by its idempotency key. Nothing of it left yet."""
         if key is not None:
             self._has_left[key] = False
 
     def note_left(self, message: object, has_left: bool = True) -> None:
-        """Note whether a message can reach the server; :meth:`end` forgets it."""
+        """Note whether a message can reach the server; :meth:`end_call` forgets it."""
         key = key_of(message)
         if key in self._has_left:
             self._has_left[key] = has_left
 
-    def end(self, key: str | None) -> bool:
+    def end_call(self, key: str | None) -> bool:
         """Forget a call that ended; return True if it has a key and nothing of it left."""
         return key is not None and not self._has_left.pop(key, True)
 
@@ -125,7 +125,7 @@ class HTTPAnswers:
         """Keep the reason why the connection to a process ended: it wrote too long a line."""
         self.too_large = error
 
-    def note(self, sent: bytes, status: int, retry_after: object) -> None:
+    def note_answer(self, sent: bytes, status: int, retry_after: object) -> None:
         """Keep an answer, if it is an error.
 
         Args:
@@ -138,7 +138,7 @@ class HTTPAnswers:
                 self._errors.clear()
             self._errors[key_of(_message(sent))] = status, requested_pause(retry_after)
 
-    def take(self, key: str | None) -> tuple[int, float | None] | None:
+    def take_error(self, key: str | None) -> tuple[int, float | None] | None:
         """Return the latest error, once: its status, and the seconds to wait.
 
         Args:
@@ -175,7 +175,7 @@ def failure_of(
         of_call: True if the request was the call of a tool. Default: if it has a key.
     """
     is_call = key is not None if of_call is None else of_call
-    leaf = _leaf(error)
+    leaf = _most_specific(error)
     text = hide_beyond(f"{type(leaf).__name__}: {text_of(leaf)}", _MOST_CHARACTERS)
     # It ended the connection, so whatever the library raises is only a consequence.
     if http.too_large is not None:
@@ -185,9 +185,9 @@ def failure_of(
     if isinstance(leaf, ToolError):
         return Failure(FailureKind.REFUSED, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
     if isinstance(leaf, McpError):
-        return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
+        return _of_code(leaf.error.code, leaf.error.message, http.take_error(key), is_call)
     if isinstance(leaf, PydanticMCPError):
-        return _of_code(leaf.code, leaf.message, http.take(key), is_call)
+        return _of_code(leaf.code, leaf.message, http.take_error(key), is_call)
     # Errors of HTTP clients are recognised by attributes and names, without an import of their packages.
     response = getattr(leaf, "response", None)
     if response is not None:
@@ -210,7 +210,7 @@ def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, i
 
 
 def _may_have_begun(code: int) -> bool:
-    """True if a server that answers a call with this code may have executed some of it."""
+    """Return True if a server that answers a call with this code may have executed some of it."""
     if code in _REJECTED_CODES:
         return False
     # Some servers say a status of HTTP by a code.
@@ -226,7 +226,7 @@ def _of_status(status: int, text: str, retry_after: float | None) -> Failure:
     )
 
 
-def _leaf(error: BaseException) -> BaseException:
+def _most_specific(error: BaseException) -> BaseException:
     """Return the most specific exception: the first one of a group, or the cause of a bare RuntimeError."""
     while True:
         if isinstance(error, BaseExceptionGroup):

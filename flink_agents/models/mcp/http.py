@@ -48,11 +48,11 @@ def http_transport(spec: MCPServerSpec, headers: dict[str, str], http: HTTPAnswe
 def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., httpx2.AsyncClient]:
     """Return a function that makes clients which report requests and answers to ``http``."""
 
-    async def leave(request: httpx2.Request) -> None:
+    async def note_sent(request: httpx2.Request) -> None:
         http.note_left(_message(request))
 
     async def note(response: httpx2.Response) -> None:
-        http.note(response.request.content, response.status_code, response.headers.get("retry-after"))
+        http.note_answer(response.request.content, response.status_code, response.headers.get("retry-after"))
 
     def client(
         headers: dict[str, str] | None = None,
@@ -61,7 +61,7 @@ def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., htt
         **_: Any,
     ) -> httpx2.AsyncClient:
         limits = timeout or httpx2.Timeout(MCP_DEFAULT_TIMEOUT, read=MCP_DEFAULT_SSE_READ_TIMEOUT)
-        hooks = {"request": [leave], "response": [note, BodyLimit(spec.response_limit, events=True)]}
+        hooks = {"request": [note_sent], "response": [note, BodyLimit(spec.response_limit, events=True)]}
         return _SharedClient(http, headers=headers, timeout=limits, auth=auth, event_hooks=hooks)
 
     return client
@@ -88,7 +88,7 @@ class _SharedClient(httpx2.AsyncClient):
                 response = await super().send(request, **options)
                 if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                     # The library would read it outside of this function.
-                    await _read(response)
+                    await _read_body(response)
                 return response
         except Exception as error:
             if type(error).__name__ in NOT_CONNECTED:
@@ -101,7 +101,7 @@ class _SharedClient(httpx2.AsyncClient):
             return httpx2.Response(200, json=answer, request=request)
 
 
-async def _read(response: httpx2.Response) -> None:
+async def _read_body(response: httpx2.Response) -> None:
     try:
         await response.aread()
     except BaseException:

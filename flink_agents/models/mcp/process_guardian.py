@@ -60,15 +60,15 @@ class ProcessGuardian:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._rest = b""
         self._open = True
-        self._loop.add_reader(self._errors, self._read)
+        self._loop.add_reader(self._errors, self._read_output)
         self.errors = TextIOWrapper(os.fdopen(written, "wb", 0), encoding="utf-8", write_through=True)
         """The server's standard error."""
 
-    def guarded(self, command: str, arguments: list[str]) -> tuple[str, list[str]]:
+    def guard_command(self, command: str, arguments: list[str]) -> tuple[str, list[str]]:
         """Return command and arguments that start a server which ends with this process."""
         return _SHELL, ["-c", _GUARD, "sh", str(self._path), command, *arguments]
 
-    def cut(self) -> None:
+    def kill_server(self) -> None:
         """Kill the server and all its descendants, if they still run."""
         if self._held is not None:
             held = self._held
@@ -77,13 +77,13 @@ class ProcessGuardian:
 
     def last_lines(self) -> str:
         """Return the last lines of the server's error output; empty if there are none."""
-        self._read()
-        return "\n".join([*self._lines, *filter(None, [self._text(self._rest)])])
+        self._read_output()
+        return "\n".join([*self._lines, *filter(None, [self._line_text(self._rest)])])
 
     def close(self) -> None:
         """Kill the server if it still runs, and close the pipes."""
-        self.cut()
-        self._read()
+        self.kill_server()
+        self._read_output()
         self._open = False
         self._loop.remove_reader(self._errors)
         os.close(self._errors)
@@ -94,7 +94,7 @@ class ProcessGuardian:
         with contextlib.suppress(OSError):
             self._path.parent.rmdir()
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         if not self._open:
             return
         with contextlib.suppress(BlockingIOError):
@@ -105,10 +105,10 @@ class ProcessGuardian:
                 *lines, incomplete_line = (self._rest + got).split(b"\n")
                 # A line without an end must not fill the memory.
                 self._rest = incomplete_line[-_CHARACTERS:]
-                for line in map(self._text, lines):
+                for line in map(self._line_text, lines):
                     if line:
                         self._lines.append(line)
                         _log.info("MCP server %s: %s", self._name, line)
 
-    def _text(self, line: bytes) -> str:
+    def _line_text(self, line: bytes) -> str:
         return self._hide(line.decode("utf-8", "replace").rstrip())[:_CHARACTERS]

@@ -30,9 +30,9 @@ class MCPServerProvider(ResourceProvider):
 
     @override
     def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
-        from flink_agents.models.mcp.resource import configured
+        from flink_agents.models.mcp.resource import configure_server
 
-        configured(declared.name, declared.arguments, config)
+        configure_server(declared.name, declared.arguments, config)
         fields = MCPServerSpec.model_fields
         return checked_options(AgentOptions.MCP_SERVERS, declared.name, fields, config)
 
@@ -43,9 +43,9 @@ class MCPServerProvider(ResourceProvider):
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        from flink_agents.models.mcp.resource import configured
+        from flink_agents.models.mcp.resource import configure_server
 
-        spec = configured(declared.name, declared.arguments, config)
+        spec = configure_server(declared.name, declared.arguments, config)
         check_ready(f"the MCP server {declared.name!r}", "", spec.model_dump(mode="json", exclude_unset=True))
 
     @override

@@ -19,7 +19,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.connection import GRACE_SECONDS, Connection
-from flink_agents.models.mcp.content import repeatable
+from flink_agents.models.mcp.content import is_repeatable
 from flink_agents.models.mcp.failures import Failure, FailureKind, failure_of
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -71,7 +71,7 @@ class SeenTools:
         self._tools: dict[str, str] | None = None
         self._digest = ""
 
-    def look(self, listed: Iterable[mcp_types.Tool]) -> None:
+    def compare_tools(self, listed: Iterable[mcp_types.Tool]) -> None:
         """Compare tools with the previous ones."""
         tools = {tool.name: digest_of([tool.description, dict(tool.input_schema)]) for tool in listed}
         digest = digest_of(sorted(tools.items()))
@@ -116,9 +116,9 @@ class MCPRequests:
         self._secrets = Secrets(f"the MCP server {name!r}")
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
         self._current: Connection | None = None
-        self._all: set[Connection] = set()
+        self._connections: set[Connection] = set()
         self._tools: tuple[Connection, float, Any] | None = None
-        self._seen = SeenTools(name)
+        self._seen_tools = SeenTools(name)
 
     async def send(
         self, request: Request[T], timeout: float | None = None, idempotency_key: str | None = None
@@ -134,11 +134,11 @@ class MCPRequests:
             RequestFailedError: There was no answer, or one that says no.
             AgentsError: A secret is missing.
         """
-        async with self._limiter.turn():
+        async with self._limiter.wait_for_turn():
             connection = self._connection()
             with connection.in_use():
-                toolset = await self._opened(connection)
-                connection.http.begin(idempotency_key)
+                toolset = await self._await_opened(connection)
+                connection.http.begin_call(idempotency_key)
                 deadline = asyncio.timeout(timeout or self._spec.timeout)
                 try:
                     async with deadline:
@@ -150,16 +150,16 @@ class MCPRequests:
                         failure = Failure(FailureKind.UNKNOWN, text)
                     else:
                         failure = failure_of(error, connection.http, idempotency_key)
-                    if connection.http.end(idempotency_key):
+                    if connection.http.end_call(idempotency_key):
                         failure = Failure(FailureKind.NOT_DONE, f"it was not sent: {failure.text}")
                     if failure.kind not in _ANSWERED:
                         connection.retire()
-                        self._forget(connection)
+                        self._forget_connection(connection)
                         # Its error output comes through another pipe, a moment later.
                         await asyncio.sleep(0)
-                    raise self._failed(connection, failure, has_expired) from None
+                    raise self._failed_request_error(connection, failure, has_expired) from None
                 finally:
-                    connection.http.end(idempotency_key)
+                    connection.http.end_call(idempotency_key)
 
     async def list_tools(self) -> Any:
         """Return the tools of the server; list them again after a time, or if the server reports a change."""
@@ -170,7 +170,7 @@ class MCPRequests:
             if fresh and connection is self._current and not connection.is_dead:
                 return tools
         tools = await self.send(lambda toolset: toolset.list_tools())
-        self._seen.look(tools)
+        self._seen_tools.compare_tools(tools)
         if self._current is not None:
             self._current.tools_changed = False
             self._tools = (self._current, now, tools)
@@ -182,18 +182,18 @@ class MCPRequests:
             listed = await self.list_tools()
         except (RequestFailedError, AgentsError):
             return False
-        return any(repeatable(listed_tool) for listed_tool in listed if listed_tool.name == tool)
+        return any(is_repeatable(listed_tool) for listed_tool in listed if listed_tool.name == tool)
 
     async def aclose(self) -> None:
         """Close all connections, in bounded time."""
         self._current = None
-        tasks = [connection.task for connection in self._all]
-        for connection in self._all:
+        tasks = [connection.task for connection in self._connections]
+        for connection in self._connections:
             connection.retire()
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=2 * GRACE_SECONDS)
-        for connection in [candidate for candidate in self._all if candidate.task in late]:
+        for connection in [candidate for candidate in self._connections if candidate.task in late]:
             connection.kill()
         if late:
             await asyncio.wait(late, timeout=GRACE_SECONDS / 2)
@@ -204,26 +204,26 @@ class MCPRequests:
             self._current = None
         if self._current is None:
             connection = self._current = Connection(self._name, self._spec, self._secrets)
-            self._all.add(connection)
-            connection.task.add_done_callback(lambda _: self._all.discard(connection))
+            self._connections.add(connection)
+            connection.task.add_done_callback(lambda _: self._connections.discard(connection))
         return self._current
 
-    async def _opened(self, connection: Connection) -> MCPToolset[Any]:
+    async def _await_opened(self, connection: Connection) -> MCPToolset[Any]:
         # A caller may be cancelled while others still wait.
         opened = await asyncio.shield(connection.opened)
         if opened.toolset is not None:
             return opened.toolset
-        self._forget(connection)
+        self._forget_connection(connection)
         if opened.error is not None:
             raise opened.error
         assert opened.failure is not None
-        raise self._failed(connection, opened.failure)
+        raise self._failed_request_error(connection, opened.failure)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget_connection(self, connection: Connection) -> None:
         if self._current is connection:
             self._current = None
 
-    def _failed(
+    def _failed_request_error(
         self, connection: Connection, failure: Failure, timed_out: bool = False
     ) -> RequestFailedError:
         text = failure.text

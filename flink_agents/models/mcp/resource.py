@@ -21,7 +21,7 @@ from flink_agents.models.mcp.content import for_model
 from flink_agents.models.mcp.failures import FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, RequestFailedError
 from flink_agents.models.mcp.wire import NotSentError, json_arguments
-from flink_agents.models.setup.descriptions import overridden, read_configured
+from flink_agents.models.setup.descriptions import override_arguments, read_configured
 from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, UnknownToolOutcome
 
 
@@ -85,7 +85,7 @@ class MCPModelTool:
         try:
             sent = json_arguments(arguments)
             if self.needs_approval:
-                approval = await self._server.approval(self._tool, sent)
+                approval = await self._server.request_approval(self._tool, sent)
                 if not approval.approved:
                     return ToolOutcome("denied", approval.text)
                 sent = json_arguments(approval.arguments)
@@ -119,7 +119,7 @@ class MCPModelTool:
 
         unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
         try:
-            kind, content = await self._server.recorded(
+            kind, content = await self._server.run_recorded(
                 call_tool, what, tool_arguments, key=key, unknown=unknown
             )
         except MCPError as error:
@@ -151,19 +151,19 @@ class MCPServerResource:
         self._begun: tuple[MCPServerSpec, MCPRequests] | None = None
         self._calls: WeakKeyDictionary[RunnerContext, MCPServerCalls] = WeakKeyDictionary()
 
-    def of(self, ctx: RunnerContext) -> MCPServerCalls:
+    def calls_for(self, ctx: RunnerContext) -> MCPServerCalls:
         """Return the server for one execution of one action."""
         calls = self._calls.get(ctx)
         if calls is None:
             if self._begun is None:
-                spec = configured(self.name, self._arguments, ctx.config)
+                spec = configure_server(self.name, self._arguments, ctx.config)
                 self._begun = (spec, MCPRequests(self.name, spec))
             calls = self._calls[ctx] = MCPServerCalls(self.name, ctx, *self._begun)
         return calls
 
     async def model_tools(self, ctx: RunnerContext) -> list[ModelTool]:
         """Return the tools of the server for a model."""
-        server = self.of(ctx)
+        server = self.calls_for(ctx)
         return [MCPModelTool(server, tool) for tool in await server.list_tools()]
 
     async def aclose(self) -> None:
@@ -172,7 +172,7 @@ class MCPServerResource:
             await self._begun[1].aclose()
 
 
-def configured(name: str, arguments: Mapping[str, Any], config: Configuration) -> MCPServerSpec:
+def configure_server(name: str, arguments: Mapping[str, Any], config: Configuration) -> MCPServerSpec:
     """Return the description of a server, overridden by the options of the job.
 
     An option with another kind of address replaces the whole address: a command replaces a URL, and vice
@@ -181,7 +181,7 @@ def configured(name: str, arguments: Mapping[str, Any], config: Configuration) -
     Raises:
         OptionError: An option is invalid.
     """
-    values = overridden(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
+    values = override_arguments(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
     new = {field for field in ("command", "url") if values.get(field) != arguments.get(field)}
     if new == {"url"}:
         replaced_fields = _OF_PROCESS

@@ -104,7 +104,7 @@ def _session_class(base: type[ClientSession], on_invalid_result: OnInvalidResult
                     raise
                 result = _result_of(_answer.get())
                 if on_invalid_result == "fail" and not result.is_error:
-                    raise _invalid(_answer.get(), error) from None
+                    raise _invalid_answer_error(_answer.get(), error) from None
                 return result
 
         @override
@@ -113,7 +113,7 @@ def _session_class(base: type[ClientSession], on_invalid_result: OnInvalidResult
                 await super().validate_tool_result(name, result)
             except RuntimeError as error:
                 if on_invalid_result == "fail":
-                    raise _invalid(_answer.get(), error) from None
+                    raise _invalid_answer_error(_answer.get(), error) from None
                 if result.content:
                     result.structured_content = None
             except Exception as error:
@@ -123,7 +123,7 @@ def _session_class(base: type[ClientSession], on_invalid_result: OnInvalidResult
     return SharedSession
 
 
-def _invalid(answer: Mapping[str, Any], error: Exception) -> InvalidAnswerError:
+def _invalid_answer_error(answer: Mapping[str, Any], error: Exception) -> InvalidAnswerError:
     texts = [block.text for block in _result_of(answer).content if isinstance(block, TextContent)]
     reason = str(error).partition("\n")[0]
     if isinstance(error, ValidationError):

@@ -23,7 +23,7 @@ from mcp.shared.message import SessionMessage
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.models.mcp.wire import answered_by, unreadable
+from flink_agents.models.mcp.wire import answered_by, unreadable_answer_error
 from flink_agents.models.setup.bodies import (
     ResponseTooLargeError,
     TooManyObjectsError,
@@ -96,35 +96,35 @@ class BoundedStdio(ClientTransport):
         )
         read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, written = anyio.create_memory_object_stream[SessionMessage](0)
-        reader = asyncio.create_task(self._read(process, read_into))
-        writer = asyncio.create_task(self._write(process, written, read_into))
+        reader = asyncio.create_task(self._pass_lines(process, read_into))
+        writer = asyncio.create_task(self._send_messages(process, written, read_into))
         try:
             async with options.session_class(read, write, **session_kwargs) as session:
                 yield session
         finally:
             for stream in (read, write):
                 stream.close()
-            await _end(process)
+            await _end_process(process)
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
             for stream in (read_into, written):
                 stream.close()
 
-    async def _read(self, process: asyncio.subprocess.Process, out: _Out) -> None:
+    async def _pass_lines(self, process: asyncio.subprocess.Process, out: _Out) -> None:
         """Pass on the lines of the process until it ends or writes a line without an end."""
         assert process.stdout is not None
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError), out:
             try:
-                async for line in _lines(process.stdout, self._limit):
-                    for message in _messages(line):
+                async for line in _read_lines(process.stdout, self._limit):
+                    for message in _parse_messages(line):
                         await out.send(message)
             except ResponseTooLargeError as error:
                 # It may never end. The session sees that the connection ended.
                 self._too_large(error)
-                _kill(process, signal.SIGKILL)
+                _kill_process(process, signal.SIGKILL)
 
-    async def _write(self, process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
+    async def _send_messages(self, process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
         """Send the session's messages to the process, and end the connection if it accepts no more."""
         assert process.stdin is not None
         try:
@@ -135,7 +135,7 @@ class BoundedStdio(ClientTransport):
                     except ValueError as error:
                         # Only this message fails: other keys wait for theirs.
                         if isinstance(item.message, mcp_types.JSONRPCRequest):
-                            await out.send(SessionMessage(unreadable(item.message.id, error)))
+                            await out.send(SessionMessage(unreadable_answer_error(item.message.id, error)))
                         continue
                     if self._leaving is not None:
                         self._leaving(item.message.model_dump())
@@ -160,7 +160,7 @@ class _Line:
         self._size = 0
         self._data = bytearray()
 
-    def add(self, part: bytes) -> None:
+    def add_part(self, part: bytes) -> None:
         """Add a part of the line.
 
         Raises:
@@ -173,7 +173,7 @@ class _Line:
                 raise ResponseTooLargeError(self._limit)
             del self._data[_EDGE:-_EDGE]
 
-    def take(self) -> tuple[bytes, ResponseTooLargeError | None]:
+    def take_line(self) -> tuple[bytes, ResponseTooLargeError | None]:
         """Return the line and why it is not read, if it is too large; begin the next one."""
         line = bytes(self._data)
         size = self._size
@@ -189,7 +189,7 @@ class _Line:
 _Read = tuple[bytes, ResponseTooLargeError | None]
 
 
-async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[_Read]:
+async def _read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[_Read]:
     """Yield lines, each with the reason if it is too large; each byte is inspected once, even in long lines.
 
     Raises:
@@ -199,13 +199,13 @@ async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[_Re
     while chunk := await stream.read(_CHUNK):
         *ended, unfinished_part = chunk.split(b"\n")
         for part in ended:
-            line.add(part)
-            yield line.take()
-        line.add(unfinished_part)
-    yield line.take()
+            line.add_part(part)
+            yield line.take_line()
+        line.add_part(unfinished_part)
+    yield line.take_line()
 
 
-def _messages(line: _Read) -> list[SessionMessage | Exception]:
+def _parse_messages(line: _Read) -> list[SessionMessage | Exception]:
     """Return the message in a line. An unreadable one fails the request that it answers, at once."""
     data, error = line
     try:
@@ -217,24 +217,24 @@ def _messages(line: _Read) -> list[SessionMessage | Exception]:
     if data.strip():
         _log.info("the MCP server wrote a line of %d bytes that is not a message", len(data))
     text = str(error) if error else f"the answer cannot be read: {reason}"
-    answered = [SessionMessage(unreadable(number, text)) for number in answered_by(data)]
+    answered = [SessionMessage(unreadable_answer_error(number, text)) for number in answered_by(data)]
     return [*answered] if answered else [reason]
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     """Close the input of the process, wait, and kill its group if it does not end."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
     try:
         if not await _has_ended(process):
-            _kill(process, signal.SIGTERM)
+            _kill_process(process, signal.SIGTERM)
             if not await _has_ended(process):
-                _kill(process, signal.SIGKILL)
+                _kill_process(process, signal.SIGKILL)
                 await _has_ended(process)
     finally:
         # A second cancellation may have ended the wait.
-        _kill(process, signal.SIGKILL)
+        _kill_process(process, signal.SIGKILL)
         # A descendant may hold its output open, so nothing waits for that.
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
@@ -250,7 +250,7 @@ async def _has_ended(process: asyncio.subprocess.Process) -> bool:
     return process.returncode is not None
 
 
-def _kill(process: asyncio.subprocess.Process, how: signal.Signals) -> None:
+def _kill_process(process: asyncio.subprocess.Process, how: signal.Signals) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, how)

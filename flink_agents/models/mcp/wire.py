@@ -34,10 +34,10 @@ def json_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         NotSentError: A value has no form in JSON.
     """
-    return {_written("a name", name): _written(f"{name!r}", value) for name, value in values.items()}
+    return {_write_value("a name", name): _write_value(f"{name!r}", value) for name, value in values.items()}
 
 
-def _written(place: str, value: Any) -> Any:
+def _write_value(place: str, value: Any) -> Any:
     try:
         text = json.dumps(value, allow_nan=False, default=_as_json, ensure_ascii=False)
         # Half of a surrogate pair has no bytes, and a reader rejects nesting that is too deep.
@@ -74,17 +74,17 @@ def answered_by(line: bytes) -> list[RequestId]:
         # Libraries write the id at the begin or at the end. In between, it may be that of anything else.
         match = None if _REQUEST.match(text) else _AT_BEGIN.match(text) or _AT_END.search(text)
         number = next(filter(None, match.groups()), None) if match else None
-        return [] if number is None else _ids([json.loads(number)])
+        return [] if number is None else _request_ids([json.loads(number)])
     messages = cast("list[Any]", values if isinstance(values, list) else [values])
     answers = [message for message in messages if isinstance(message, dict) and "method" not in message]
-    return _ids(cast("dict[str, Any]", answer).get("id") for answer in answers)
+    return _request_ids(cast("dict[str, Any]", answer).get("id") for answer in answers)
 
 
-def _ids(values: Iterable[Any]) -> list[RequestId]:
+def _request_ids(values: Iterable[Any]) -> list[RequestId]:
     return [value for value in values if isinstance(value, int | str) and not isinstance(value, bool)]
 
 
-def unreadable(request: RequestId, reason: object) -> JSONRPCError:
+def unreadable_answer_error(request: RequestId, reason: object) -> JSONRPCError:
     """Return the error that a request gets in place of an answer that cannot be read."""
     text = str(reason)[:_MOST_CHARACTERS]
     return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=PARSE_ERROR, message=text))

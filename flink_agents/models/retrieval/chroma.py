@@ -75,7 +75,7 @@ class ChromaOptions(BaseModel):
     database: str = Field(default="default_database", description="Database of the tenant.")
 
     @model_validator(mode="after")
-    def _check(self) -> ChromaOptions:
+    def _check_place(self) -> ChromaOptions:
         if (self.path is None) == (self.host is None):
             raise ValueError("pass the path of an embedded database, or the host of a server")
         return self
@@ -122,10 +122,10 @@ class ChromaVectorStore(VectorStore):
     def _client(self) -> Any:
         with self._lock:
             if self._opened is None:
-                self._opened = self._open()
+                self._opened = self._open_client()
             return self._opened
 
-    def _open(self) -> Any:
+    def _open_client(self) -> Any:
         options = self._options
         settings = self._chroma.config.Settings(anonymized_telemetry=False)
         if options.host is not None:
@@ -136,7 +136,7 @@ class ChromaVectorStore(VectorStore):
             bound_bodies(client, _RESPONSE_LIMIT)
             return client
         assert options.path is not None
-        self._process_lock = ProcessLock.of(options.path)
+        self._process_lock = ProcessLock.acquire(options.path)
         try:
             return self._chroma.PersistentClient(options.path, settings, options.tenant, options.database)
         except BaseException:
@@ -165,15 +165,15 @@ class ChromaVectorStore(VectorStore):
             self.close()
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except AgentsError:
             raise
         except Exception as error:  # errors of chromadb, its HTTP client and its database have no common base
-            raise self._translated(error) from (None if self._secrets.shown_in(error) else error)
+            raise self._translate_error(error) from (None if self._secrets.shown_in(error) else error)
 
-    def _translated(self, error: Exception) -> RetrievalError:
+    def _translate_error(self, error: Exception) -> RetrievalError:
         text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:500]
         kind = type(error).__name__
         if "dimension" in text:
@@ -199,7 +199,7 @@ class ChromaVectorStore(VectorStore):
 
     # -- collections ------------------------------------------------------------------
 
-    def _find(self, collection: str, space: VectorSpace | None = None) -> Any:
+    def _find_collection(self, collection: str, space: VectorSpace | None = None) -> Any:
         """Return Chroma's collection; None if it does not exist.
 
         Raises:
@@ -222,8 +222,8 @@ class ChromaVectorStore(VectorStore):
         peeked = chroma_collection.get(limit=1, include=["embeddings"])["embeddings"]
         return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
 
-    def _made(self, collection: str, space: VectorSpace) -> Any:
-        chroma_collection = self._find(collection, space)
+    def _create_collection(self, collection: str, space: VectorSpace) -> Any:
+        chroma_collection = self._find_collection(collection, space)
         if chroma_collection is not None:
             return chroma_collection
         metadata = {_NAME: collection, _MODEL: space.model, _DIMENSION: space.dimension}
@@ -234,17 +234,17 @@ class ChromaVectorStore(VectorStore):
             configuration={"hnsw": {"space": "cosine"}},
         )
         # Another process may have been faster.
-        return self._find(collection, space)
+        return self._find_collection(collection, space)
 
     @override
     def space(self, collection: str) -> VectorSpace | None:
-        with self._errors():
-            chroma_collection = self._find(collection)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection)
             return None if chroma_collection is None else self._space(chroma_collection)
 
     @override
     def collections(self) -> list[str]:
-        with self._errors():
+        with self._translate_errors():
             chroma_collections = self._client.list_collections()
             return sorted(
                 (collection.metadata or {}).get(_NAME, collection.name) for collection in chroma_collections
@@ -255,8 +255,8 @@ class ChromaVectorStore(VectorStore):
     @override
     def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
         check_embeddings(space, documents)
-        with self._errors():
-            chroma_collection = self._made(collection, space)
+        with self._translate_errors():
+            chroma_collection = self._create_collection(collection, space)
             last = {document.id: document for document in documents}
             for portion in self._portions(list(last.values())):
                 previous_metadata = self._metadata(chroma_collection, [document.id for document in portion])
@@ -265,7 +265,7 @@ class ChromaVectorStore(VectorStore):
                     embeddings=[list(map(float, document.embedding or ())) for document in portion],
                     documents=[document.text for document in portion],
                     metadatas=[
-                        _instead(previous_metadata.get(document.id), document.metadata)
+                        _replacement_metadata(previous_metadata.get(document.id), document.metadata)
                         for document in portion
                     ],
                 )
@@ -276,8 +276,8 @@ class ChromaVectorStore(VectorStore):
     ) -> list[str]:
         if space is not None:
             check_embeddings(space, updates)
-        with self._errors():
-            chroma_collection = self._find(collection, space)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection, space)
             if chroma_collection is None:
                 return []
             changed: list[str] = []
@@ -288,7 +288,7 @@ class ChromaVectorStore(VectorStore):
                 metadata = (
                     None
                     if update.metadata is None
-                    else _instead(previous_metadata[update.id], update.metadata)
+                    else _replacement_metadata(previous_metadata[update.id], update.metadata)
                 )
                 chroma_collection.update(
                     ids=[update.id],
@@ -316,8 +316,8 @@ class ChromaVectorStore(VectorStore):
     @override
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         parsed = parse_filter(filter)
-        with self._errors():
-            chroma_collection = self._find(collection)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection)
             if chroma_collection is None:
                 return
             if ids is None and filter is None:
@@ -331,8 +331,8 @@ class ChromaVectorStore(VectorStore):
     @override
     def count(self, collection: str, filter: Filter | None = None) -> int:
         parsed = parse_filter(filter)
-        with self._errors():
-            chroma_collection = self._find(collection)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection)
             if chroma_collection is None:
                 return 0
             return (
@@ -353,8 +353,8 @@ class ChromaVectorStore(VectorStore):
     ) -> list[Document]:
         check_page(limit, offset)
         parsed = parse_filter(filter)
-        with self._errors():
-            chroma_collection = self._find(collection)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection)
             if chroma_collection is None:
                 return []
             wanted = sorted(self._ids(chroma_collection, ids, parsed))
@@ -379,9 +379,9 @@ class ChromaVectorStore(VectorStore):
     ) -> list[ScoredDocument]:
         check_query(space, embedding, k)
         parsed = parse_filter(filter)
-        with self._errors():
-            chroma_collection = self._find(collection, space)
-            where = _where(parsed)
+        with self._translate_errors():
+            chroma_collection = self._find_collection(collection, space)
+            where = _chroma_filter(parsed)
             if chroma_collection is None or where is _NOTHING:
                 return []
             there = chroma_collection.query(
@@ -398,7 +398,7 @@ class ChromaVectorStore(VectorStore):
         return sorted(scored, key=lambda document: (-round(document.score, _DIGITS), document.id))[:k]
 
     def _ids(self, chroma_collection: Any, ids: Sequence[str] | None, parsed: Parsed) -> list[str]:
-        where = _where(parsed)
+        where = _chroma_filter(parsed)
         if where is _NOTHING:
             return []
         if ids is None:
@@ -426,7 +426,7 @@ def _own_name(collection: str) -> str:
     return "fa-" + hashlib.blake2b(collection.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _instead(
+def _replacement_metadata(
     previous_metadata: Mapping[str, Any] | None, metadata: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the metadata that replaces the present one: Chroma keeps entries that are not set to None."""
@@ -437,11 +437,11 @@ _NOTHING: dict[str, Any] = {"nothing": True}
 """Represents a filter that matches no document."""
 
 
-def _where(parsed: Parsed) -> dict[str, Any] | None:
+def _chroma_filter(parsed: Parsed) -> dict[str, Any] | None:
     """Return a filter in Chroma's form; None if it matches all documents."""
     if isinstance(parsed, Condition):
         return {parsed.field: {parsed.operator: parsed.value}}
-    parts = [_where(part) for part in parsed.parts]
+    parts = [_chroma_filter(part) for part in parsed.parts]
     is_all = isinstance(parsed, AllOf)
     neutral, absorbing = (None, _NOTHING) if is_all else (_NOTHING, None)
     if any(part is absorbing for part in parts):

@@ -76,7 +76,7 @@ class StoreCollection(Collection):
             )
         return model
 
-    async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def _call_store(self, method: Callable[..., Any], *arguments: Any) -> Any:
         what = DurableCallable(method, name=f"vector_store:{self._store}.{method.__name__}")
         return await self._ctx.durable_execute_async(what, self._name, *arguments)
 
@@ -87,7 +87,7 @@ class StoreCollection(Collection):
             check_document(candidate if candidate.id else replace(candidate, id="(derived)"))
         if not documents:
             return []
-        space, vectors = await self._embedded(
+        space, vectors = await self._embed_texts(
             [(document.text, document.embedding) for document in documents],
             [document.id for document in documents],
         )
@@ -95,7 +95,7 @@ class StoreCollection(Collection):
             [document.id, document.text, dict(document.metadata), vector]
             for document, vector in zip(documents, vectors, strict=True)
         ]
-        return await self._call(self._calls.add, [space.dimension, space.model], rows)
+        return await self._call_store(self._calls.add, [space.dimension, space.model], rows)
 
     @override
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
@@ -106,7 +106,7 @@ class StoreCollection(Collection):
         space = None
         vectors = dict[str, bytes]()
         if changed:
-            vector_space, blobs = await self._embedded(
+            vector_space, blobs = await self._embed_texts(
                 [(update.text or "", update.embedding) for update in changed],
                 [update.id for update in changed],
             )
@@ -121,9 +121,9 @@ class StoreCollection(Collection):
             ]
             for update in updates
         ]
-        return await self._call(self._calls.update, space, rows) if rows else []
+        return await self._call_store(self._calls.update, space, rows) if rows else []
 
-    async def _embedded(
+    async def _embed_texts(
         self, text_vector_pairs: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
     ) -> tuple[VectorSpace, list[bytes]]:
         """Return the vectors of texts; vectors that the author passed are kept."""
@@ -134,7 +134,7 @@ class StoreCollection(Collection):
         spaces: list[VectorSpace] = []
         if passed_blobs:
             model = self._model()
-            name = model.begin(self._ctx).model if model is not None else ""
+            name = model.configure(self._ctx).model if model is not None else ""
             spaces = [VectorSpace(len(blob) // 4, name) for blob in passed_blobs]
         computed_blobs: Sequence[bytes] = ()
         if texts:
@@ -161,11 +161,11 @@ class StoreCollection(Collection):
                 expected="ids, or a filter that is not empty",
                 fix="call drop() to remove the collection",
             )
-        await self._call(self._calls.delete, _ids(ids), _checked(filter))
+        await self._call_store(self._calls.delete, _list_ids(ids), _check_filter(filter))
 
     @override
     async def drop(self) -> None:
-        await self._call(self._calls.drop)
+        await self._call_store(self._calls.drop)
 
     @override
     async def get(
@@ -176,8 +176,12 @@ class StoreCollection(Collection):
         offset: int = 0,
     ) -> list[Document]:
         check_page(limit, offset)
-        rows = await self._call(
-            self._calls.get, _ids(ids), _checked(filter), None if limit is None else int(limit), int(offset)
+        rows = await self._call_store(
+            self._calls.get,
+            _list_ids(ids),
+            _check_filter(filter),
+            None if limit is None else int(limit),
+            int(offset),
         )
         return [Document(text, id, metadata) for id, text, metadata in rows]
 
@@ -185,7 +189,7 @@ class StoreCollection(Collection):
     async def query(
         self, query: str | Sequence[float], k: int = DEFAULT_K, filter: Filter | None = None
     ) -> list[ScoredDocument]:
-        filter = _checked(filter)
+        filter = _check_filter(filter)
         if isinstance(query, str):
             check_number("k", k, 1)
             embeddings = await self._embedding_model.embed(self._ctx, [query], "query")
@@ -195,12 +199,12 @@ class StoreCollection(Collection):
             space = VectorSpace(len(query) if isinstance(query, Sized) else 0)
             check_query(space, query, k)
             vector = np.asarray(query, "<f4").tobytes()
-        rows = await self._call(self._calls.query, [space.dimension, space.model], vector, k, filter)
+        rows = await self._call_store(self._calls.query, [space.dimension, space.model], vector, k, filter)
         return [ScoredDocument(text, id, metadata, None, score) for id, text, metadata, score in rows]
 
     @override
     async def count(self, filter: Filter | None = None) -> int:
-        return await self._call(self._calls.count, _checked(filter))
+        return await self._call_store(self._calls.count, _check_filter(filter))
 
 
 def _all_of(kind: type[T], values: Any) -> list[T]:
@@ -222,7 +226,7 @@ def _all_of(kind: type[T], values: Any) -> list[T]:
     return several
 
 
-def _ids(ids: Sequence[str] | None) -> list[str] | None:
+def _list_ids(ids: Sequence[str] | None) -> list[str] | None:
     if isinstance(ids, str):
         raise DocumentError(
             "ids are a string", expected="a list of ids", found=repr(ids), fix=f"pass [{ids!r}]"
@@ -230,7 +234,7 @@ def _ids(ids: Sequence[str] | None) -> list[str] | None:
     return None if ids is None else list(ids)
 
 
-def _checked(filter: Filter | None) -> dict[str, Any] | None:
+def _check_filter(filter: Filter | None) -> dict[str, Any] | None:
     """Validate a filter and return it as a plain value."""
     parse_filter(filter)
     return None if filter is None else _plain(filter)

@@ -32,9 +32,9 @@ from flink_agents.api.resources.sendable_text import sendable
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.classes import check_ready, made_by
-from flink_agents.models.setup.descriptions import checked_options, configured, read_description
-from flink_agents.models.setup.extras import check_installed, extra_of, missing
+from flink_agents.models.setup.classes import check_ready, create_instance
+from flink_agents.models.setup.descriptions import checked_options, configure_description, read_description
+from flink_agents.models.setup.extras import check_installed, extra_of, missing_extra_error
 from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, was_not_sent
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -78,28 +78,28 @@ class EmbeddingModelResource:
         self._making = threading.Lock()
         self._model: Any = None
         self._headers: dict[str, str] = {}
-        self._begun: EmbeddingModelSpec | None = None
+        self._has_configured: EmbeddingModelSpec | None = None
         self._limiter = RequestLimiter(None, None)
         self._secrets = Secrets(f"the embedding model {self.name!r}")
-        self._call = DurableCallable(self._request, name=f"embed:{self.name}")
+        self._call = DurableCallable(self._request_vectors, name=f"embed:{self.name}")
 
     @property
     def description(self) -> EmbeddingModelSpec:
         """The description of the model. After the first use, it has the options of the job."""
-        return self._begun or read_description(EmbeddingModelSpec, self._declared.arguments)
+        return self._has_configured or read_description(EmbeddingModelSpec, self._declared.arguments)
 
-    def begin(self, ctx: RunnerContext) -> EmbeddingModelSpec:
+    def configure(self, ctx: RunnerContext) -> EmbeddingModelSpec:
         """Return its description, overridden by the options of the job."""
-        if self._begun is None:
-            described = configured(
+        if self._has_configured is None:
+            described = configure_description(
                 EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, self._declared, ctx.config
             )
-            self._begun = described
+            self._has_configured = described
             self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
             again = (RetryableError, EmbeddingMismatchError)
             policy = RetryPolicy(**described.retry.model_dump(), retry_on=again)
             self._call = replace(self._call, retry=policy)
-        return self._begun
+        return self._has_configured
 
     async def embed(
         self, ctx: RunnerContext, texts: Sequence[str], input_type: InputType = "document"
@@ -110,7 +110,7 @@ class EmbeddingModelResource:
             EmbeddingMismatchError: The model returned vectors of several lengths, or too few.
             RetrievalError: A request failed in all its attempts.
         """
-        size = self.begin(ctx).batch_size
+        size = self.configure(ctx).batch_size
         batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
         calls = [ctx.durable_execute_async(self._call, batch, input_type) for batch in batches]
         try:
@@ -144,7 +144,7 @@ class EmbeddingModelResource:
         ]
         return Embeddings(space, tuple(blobs))
 
-    async def _request(self, texts: list[str], input_type: InputType) -> dict[str, Any]:
+    async def _request_vectors(self, texts: list[str], input_type: InputType) -> dict[str, Any]:
         """Ask the model; executed once, and recorded."""
         # Importing a provider's packages takes seconds, which must not block the agent loop.
         model = await asyncio.to_thread(self._get_model)
@@ -153,26 +153,28 @@ class EmbeddingModelResource:
             settings["dimensions"] = self.description.dimensions
         if self.description.truncate:
             settings["truncate"] = True
-        async with self._limiter.turn():
+        async with self._limiter.wait_for_turn():
             deadline = asyncio.timeout(self.description.timeout)
             try:
                 async with deadline:
                     result = await model.embed(sendable(texts), input_type=input_type, settings=settings)
-                return self._checked(texts, result.embeddings, result.usage.input_tokens)
+                return self._check_vectors(texts, result.embeddings, result.usage.input_tokens)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
                 if not (isinstance(error, TimeoutError) and deadline.expired()):
-                    raise self._failure(error) from None
+                    raise self._failure_error(error) from None
                 seconds = f"{self.description.timeout:g} s"
                 raise RetryableError(
                     f"{self.description.model} returned no vectors within {seconds}"
                 ) from None
 
-    def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
+    def _check_vectors(
+        self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int
+    ) -> dict[str, Any]:
         model = self.description.model
         wanted = self.description.dimensions
-        packed = _packed(vectors)
+        packed = _pack_vectors(vectors)
         if packed is None or len(packed) != len(texts) or (wanted is not None and packed.shape[1] != wanted):
             expected = f"{len(texts)} vectors" + (f" of {wanted} dimensions" if wanted else " of one length")
             raise EmbeddingMismatchError(
@@ -194,7 +196,7 @@ class EmbeddingModelResource:
             "tokens": tokens if 0 <= tokens < 2**53 else 0,
         }
 
-    def _failure(self, error: Exception) -> Exception:
+    def _failure_error(self, error: Exception) -> Exception:
         """Return the error of a failed attempt for the record: without secrets."""
         from pydantic_ai.exceptions import UserError
 
@@ -243,7 +245,7 @@ class EmbeddingModelResource:
         from pydantic_ai.embeddings import EmbeddingModel
 
         what = f"the embedding model {self.name!r}"
-        return made_by(clazz, EmbeddingModel, what, **self.description.options)
+        return create_instance(clazz, EmbeddingModel, what, **self.description.options)
 
     async def aclose(self) -> None:
         """Close the connections of the model."""
@@ -257,7 +259,7 @@ class EmbeddingModelResource:
                 await closing
 
 
-def _packed(vectors: Any) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+def _pack_vectors(vectors: Any) -> np.ndarray[Any, np.dtype[np.float32]] | None:
     """Return vectors as rows of float32 numbers; None if they are empty, or of several lengths."""
     try:
         numbers = np.asarray(vectors)
@@ -313,7 +315,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     endpoint = connection if isinstance(connection, Endpoint) else None
     provider_arguments = secrets.arguments(endpoint, description)
 
-    def make(kind: str) -> Any:
+    def make_provider(kind: str) -> Any:
         if isinstance(connection, Provider):
             return connection
         return (
@@ -321,9 +323,9 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
         )
 
     try:
-        model = infer_embedding_model(description.model, provider_factory=make)
+        model = infer_embedding_model(description.model, provider_factory=make_provider)
     except ImportError as error:
-        raise missing(extra_of(provider), what, secrets.hide(error)) from error
+        raise missing_extra_error(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
         raise RetrievalError(
             f"{what} cannot be created",
@@ -332,7 +334,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
             fix="correct its name, or set base_url and api_key in the description",
         ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)
-    redaction.know(getattr(client, "api_key", None))
+    redaction.add_secrets(getattr(client, "api_key", None))
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after.
         client.max_retries = 0
@@ -359,12 +361,12 @@ class EmbeddingModelProvider(ResourceProvider):
     def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
         option = AgentOptions.EMBEDDING_MODELS
         fields = EmbeddingModelSpec.model_fields
-        configured(EmbeddingModelSpec, option, declared, config)
+        configure_description(EmbeddingModelSpec, option, declared, config)
         return checked_options(option, declared.name, fields, config)
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        spec = configured(EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, declared, config)
+        spec = configure_description(EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, declared, config)
         what = f"the embedding model {declared.name!r}"
         check_ready(what, declared.clazz, spec.model_dump(mode="json", exclude_unset=True))
         if declared.clazz or spec.model.partition(":")[0] == "wordllama":

@@ -20,7 +20,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DocumentError, OptionError
 from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory, MemoryItem, Summarise
-from flink_agents.api.models.vector_filters import both
+from flink_agents.api.models.vector_filters import both_filters
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
 
@@ -94,8 +94,8 @@ class StoredMemory(LongTermMemory):
         metadata: Mapping[str, Scalar] | None = None,
         ids: str | Sequence[str] | None = None,
     ) -> list[str]:
-        texts = _several(text)
-        names = [self._ctx.uuid4().hex for _ in texts] if ids is None else _several(ids)
+        texts = _check_texts(text)
+        names = [self._ctx.uuid4().hex for _ in texts] if ids is None else _check_texts(ids)
         if len(names) != len(texts):
             raise DocumentError(
                 "the numbers of ids and texts differ",
@@ -104,7 +104,7 @@ class StoredMemory(LongTermMemory):
                 fix="omit ids, or pass one for each text",
             )
         documents = [
-            Document(item_text, self._prefix + id, self._marked(metadata))
+            Document(item_text, self._prefix + id, self._mark_metadata(metadata))
             for item_text, id in zip(texts, names, strict=True)
         ]
         await self._items.add(documents)
@@ -118,14 +118,14 @@ class StoredMemory(LongTermMemory):
             previous_documents = await self._items.get([self._prefix + id])
             metadata = _authors(previous_documents[0].metadata) if previous_documents else None
         return bool(
-            await self._items.update([DocumentUpdate(self._prefix + id, text, self._marked(metadata))])
+            await self._items.update([DocumentUpdate(self._prefix + id, text, self._mark_metadata(metadata))])
         )
 
     @override
     async def delete(self, ids: str | Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        await self._items.delete(self._ids(ids), self._own(filter))
+        await self._items.delete(self._ids(ids), self._subject_filter(filter))
 
-    def _marked(self, metadata: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
+    def _mark_metadata(self, metadata: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
         """Return the author's metadata, with entries for subject and time."""
         for name, value in (metadata or {}).items():
             check_field(name, value, "(memory)")
@@ -143,29 +143,29 @@ class StoredMemory(LongTermMemory):
 
     @override
     async def search(self, query: str, k: int = DEFAULT_K, filter: Filter | None = None) -> list[MemoryItem]:
-        documents = await self._items.query(query, k, self._own(filter))
+        documents = await self._items.query(query, k, self._subject_filter(filter))
         return [self._item(document, document.score) for document in documents]
 
     @override
     async def get(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[MemoryItem]:
-        return [self._item(document) for document in await self._found(ids, filter)]
+        return [self._item(document) for document in await self._find_documents(ids, filter)]
 
-    async def _found(
+    async def _find_documents(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[Document]:
         """Return documents, the oldest first."""
-        documents = await self._items.get(self._ids(ids), self._own(filter))
+        documents = await self._items.get(self._ids(ids), self._subject_filter(filter))
         return sorted(
             documents, key=lambda document: ([document.metadata[name] for name in _AGE], document.id)
         )
 
     def _ids(self, ids: str | Sequence[str] | None) -> list[str] | None:
-        return None if ids is None else [self._prefix + id for id in _several(ids)]
+        return None if ids is None else [self._prefix + id for id in _check_texts(ids)]
 
-    def _own(self, filter: Filter | None) -> Filter | None:
-        return both({_SUBJECT: self._subject}, filter)
+    def _subject_filter(self, filter: Filter | None) -> Filter | None:
+        return both_filters({_SUBJECT: self._subject}, filter)
 
     def _item(self, document: Document, score: float | None = None) -> MemoryItem:
         created = datetime.fromtimestamp(float(document.metadata[_CREATED]) / 1000, UTC)
@@ -178,7 +178,7 @@ class StoredMemory(LongTermMemory):
     async def compact(
         self, summarise: Summarise | str | None = None, *, above: int = 20, keep: int = 10
     ) -> bool:
-        documents = await self._found()
+        documents = await self._find_documents()
         if len(documents) <= above or len(documents) - keep < 2:
             return False
         old = documents[: len(documents) - keep]
@@ -254,7 +254,7 @@ def check_text(value: object, what: str) -> None:
     )
 
 
-def _several(values: str | Sequence[str]) -> list[str]:
+def _check_texts(values: str | Sequence[str]) -> list[str]:
     several: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
     for value in several:
         check_text(value, "a text or an id for a long-term memory")

@@ -16,7 +16,7 @@ _guard = threading.RLock()
 
 
 class ProcessLock:
-    """The lock on one directory; all users in a process share it. Created by :meth:`of`.
+    """The lock on one directory; all users in a process share it. Created by :meth:`acquire`.
 
     Args:
         directory: The directory, which is created if it is missing.
@@ -39,7 +39,7 @@ class ProcessLock:
             ) from error
 
     @classmethod
-    def of(cls, path: str) -> ProcessLock:
+    def acquire(cls, path: str) -> ProcessLock:
         """Return the lock on a directory, for one more user in this process.
 
         Raises:

@@ -24,7 +24,7 @@ from flink_agents.models.retrieval.store_calls import VECTOR_STORES, StoreCalls
 from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.descriptions import (
     checked_options,
-    overridden,
+    override_arguments,
     read_configured,
     read_description,
 )
@@ -43,11 +43,11 @@ class VectorStoreResource:
         self._calls: StoreCalls | None = None
         self._described: VectorStoreSpec | None = None
 
-    def begin(self, config: Configuration) -> VectorStoreSpec:
+    def configure(self, config: Configuration) -> VectorStoreSpec:
         """Return its description, overridden by the options of the job."""
         if self._described is None:
             clazz = self._declared.clazz
-            self._described = configured(self.name, self._declared.arguments, config, bool(clazz))
+            self._described = configure_store(self.name, self._declared.arguments, config, bool(clazz))
             self._calls = StoreCalls(self._described.store, self._described.options, clazz)
         return self._described
 
@@ -57,9 +57,9 @@ class VectorStoreResource:
         name = self._described.embedding_model if self._described is not None else None
         return None if name is None else self._declared.get(name, ResourceType.EMBEDDING_MODEL)
 
-    def of(self, ctx: RunnerContext, collection: str | None = None) -> StoreCollection:
+    def open_collection(self, ctx: RunnerContext, collection: str | None = None) -> StoreCollection:
         """Return a collection for one action."""
-        described = self.begin(ctx.config)
+        described = self.configure(ctx.config)
         assert self._calls is not None
         named = collection or described.collection or self.name
         return StoreCollection(self.name, self._calls, lambda: self._model, ctx, named)
@@ -82,7 +82,7 @@ class VectorStoreProvider(ResourceProvider):
 
     @override
     def check_cluster(self, name: str, arguments: Mapping[str, Any], config: Configuration) -> None:
-        described = configured(name, arguments, config)
+        described = configure_store(name, arguments, config)
         check = getattr(VECTOR_STORES.load(described.store), "check_cluster", None)
         if check is not None:
             check(name, described.options)
@@ -92,7 +92,7 @@ class VectorStoreProvider(ResourceProvider):
         name = declared.name
         arguments = declared.arguments
         has_class = bool(declared.clazz)
-        configured(name, arguments, config, has_class)
+        configure_store(name, arguments, config, has_class)
         fields = _fields_of(name, arguments, config, has_class)[1]
         return checked_options(AgentOptions.VECTOR_STORES, name, fields, config)
 
@@ -100,7 +100,7 @@ class VectorStoreProvider(ResourceProvider):
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
         name = declared.name
         clazz = declared.clazz
-        spec = configured(name, declared.arguments, config, bool(clazz))
+        spec = configure_store(name, declared.arguments, config, bool(clazz))
         check_ready(f"the vector store {name!r}", clazz, spec.model_dump(mode="json", exclude_unset=True))
 
     @override
@@ -108,7 +108,7 @@ class VectorStoreProvider(ResourceProvider):
         return VectorStoreResource(declared)
 
 
-def configured(
+def configure_store(
     name: str, arguments: Mapping[str, Any], config: Configuration, has_class: bool = False
 ) -> VectorStoreSpec:
     """Return the description of a vector store, overridden by the options of the job.
@@ -123,7 +123,7 @@ def configured(
         OptionError: An option is invalid.
     """
     options, fields = _fields_of(name, arguments, config, has_class)
-    values = overridden(AgentOptions.VECTOR_STORES, name, arguments, fields, config)
+    values = override_arguments(AgentOptions.VECTOR_STORES, name, arguments, fields, config)
     described = read_configured(VectorStoreSpec, values, name)
     if options is not None:
         read_configured(options, described.options, name)
@@ -161,11 +161,13 @@ class LongTermMemoryResource:
         self._store = store
         self._written: WeakKeyDictionary[RunnerContext, Iterator[int]] = WeakKeyDictionary()
 
-    def of(self, ctx: RunnerContext, scope: str, subject: Any) -> StoredMemory:
+    def open_memory(self, ctx: RunnerContext, scope: str, subject: Any) -> StoredMemory:
         """Return the memory of one scope and subject, for one action."""
         spec = self._description
         written = self._written.setdefault(ctx, itertools.count())
-        return StoredMemory(ctx, self._store.of, spec.namespace, scope, subject, spec.chat_model, written)
+        return StoredMemory(
+            ctx, self._store.open_collection, spec.namespace, scope, subject, spec.chat_model, written
+        )
 
 
 class LongTermMemoryProvider(ResourceProvider):

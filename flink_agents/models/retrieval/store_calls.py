@@ -11,7 +11,7 @@ import numpy as np
 from flink_agents.api.common.providers import Providers
 from flink_agents.api.errors import UnknownStoreError
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
-from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.classes import create_instance
 
 VECTOR_STORES = Providers(
     "flink_agents.vector_stores",
@@ -36,7 +36,7 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
         UnknownStoreError: The store does not exist, or cannot be imported.
         ValueError: An option is unknown, or its value is invalid.
     """
-    return VECTOR_STORES.make(name, VectorStore, dict(options))
+    return VECTOR_STORES.create_object(name, VectorStore, dict(options))
 
 
 class StoreCalls:
@@ -57,7 +57,7 @@ class StoreCalls:
     def store(self) -> VectorStore:
         """Return the store; the first use opens it."""
         if self._clazz:
-            return made_by(self._clazz, VectorStore, "the vector store", dict(self._options))
+            return create_instance(self._clazz, VectorStore, "the vector store", dict(self._options))
         return open_vector_store(self._name, self._options)
 
     def close(self) -> None:

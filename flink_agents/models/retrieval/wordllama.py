@@ -23,7 +23,7 @@ from pydantic_ai.usage import RequestUsage
 from typing_extensions import override
 
 from flink_agents.api.errors import RetrievalError
-from flink_agents.models.setup.extras import import_extra, missing
+from flink_agents.models.setup.extras import import_extra, missing_extra_error
 
 PROVIDER = "wordllama"
 MODEL = "l2_supercat_256"
@@ -39,10 +39,10 @@ class _Weights(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _load() -> _Weights:
+def _load_weights() -> _Weights:
     module_spec = importlib.util.find_spec("wordllama")
     if module_spec is None or module_spec.origin is None:
-        raise missing("wordllama", "the embedding model 'wordllama'", "no module 'wordllama'")
+        raise missing_extra_error("wordllama", "the embedding model 'wordllama'", "no module 'wordllama'")
     home = Path(module_spec.origin).parent
     tokenizers = import_extra("tokenizers", "wordllama", "the embedding model 'wordllama'")
     safetensors = import_extra("safetensors.numpy", "wordllama", "the embedding model 'wordllama'")
@@ -118,7 +118,7 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
 
 def _weights() -> _Weights:
     with _loading:
-        return _load()
+        return _load_weights()
 
 
 def _vectors(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:

@@ -88,19 +88,19 @@ class _Counter:
 
     def __init__(self, limit: int, of_events: bool) -> None:
         self._limit = limit
-        self._of_events = of_events
+        self._counts_events = of_events
         self._bytes = 0
         self._objects = 0
 
-    def add(self, chunk: bytes) -> None:
-        if self._of_events and (ends := _ends_of_events(chunk)):
+    def count_chunk(self, chunk: bytes) -> None:
+        if self._counts_events and (ends := _ends_of_events(chunk)):
             # What lies between the two is smaller than the piece.
-            self._check(chunk[: ends[0]])
+            self._check_part(chunk[: ends[0]])
             self._bytes = self._objects = 0
             chunk = chunk[ends[-1] :]
-        self._check(chunk)
+        self._check_part(chunk)
 
-    def _check(self, part: bytes) -> None:
+    def _check_part(self, part: bytes) -> None:
         self._bytes += len(part)
         self._objects += objects_in(part)
         if self._bytes > self._limit:
@@ -135,7 +135,7 @@ class BodyLimit:
 
         async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
             async for chunk in read(chunk_size):
-                counter.add(chunk)
+                counter.count_chunk(chunk)
                 yield chunk
 
         response.aiter_bytes = aiter_bytes
@@ -159,7 +159,7 @@ class BlockingBodyLimit(BodyLimit):
 
         def iter_bytes(chunk_size: int | None = None) -> Iterator[bytes]:
             for chunk in read(chunk_size):
-                counter.add(chunk)
+                counter.count_chunk(chunk)
                 yield chunk
 
         response.iter_bytes = iter_bytes
@@ -197,12 +197,12 @@ def _http_clients(client: object) -> list[Any]:
             if hasattr(type(candidate), "event_hooks") and hasattr(type(candidate), "send"):
                 clients.append(candidate)
             else:
-                below += _parts(candidate)
+                below += _attribute_values(candidate)
         level = below
     return clients
 
 
-def _parts(candidate: object) -> list[object]:
+def _attribute_values(candidate: object) -> list[object]:
     if isinstance(candidate, type | types.FunctionType | types.ModuleType):
         return []
     attributes = getattr(candidate, "__dict__", None)

@@ -22,7 +22,7 @@ _RUNS_AGENTS = ("flink_agents.runtime.", "flink_agents.testing.")
 """Modules in which a thread waits for agents to run."""
 
 
-def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any) -> T:
+def create_instance(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any) -> T:
     """Return the object that ``clazz`` names, or the result of the class or function of that name.
 
     Args:
@@ -37,7 +37,7 @@ def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any)
     """
     expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or a function that returns one"
     try:
-        there = _imported(clazz)
+        there = _import_class(clazz)
         instance = there if isinstance(there, kind) else there(*arguments, **named)
     except Exception as error:  # foreign code can raise anything
         raise ResourceUnavailableError(
@@ -66,7 +66,7 @@ def import_object(name: str, what: str) -> Any:
         ResourceUnavailableError: It does not exist, or cannot be imported.
     """
     try:
-        return _imported(name)
+        return _import_class(name)
     except Exception as error:  # a module can raise anything when it is imported
         raise ResourceUnavailableError(
             f"{what} cannot be imported",
@@ -76,9 +76,9 @@ def import_object(name: str, what: str) -> Any:
         ) from error
 
 
-def _imported(name: str) -> Any:
-    if isinstance(name, NamedCode) and name.there is not None:
-        return name.there
+def _import_class(name: str) -> Any:
+    if isinstance(name, NamedCode) and name.target is not None:
+        return name.target
     module, _, qualname = name.partition(":")
     there: Any = sys.modules.get(module)
     if there is None or not _waits_for_agents(there):
@@ -126,7 +126,7 @@ def check_ready(what: str, clazz: str, description: Mapping[str, Any]) -> None:
     if clazz:
         import_object(clazz, f"the class of {what}")
     secrets = Secrets(what)
-    secrets.resolved({name: description[name] for name in _SECRETS if name in description})
+    secrets.resolve_values({name: description[name] for name in _SECRETS if name in description})
     for name in _WITH_SECRETS:
         if isinstance(values := description.get(name), Mapping):
-            secrets.resolved(values)
+            secrets.resolve_values(values)

@@ -46,7 +46,7 @@ def read_configured(kind: type[D], arguments: Mapping[str, Any], name: str) -> D
         ) from None
 
 
-def configured(
+def configure_description(
     kind: type[D], option: ConfigOption[dict[str, Any]], declared: DeclaredResource, config: Configuration
 ) -> D:
     """Return the description of a resource, overridden by the options of the job.
@@ -60,11 +60,11 @@ def configured(
     Raises:
         OptionError: An option is unknown or invalid.
     """
-    values = overridden(option, declared.name, declared.arguments, kind.model_fields, config)
+    values = override_arguments(option, declared.name, declared.arguments, kind.model_fields, config)
     return read_configured(kind, values, declared.name)
 
 
-def overridden(
+def override_arguments(
     option: ConfigOption[dict[str, Any]],
     name: str,
     arguments: Mapping[str, Any],
@@ -84,7 +84,7 @@ def overridden(
         OptionError: An entry names an unknown field.
     """
     values = dict(arguments)
-    for field, value in changes(option, name, fields, config):
+    for field, value in configured_fields(option, name, fields, config):
         if field not in fields:
             raise unknown_field(option, name, field, fields)
         values[field] = value
@@ -110,12 +110,12 @@ def checked_options(
     config: Configuration,
     nested: Collection[str] = (),
 ) -> CheckedOptions:
-    """Return the entries of ``option`` for a resource; the arguments are those of :func:`changes`."""
+    """Return the entries of ``option`` for a resource; arguments as for :func:`configured_fields`."""
     entries = {entry for entry, _, _ in _entries_of(option, name, fields, config, nested)}
     return CheckedOptions(option, entries, fields)
 
 
-def changes(
+def configured_fields(
     option: ConfigOption[dict[str, Any]],
     name: str,
     fields: Collection[str],

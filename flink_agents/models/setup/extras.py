@@ -60,7 +60,7 @@ def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
     """
     for needed in modules:
         if not _is_there(needed):
-            raise missing(extra, what, f"no module {needed!r}")
+            raise missing_extra_error(extra, what, f"no module {needed!r}")
     check_pydantic_ai()
 
 
@@ -73,10 +73,10 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise missing(extra, what, f"{type(error).__name__}: {error}"[:300]) from error
+        raise missing_extra_error(extra, what, f"{type(error).__name__}: {error}"[:300]) from error
 
 
-def missing(extra: str, what: str, found: str) -> MissingExtraError:
+def missing_extra_error(extra: str, what: str, found: str) -> MissingExtraError:
     """Return the error about missing packages of an extra."""
     return MissingExtraError(
         f"{what} needs packages that are not installed",

@@ -24,7 +24,7 @@ _MOST_MISTAKES = 100
 
 
 def may_succeed_again(status: int) -> bool:
-    """True if the same request may succeed after an answer with this HTTP status."""
+    """Return True if the same request may succeed after an answer with this HTTP status."""
     return status in _AGAIN_STATUS or (status >= 500 and status != _NOT_IMPLEMENTED)
 
 

@@ -32,7 +32,7 @@ class RequestLimiter:
         self._rate = None if rate is None else AsyncLimiter(rate.calls, rate.per)
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def wait_for_turn(self) -> AsyncIterator[None]:
         """Wait until one more request may start; on exit, let the next one start."""
         if self._slots is not None:
             await self._slots.acquire()
@@ -53,7 +53,7 @@ _under_way: ContextVar[tuple[str, ...]] = ContextVar("flink_agents_conversations
 
 
 @contextmanager
-def nested(holder: str) -> Iterator[None]:
+def enter_nested_conversation(holder: str) -> Iterator[None]:
     """Enter a conversation that is nested in those of the calling task.
 
     Args:

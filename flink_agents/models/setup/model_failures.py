@@ -31,7 +31,7 @@ _REFUSED = "content_filter"
 
 
 def may_be_repeated(error: Exception) -> bool:
-    """True if another attempt may succeed after this error of pydantic-ai or a provider's library."""
+    """Return True if another attempt may succeed after this error of pydantic-ai or a provider."""
     if isinstance(error, ModelHTTPError):
         hint = error.provider_retry_hint
         return may_succeed_again(error.status_code) if hint is None else hint
@@ -63,7 +63,7 @@ def check_recordable(answer: object) -> None:
 
 
 def is_of_a_test(error: Exception) -> bool:
-    """True if a request was not sent because a test forbids requests."""
+    """Return True if a request was not sent because a test forbids requests."""
     # Failures of models derive from that class as well.
     return type(error) is RuntimeError and not models.ALLOW_MODEL_REQUESTS
 
@@ -82,7 +82,7 @@ def refusal_in(response: ModelResponse) -> str | None:
     """Return the provider's reason for a refusal to answer; None if the model did not refuse."""
     if response.finish_reason != _REFUSED:
         return None
-    return _reason(response.provider_details or {})
+    return _failure_reason(response.provider_details or {})
 
 
 def refusal_of(error: Exception) -> str | None:
@@ -90,7 +90,7 @@ def refusal_of(error: Exception) -> str | None:
     return text_of(error) if isinstance(error, ContentFilterError) else None
 
 
-def _reason(details: Mapping[str, Any]) -> str:
+def _failure_reason(details: Mapping[str, Any]) -> str:
     causes = [
         f"{name}: {details[name]}"
         for name in ("refusal", "block_reason", "finish_reason", "safety_ratings")

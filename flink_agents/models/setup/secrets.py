@@ -25,10 +25,10 @@ class Secrets:
     """
 
     def __init__(self, what: str) -> None:
-        self._what = what
-        redaction.arm()
+        self._resource = what
+        redaction.install_log_filter()
 
-    def read(self, secret: Secret, of: str = "") -> str:
+    def read_secret(self, secret: Secret, of: str = "") -> str:
         """Return the value that ``secret`` refers to.
 
         Args:
@@ -39,19 +39,19 @@ class Secrets:
             ResourceUnavailableError: The worker does not have it.
         """
         try:
-            value = os.environ[secret.env] if secret.env is not None else _content(secret.file)
+            value = os.environ[secret.env] if secret.env is not None else _read_file(secret.file)
         except (KeyError, OSError, UnicodeDecodeError):
             value = ""
         if not value:
             named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
             raise ResourceUnavailableError(
-                f"a secret of {self._what}{of and ', ' + of + ','} is missing",
+                f"a secret of {self._resource}{of and ', ' + of + ','} is missing",
                 expected=f"{named}, with the secret, in the process of the worker",
                 found="no value, or an unreadable one",
                 fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "
                 "a test, in the process that runs it",
             )
-        redaction.know(value)
+        redaction.add_secrets(value)
         return value
 
     def text(self, value: str | Secret | Public, of: str = "") -> str:
@@ -61,14 +61,14 @@ class Secrets:
             ResourceUnavailableError: The worker does not have the secret.
         """
         if isinstance(value, Secret):
-            return self.read(value, of)
+            return self.read_secret(value, of)
         return value.public if isinstance(value, Public) else value
 
     def headers(self, headers: Mapping[str, str | Secret | Public]) -> dict[str, str]:
         """Return headers, or variables, with the values of their secrets."""
         return {name: self.text(value, f"header {name!r}") for name, value in headers.items()}
 
-    def resolved(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values for a service, with secrets in place of their references, at any depth.
 
         Args:
@@ -78,17 +78,17 @@ class Secrets:
         Raises:
             ResourceUnavailableError: The worker does not have a secret.
         """
-        return {name: self._resolved(value, name) for name, value in values.items()}
+        return {name: self._resolve_value(value, name) for name, value in values.items()}
 
-    def _resolved(self, value: Any, of: str) -> Any:
+    def _resolve_value(self, value: Any, of: str) -> Any:
         if isinstance(value, list | tuple):
-            return [self._resolved(member, of) for member in value]
+            return [self._resolve_value(member, of) for member in value]
         if not isinstance(value, Mapping):
             return value
         kind = {"env": Secret, "file": Secret, "public": Public}.get(next(iter(value), ""))
         if kind is not None and len(value) == 1 and isinstance(next(iter(value.values())), str):
             return self.text(kind(**value), of)
-        return {name: self._resolved(member, str(name)) for name, member in value.items()}
+        return {name: self._resolve_value(member, str(name)) for name, member in value.items()}
 
     def arguments(self, *endpoints: Endpoint | None) -> dict[str, Any]:
         """Return the arguments of a provider's class for endpoints, of which the later ones take precedence.
@@ -98,11 +98,11 @@ class Secrets:
         """
         arguments: dict[str, Any] = {}
         for endpoint in filter(None, endpoints):
-            arguments |= self.resolved(endpoint.options)
+            arguments |= self.resolve_values(endpoint.options)
             if endpoint.base_url is not None:
                 arguments["base_url"] = endpoint.base_url
             if endpoint.api_key is not None:
-                arguments["api_key"] = self.read(endpoint.api_key)
+                arguments["api_key"] = self.read_secret(endpoint.api_key)
         return arguments
 
     def shown_in(self, text: object) -> bool:
@@ -133,11 +133,11 @@ def know_models(models: Iterable[Any]) -> None:
         )
         client = getattr(getattr(model, "_provider", None), "client", None)
         for name in _CREDENTIALS:
-            redaction.know(getattr(client, name, None))
+            redaction.add_secrets(getattr(client, name, None))
         for name in ("default_headers", "_custom_headers", "headers"):
             redaction.know_headers(getattr(client, name, None))
-    redaction.arm()
+    redaction.install_log_filter()
 
 
-def _content(file: Any) -> str:
+def _read_file(file: Any) -> str:
     return Path(file).read_text(encoding="utf-8").strip()

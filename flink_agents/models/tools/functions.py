@@ -76,16 +76,16 @@ class FunctionTool:
         try:
             self._tool.check_arguments(arguments)
         except (ValidationError, RecursionError) as error:
-            return ToolOutcome("retry", _wrong(error), "validation_error")
+            return ToolOutcome("retry", _argument_errors(error), "validation_error")
         arguments = self._tool.by_name(arguments)
         if self._asking.needs_approval(arguments):
-            outcome = await self._ask(ctx, arguments)
+            outcome = await self._ask_approval(ctx, arguments)
             if not outcome.approved:
                 return ToolOutcome("denied", outcome.text)
             arguments = self._tool.by_name(outcome.arguments)
-        return await self._call(ctx, arguments, policy, None)
+        return await self._call_function(ctx, arguments, policy, None)
 
-    async def _call(
+    async def _call_function(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> ToolOutcome | UnknownToolOutcome:
         """Call the function; ``key`` is the idempotency key of the call that this one repeats."""
@@ -104,10 +104,10 @@ class FunctionTool:
         if kind != "unknown":
             return ToolOutcome(kind, content)
         reason, call_key = content
-        again = partial(self._call, ctx, arguments, policy, call_key)
+        again = partial(self._call_function, ctx, arguments, policy, call_key)
         return UnknownToolOutcome(f"the tool {self.name!r}", self.name, reason, arguments, again)
 
-    async def _ask(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
+    async def _ask_approval(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
         timeout = self._asking.settings.approval_timeout
         check = self._tool.check_arguments
         return await ctx.request_approval(f"tool {self.name}", arguments, timeout=timeout, check=check)
@@ -115,7 +115,7 @@ class FunctionTool:
     async def _call_recorded(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
-        function = _recorded(self._tool, self._is_async, policy.result_limit)
+        function = _recorded_function(self._tool, self._is_async, policy.result_limit)
         if self._tool.takes_key:
             function = with_key(function, self._is_async)
         durable = DurableCallable(
@@ -123,8 +123,8 @@ class FunctionTool:
             name=f"tool:{self.name}",
             timeout=policy.timeout,
             retry=_IF_TIMED_OUT if self._tool.is_repeatable else None,
-            reconciler=None if self._tool.settings.idempotent is not False else _lost,
-            unknown=UnknownOutcome(_unknown, repeats=self._tool.is_repeatable),
+            reconciler=None if self._tool.settings.idempotent is not False else _answer_lost_call,
+            unknown=UnknownOutcome(_unknown_record, repeats=self._tool.is_repeatable),
         )
         again: dict[str, Any] = {IDEMPOTENCY_KEY: key} if key is not None and self._tool.takes_key else {}
         return await ctx.durable_execute_async(durable, dict(arguments), **again)
@@ -132,34 +132,36 @@ class FunctionTool:
     async def _call_in_action(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
-        injected_arguments = {name: _given(ctx, annotation) for name, annotation in self._tool.given.items()}
+        injected_arguments = {
+            name: _runtime_argument(ctx, annotation) for name, annotation in self._tool.given.items()
+        }
         if self._tool.takes_key:
             key = injected_arguments[IDEMPOTENCY_KEY] = key or ctx.uuid4().hex
         try:
             returned = self._tool(**injected_arguments, **arguments)
             if inspect.isawaitable(returned):
-                returned = await _within(policy.timeout, returned)
-            return _described(self._tool, self.name, returned, policy.result_limit)
+                returned = await _limit_time(policy.timeout, returned)
+            return _describe_outcome(self._tool, self.name, returned, policy.result_limit)
         except (ModelRetry, ToolFailed) as raised:
             return _failure_record(raised)
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), key)
+            return _unknown_record(str(unknown), key)
 
 
 _IF_TIMED_OUT = RetryPolicy(retry_on=(ActionTimeoutError,))
 """Retries a timed-out call of an idempotent tool; all attempts have the same key."""
 
 
-def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
+def _recorded_function(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
     """Return the function of a tool's durable step: it returns the outcome in its recorded form."""
 
     async def call_async(arguments: dict[str, Any], started: Awaitable[Any] | None = None) -> Described:
         try:
-            return _described(tool, tool.name, await (started or tool(**arguments)), limit)
+            return _describe_outcome(tool, tool.name, await (started or tool(**arguments)), limit)
         except (ModelRetry, ToolFailed) as raised:
             return _failure_record(raised)
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), arguments.get(IDEMPOTENCY_KEY))
+            return _unknown_record(str(unknown), arguments.get(IDEMPOTENCY_KEY))
 
     def call(arguments: dict[str, Any]) -> Described | Awaitable[Described]:
         try:
@@ -167,32 +169,32 @@ def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any
             if inspect.isawaitable(returned):
                 # The function wraps an async one. The durable step awaits it on the event loop.
                 return call_async(arguments, returned)
-            return _described(tool, tool.name, returned, limit)
+            return _describe_outcome(tool, tool.name, returned, limit)
         except (ModelRetry, ToolFailed) as raised:
             return _failure_record(raised)
         except OutcomeUnknown as unknown:
-            return _unknown(str(unknown), arguments.get(IDEMPOTENCY_KEY))
+            return _unknown_record(str(unknown), arguments.get(IDEMPOTENCY_KEY))
 
     return call_async if is_async else call
 
 
-def _unknown(reason: str, key: str | None) -> Described:
+def _unknown_record(reason: str, key: str | None) -> Described:
     return {"unknown": [reason, key]}
 
 
-def _lost(arguments: dict[str, Any], idempotency_key: str) -> Described:
+def _answer_lost_call(arguments: dict[str, Any], idempotency_key: str) -> Described:
     """Return the answer for a call that must not be repeated after the worker crashed during it."""
-    return _unknown("the worker died during the call", idempotency_key)
+    return _unknown_record("the worker died during the call", idempotency_key)
 
 
-def _wrong(error: Exception) -> Any:
+def _argument_errors(error: Exception) -> Any:
     """Return the validation errors of arguments for a model."""
     if isinstance(error, ValidationError):
         return to_jsonable_python(error.errors(include_url=False, include_context=False))
     return "The arguments are nested too deep."
 
 
-async def _within(seconds: float | None, awaitable: Any) -> Any:
+async def _limit_time(seconds: float | None, awaitable: Any) -> Any:
     if seconds is None:
         return await awaitable
     deadline = asyncio.timeout(seconds)
@@ -206,7 +208,7 @@ async def _within(seconds: float | None, awaitable: Any) -> Any:
         raise OutcomeUnknown(f"it took longer than {seconds:g} seconds") from None
 
 
-def _given(ctx: RunnerContext, annotation: Any) -> Any:
+def _runtime_argument(ctx: RunnerContext, annotation: Any) -> Any:
     """Return the value of a tool's context or memory parameter."""
     plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if not issubclass(plain, MemoryObject):
@@ -218,14 +220,14 @@ def _failure_record(raised: ModelRetry | ToolFailed) -> Described:
     return {"retry" if isinstance(raised, ModelRetry) else "failed": redaction.hide(raised.message)}
 
 
-def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
+def _describe_outcome(tool: Tool, name: str, value: Any, limit: int) -> Described:
     """Return the outcome of a call that returned ``value``.
 
     Raises:
         ToolResultError: JSON cannot hold the value.
     """
     try:
-        kind, content = result_for_model(value, limit, _plain)
+        kind, content = result_for_model(value, limit, _plain_value)
     except (ValueError, TypeError) as error:
         raise ToolResultError(
             f"the tool {name!r} returned a value that JSON cannot hold",
@@ -239,5 +241,5 @@ def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
     return {kind: content}
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return redaction.hidden(to_jsonable_python(value), known_only=True)

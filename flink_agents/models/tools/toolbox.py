@@ -108,8 +108,8 @@ class Toolbox:
             Exception: It ends the conversation.
         """
         outcomes = await self.outcomes(calls)
-        self._count(calls, outcomes)
-        return [self._returned(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        self._count_wrong_steps(calls, outcomes)
+        return [self._return_part(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
     async def outcomes(self, calls: Sequence[ToolCallPart]) -> list[ToolOutcome]:
         """Call tools concurrently, and return their outcomes in the order of the calls.
@@ -119,10 +119,10 @@ class Toolbox:
         """
         if len(calls) == 1:
             # Without a new task: most responses call one tool.
-            return [await self._call(calls[0])]
-        return await self._ctx.gather(*map(self._call, calls))
+            return [await self._call_tool(calls[0])]
+        return await self._ctx.gather(*map(self._call_tool, calls))
 
-    async def _call(self, call: ToolCallPart) -> ToolOutcome:
+    async def _call_tool(self, call: ToolCallPart) -> ToolOutcome:
         tool = self._tools.get(call.tool_name)
         if tool is None:
             names = ", ".join(map(repr, self._tools)) or "none"
@@ -136,7 +136,7 @@ class Toolbox:
         outcome = await tool.call(self._ctx, arguments, self._policy)
         return await resolve_outcome(self._ctx, outcome, self._policy)
 
-    def _count(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
+    def _count_wrong_steps(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
         """Count, for each tool, the consecutive steps in which all its calls were wrong.
 
         Calls of one step count once: the model gets no result before it has made them all.
@@ -159,9 +159,9 @@ class Toolbox:
                     fix="describe the tool and its parameters better, or raise tool_retries",
                 )
 
-    def _returned(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolReturnPart:
+    def _return_part(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolReturnPart:
         if outcome.kind == "retry":
-            return retried(call, outcome, self._now)
+            return retry_part(call, outcome, self._now)
         return tool_return(call, outcome.content, self._now, outcome.kind)
 
 
@@ -170,7 +170,7 @@ def tool_return(call: ToolCallPart, content: Any, now: datetime, outcome: Any = 
     return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=now, outcome=outcome)
 
 
-def retried(call: ToolCallPart, outcome: ToolOutcome, now: datetime) -> ToolReturnPart:
+def retry_part(call: ToolCallPart, outcome: ToolOutcome, now: datetime) -> ToolReturnPart:
     """Return the errors of a wrong call for the model."""
     return ToolReturnPart(
         call.tool_name,
@@ -194,11 +194,11 @@ def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
     name_counts = Counter(tool.name for tool in tools if not _is_served(tool))
     twice = [name for name, number in name_counts.items() if number > 1]
     if twice:
-        raise duplicate(twice)
+        raise duplicate_names_error(twice)
     reserved_names = set(name_counts)
     named_tools = list[ModelTool]()
     for tool in tools:
-        named = _named(tool, reserved_names) if _is_served(tool) else tool
+        named = _free_tool(tool, reserved_names) if _is_served(tool) else tool
         if named is not None:
             named_tools.append(named)
             reserved_names.add(named.name)
@@ -209,12 +209,12 @@ def _is_served(tool: ModelTool) -> bool:
     return hasattr(tool, "on_name_taken")
 
 
-def _named(tool: Any, reserved_names: set[str]) -> ModelTool | None:
+def _free_tool(tool: Any, reserved_names: set[str]) -> ModelTool | None:
     """Return a server's tool under a free name; None if it is omitted."""
     if tool.name not in reserved_names:
         return tool
     if tool.on_name_taken == "fail":
-        raise duplicate([tool.name])
+        raise duplicate_names_error([tool.name])
     if tool.on_name_taken == "prefix" and (prefixed_tool := tool.prefixed).name not in reserved_names:
         _log.warning(
             "a model has a tool %r already: the tool of an MCP server is %r", tool.name, prefixed_tool.name
@@ -224,7 +224,7 @@ def _named(tool: Any, reserved_names: set[str]) -> ModelTool | None:
     return None
 
 
-def duplicate(names: Sequence[str]) -> DuplicateNameError:
+def duplicate_names_error(names: Sequence[str]) -> DuplicateNameError:
     """Return the error about names that two tools have."""
     return DuplicateNameError(
         "a model got two tools with the same name",

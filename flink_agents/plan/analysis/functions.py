@@ -1,4 +1,9 @@
-"""Facts about functions: how they run, and the source of a lambda."""
+"""Facts about functions: how they run, and the syntax tree in their source file.
+
+A file is parsed once for all functions in it, and the tree of a function is searched once for each code
+object. A code object never changes: a reloaded module or a notebook cell that runs again makes new code
+objects, whose source is read again. If a file changes, code that is loaded stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,12 @@ import functools
 import inspect
 from collections.abc import Callable
 from operator import attrgetter
-from types import CodeType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, get_type_hints
 
-from flink_agents.plan.analysis.source import functions_in
+from flink_agents.api.common.identity import IdentityCache
+
+AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def called(function: Callable[..., Any]) -> Any:
@@ -71,3 +78,50 @@ def _looks_like(node: ast.Lambda, code: CodeType) -> bool:
     compiled = compile(ast.Expression(node), "", "eval").co_consts[0]
     facts = attrgetter("co_code", "co_names", "co_consts", "co_varnames")
     return facts(compiled) == facts(code)
+
+
+def node_of(function: FunctionType) -> AnyFunction | None:
+    """Return the syntax tree of a function; None if its source is not available or not certain."""
+    code = function.__code__
+    cached_node = _NODES.get(code)
+    if cached_node is not None:
+        return cached_node
+    try:
+        nodes = functions_in("".join(inspect.findsource(function)[0])).get(code.co_firstlineno, ())
+    except (OSError, SyntaxError, TypeError):
+        return None
+    names = _arguments(code)
+    fitting = [node for node in nodes if _name(node) == code.co_name and _parameters(node) == names]
+    # If a line has several lambdas, it is unknown which one this is.
+    return _NODES.put(code, fitting[0]) if len(fitting) == 1 else None
+
+
+_NODES: IdentityCache[AnyFunction] = IdentityCache()
+
+
+@functools.lru_cache(maxsize=16)
+def functions_in(source: str) -> dict[int, list[AnyFunction]]:
+    """Return the functions in a source string, by their first lines; the result is shared."""
+    functions: dict[int, list[AnyFunction]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, AnyFunction):
+            functions.setdefault(_first_line(node), []).append(node)
+    return functions
+
+
+def _first_line(node: AnyFunction) -> int:
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return min(part.lineno for part in (node, *decorators))
+
+
+def _name(node: AnyFunction) -> str:
+    return "<lambda>" if isinstance(node, ast.Lambda) else node.name
+
+
+def _parameters(node: AnyFunction) -> list[str]:
+    arguments = node.args
+    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def _arguments(code: CodeType) -> list[str]:
+    return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from flink_agents.api.common.identity import IdentityCache
 from flink_agents.api.common.places import short_path
-from flink_agents.plan.analysis.mentions import parameters_of
-from flink_agents.plan.analysis.source import AnyFunction, node_of
+from flink_agents.plan.analysis.functions import AnyFunction, node_of
 
 METHODS = {
     "chat": "chat_model",
@@ -214,5 +213,9 @@ def _jumps(block: Sequence[ast.stmt]) -> bool:
 
 def _context_of(function: FunctionType) -> str | None:
     """Return the parameter of an action that is the context."""
-    names = [name for name in parameters_of(function) if name not in ("self", "cls")]
+    names = [
+        name
+        for name in function.__code__.co_varnames[: function.__code__.co_argcount]
+        if name not in ("self", "cls")
+    ]
     return names[1] if len(names) > 1 else None

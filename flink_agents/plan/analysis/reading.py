@@ -1,51 +1,79 @@
-"""Finds the events that a function can emit by reading its code, without running it.
+"""Reads the source of actions without running it: the events that they emit, and their durable steps.
 
-A function names the events that it emits: the event classes it loads, strings that are type strings, its
-return annotation, and the same in the functions it uses. The reader follows functions through globals,
-closures, modules, and the methods of classes and objects they mention, as far as the code is
-the project's own: the standard library, installed packages and this package are not read.
+The walk is shallow. It follows the project's own functions and methods as far as names lead to them: globals,
+closures, imports, attributes of the agent and of other objects. It does not read the standard library,
+installed packages and this package. If code without source runs, or if the context goes where the walk
+cannot follow, the result is *opaque*: other events and steps are possible.
 
-The result is what *may* be emitted; a class that is only compared with counts too.
+Two results differ in what they take from a mention. *Shown* events are emitted: a class that is only compared
+with is not, nor is an event that is content of another event. *Possible* ones are all that the code names.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, get_args
+from types import FunctionType
+from typing import Any, NamedTuple, get_args, get_origin
 
-from flink_agents.api.events import Event
-from flink_agents.plan.analysis.functions import annotation_of
-from flink_agents.plan.analysis.imports import imports_of
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.events import Event, InputEvent, NamedEvent
+from flink_agents.plan.analysis.functions import AnyFunction, annotation_of, node_of
+from flink_agents.plan.analysis.values import (
+    COLLECTIONS,
+    CONTEXT,
+    PACKAGE,
+    PROPERTIES,
+    UNKNOWN,
+    Frame,
+    Member,
+    arguments_of,
+    events_of_annotation,
+    functions_of,
+    holder_of,
+    is_own,
+    is_unseen,
+    package_of,
+    plain_function,
+)
 
-_MAX_FUNCTIONS = 2000
-_PACKAGE = "flink_agents"
-_INSTALLED = ("site-packages", "dist-packages")
+_MAX_FUNCTIONS = 500
+_MAX_DEPTH = 20
 
-# As tuples: they are used a million times, and a union would be created each time.
-_COLLECTIONS = (dict, list, tuple, set, frozenset)
-_PLAIN_VALUES = (int, float, complex, bytes)
-_METHODS = (staticmethod, classmethod)
-_DEFINITIONS = (type, FunctionType)
-_PROPERTIES = (property, functools.cached_property)
+_ANY_EVENT = (Event, InputEvent, NamedEvent)
+"""Classes that do not identify the emitted event."""
+
+_INSPECTED: dict[str, slice] = {
+    **dict.fromkeys(("isinstance", "issubclass", "hasattr", "getattr"), slice(1, None)),
+    "cast": slice(1),
+}
+"""Functions that only inspect some of their arguments."""
+
+_DURABLE = frozenset({"durable_execute", "durable_execute_async"})
+_SENDS = _DURABLE | {"send_event"}
+"""Context methods whose arguments are more than content."""
+
+_ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced"})
+"""Context methods that call another agent, their first argument."""
 
 
 @dataclass
 class EmittedEvents:
-    """The events that functions can emit.
+    """The events that functions emit, and the durable steps that they make.
 
     Attributes:
-        events: Event classes that are named.
+        events: Event classes.
         texts: String constants, which may be type strings.
         tags: Side outputs that are written to, as far as the code has their tags as literals.
         calls: Functions that are durable steps, and chat models, for display.
         clients: Clients that are used.
+        agents: Agents that are called, and their classes.
         certain: Event classes that an action instantiates itself to return, yield or send.
-        opaque: True if some function cannot be read, so the result may be incomplete.
+        opaque: True if the result may be incomplete.
     """
 
     events: set[type[Event]] = field(default_factory=set)
@@ -53,6 +81,7 @@ class EmittedEvents:
     tags: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
     clients: set[str] = field(default_factory=set)
+    agents: list[Any] = field(default_factory=list)
     certain: set[type[Event]] = field(default_factory=set)
     opaque: bool = False
 
@@ -63,236 +92,394 @@ class EmittedEvents:
         self.opaque |= other_events.opaque
 
 
-def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> EmittedEvents:
-    """Return the events that ``function`` can emit.
-
-    Args:
-        function: The function to start with.
-        owners: Classes, objects and modules whose methods it may call by attribute: the
-            agent's class, for example.
-    """
-    reader = Reader(function, (*owners, *holder_of(function)))
-    plain = plain_function(function)
-    if plain is None:
-        reader.reading.opaque = True
-    else:
-        reader.follow(plain)
-    return reader.reading
-
-
-def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
-    """Return the classes and objects that ``function`` mentions, such as those that a constructor stores."""
-    reader = Reader(function, owners)
-    plain = plain_function(function)
-    if plain is not None:
-        reader.follow(plain)
-    return [owner for owner in reader.owners.values() if not isinstance(owner, ModuleType)]
-
-
-class Reader:
-    """Follows functions to the code that they use, and collects the names in it.
-
-    Args:
-        function: The function to start with.
-        owners: Classes, objects and modules whose methods may be called by attribute.
+class SourceReading(NamedTuple):
+    """The two results of a walk.
 
     Attributes:
-        reading: The result.
-        owners: All owners that were found.
+        shown: The events that it emits, with everything else.
+        possible: All events and strings that it names.
     """
 
-    def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
-        self.reading = EmittedEvents()
-        self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
-        # A builder's agent has this package's class. That does not make its code the user's.
-        self._home = {_top(owner) for owner in self.owners.values()} - {_PACKAGE} | {_top(function)}
-        self._seen: set[int] = set()
-        self._names: dict[str, None] = {}
-        self._tried: set[tuple[int, str]] = set()
-        self._known: dict[int, set[str]] = {}
-        self._own_packages: dict[str, bool] = {}
-
-    def follow(self, function: FunctionType) -> None:
-        """Read ``function`` and all code that it leads to."""
-        self._read_function(function)
-        while self._try_attributes():
-            pass
-
-    def _read_function(self, function: FunctionType) -> None:
-        if id(function) in self._seen:
-            return
-        if len(self._seen) >= _MAX_FUNCTIONS:
-            self.reading.opaque = True
-            return
-        self._seen.add(id(function))
-        self._read_new(function)
-
-    def _read_new(self, function: FunctionType) -> None:
-        """Read a function that was not read before."""
-        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        for value in (*closure_of(function).values(), *defaults):
-            self._take(value)
-        for event in events_of_annotation(function):
-            self.reading.events.add(event)
-        self._read_code(function.__code__, function.__globals__)
-
-    def _read_code(self, code: CodeType, names: dict[str, Any]) -> None:
-        for name in code.co_names:
-            self._names.setdefault(name)
-            if name in names:
-                self._take(names[name])
-        # Only modules that the function imports: an attribute may have the name of any loaded module.
-        for module in imports_of(code, names.get("__package__")):
-            self._take(sys.modules.get(module))
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                self._read_code(constant, names)
-            else:
-                self._take(constant)
-
-    def _try_attributes(self) -> bool:
-        """Look up each loaded name in each owner; return True if one is new."""
-        previous_count = len(self._tried)
-        for owner in list(self.owners.values()):
-            # An owner has few of the names.
-            attribute_names = self._known.get(id(owner))
-            if attribute_names is None:
-                attribute_names = self._known[id(owner)] = names_of(owner)
-            for name in list(self._names) if self._reaches(owner) else ():
-                if name in attribute_names and (id(owner), name) not in self._tried:
-                    self._tried.add((id(owner), name))
-                    for definition in definitions_of(owner, name):
-                        self._take(definition)
-        return len(self._tried) > previous_count
-
-    def _reaches(self, owner: Any) -> bool:
-        """Return True if a loaded name may be an attribute of ``owner``."""
-        return True
-
-    def _take(self, value: Any, depth: int = 2) -> None:
-        """Record ``value``, and follow it if it is the project's own code."""
-        if isinstance(value, str):
-            self.reading.texts.add(value)
-        elif isinstance(value, _COLLECTIONS):
-            items = (*value.keys(), *value.values()) if isinstance(value, dict) else value
-            for item in items if depth else ():
-                self._take(item, depth - 1)
-        elif isinstance(value, type) and issubclass(value, Event):
-            self.reading.events.add(value)
-            self._own(value)
-        elif (plain := plain_function(value)) is not None:
-            if self._is_own(plain):
-                self._read_function(plain)
-            for holder in holder_of(value):
-                self._own(holder)
-        elif value is not None and not isinstance(value, _PLAIN_VALUES):
-            self._own(value)
-
-    def _own(self, owner: Any) -> None:
-        if self._is_own(owner):
-            self.owners.setdefault(id(owner), owner)
-
-    def _is_own(self, value: Any) -> bool:
-        top = _top(value)
-        is_own = self._own_packages.get(top)
-        if is_own is None:
-            is_own = self._own_packages[top] = self._is_own_package(top)
-        return is_own
-
-    def _is_own_package(self, top: str) -> bool:
-        if top in self._home:
-            return True
-        if not top or top in sys.stdlib_module_names or top in (_PACKAGE, "pydantic", "pyflink"):
-            return False
-        path = getattr(sys.modules.get(top), "__file__", None) or ""
-        return not any(part in path for part in _INSTALLED)
+    shown: EmittedEvents
+    possible: EmittedEvents
 
 
-def _top(value: Any) -> str:
-    """Return the top-level package of a module, class, function or object."""
-    if isinstance(value, ModuleType):
-        return value.__name__.split(".")[0]
-    named = value if isinstance(value, _DEFINITIONS) else plain_function(value) or type(value)
-    return (named.__module__ or "").split(".")[0]
+def read(
+    function: Callable[..., Any], holder: Any = None, context_class: type | None = None
+) -> SourceReading:
+    """Read the source of an action.
+
+    Args:
+        function: The action.
+        holder: The agent, if the action is a method of it.
+        context_class: The class of its context. Default: ``RunnerContext``.
+    """
+    reader = _Reader(function, holder, context_class or RunnerContext)
+    plain = plain_function(function)
+    if plain is None:
+        reader.mark_opaque()
+        return SourceReading(reader.shown, reader.possible)
+    for wrapper in functions_of(function):
+        reader.follow(wrapper, next(iter(holder_of(function)), holder), None)
+    shown = reader.shown
+    if not any(issubclass(event_class, NamedEvent) for event_class in shown.events):
+        shown.texts.clear()
+    if not reader.sends and (declared := _declared(plain)) is not None:
+        bases = tuple(declared)
+        matching = {kind for kind in shown.events if issubclass(kind, bases)} if bases else set()
+        shown.events = matching | declared | reader.returned
+    return SourceReading(shown, reader.possible)
 
 
-def plain_function(value: Any) -> FunctionType | None:
-    """Return the Python function in ``value``, or None."""
-    for _ in range(20):
-        if isinstance(value, FunctionType):
-            inner = getattr(value, "__wrapped__", None)
-            if inner is None:
-                return value
-            value = inner
-        elif isinstance(value, functools.partial):
-            value = value.func
-        elif isinstance(value, property):
-            value = value.fget
-        elif isinstance(value, functools.cached_property):
-            value = value.func
-        elif isinstance(value, _METHODS) or inspect.ismethod(value):
-            value = value.__func__
-        else:
-            break
-    if isinstance(value, type):
-        return None
-    call = attribute_of(type(value), "__call__")
-    return call if isinstance(call, FunctionType) else None
-
-
-def holder_of(value: Any) -> tuple[Any, ...]:
-    """Return the ``self`` of a bound method or a callable object; None for a function."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    if inspect.ismethod(value):
-        return (value.__self__,)
-    plain = inspect.isroutine(value) or isinstance(value, _PROPERTIES)
-    return () if plain else (value,)
-
-
-def closure_of(function: FunctionType) -> dict[str, Any]:
-    """Return the names of enclosing functions that ``function`` uses, with the values that exist."""
-    closure_values: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            closure_values[name] = cell.cell_contents
-        except ValueError:
-            # A cell without a value yet.
-            continue
-    return closure_values
-
-
-def names_of(owner: Any) -> set[str]:
-    """Return the possible attribute names of ``owner``, without running its code."""
-    kinds = [*inspect.getmro(type(owner)), *(inspect.getmro(owner) if isinstance(owner, type) else ())]
-    names = {name for kind in kinds for name in vars(kind)}
-    try:
-        attributes: Any = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return names
-    return names.union(attributes)
-
-
-def attribute_of(owner: Any, name: str) -> Any:
-    """Return an attribute of ``owner`` without running its descriptor; None if there is none."""
-    try:
-        return inspect.getattr_static(owner, name)
-    except AttributeError:
-        return None
-
-
-def definitions_of(owner: Any, name: str) -> list[Any]:
-    """Return an attribute of ``owner`` and the ones that it overrides: ``super()`` leads there."""
-    definitions = [attribute_of(owner, name)]
-    kind = owner if isinstance(owner, type) else type(owner)
-    return definitions + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
-
-
-def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Yield the event classes in the return annotation of ``function``."""
+def _declared(function: FunctionType) -> set[type[Event]] | None:
+    """Return the event classes in the return annotation; None if other values or events are possible."""
     waiting = [annotation_of(function, "return")]
+    event_classes: set[type[Event]] = set()
     while waiting:
         hint = waiting.pop()
-        if isinstance(hint, type) and issubclass(hint, Event):
-            yield hint
-        waiting.extend(get_args(hint))
+        if isinstance(hint, type) and issubclass(hint, Event) and hint not in _ANY_EVENT:
+            event_classes.add(hint)
+        elif get_origin(hint) is not None and get_args(hint):
+            waiting.extend(get_args(hint))
+        elif hint is not type(None) and hint is not None:
+            # `Event` itself, which may be any event, or no event at all, such as `Any`.
+            return None
+    return event_classes
+
+
+class _Reader:
+    """Follows an action to the code that it uses.
+
+    Args:
+        function: The action.
+        holder: The agent; None if the action is no method of it.
+        context_class: The class of its context.
+
+    Attributes:
+        shown: The events that are emitted.
+        possible: The events that are named.
+        sends: True if the action may emit events other than by returning them.
+        returned: Classes that the action instantiates in its return and yield statements.
+        inspects: True inside of code that only inspects names, or of content.
+        context_class: The class of its context.
+    """
+
+    def __init__(self, function: Callable[..., Any], holder: Any, context_class: type) -> None:
+        self.shown = EmittedEvents()
+        self.possible = EmittedEvents()
+        self.sends = False
+        self.returned: set[type[Event]] = set()
+        self.inspects = False
+        self.context_class = context_class
+        # A builder's agent has this package's class. That does not make its code the user's.
+        self._home = {package_of(holder), *map(package_of, holder_of(function))} - {PACKAGE} | {
+            package_of(function)
+        }
+        # What was read is kept alive, so that no other object gets the same id().
+        self._read: dict[Any, Any] = {}
+        self._depth = 0
+
+    def mark_opaque(self) -> None:
+        """Note that other events and steps are possible."""
+        self.shown.opaque = self.possible.opaque = True
+
+    @contextmanager
+    def inspecting(self, inspects: bool) -> Iterator[None]:
+        """Inside the block, names are only inspected, or not."""
+        previous = self.inspects
+        self.inspects = inspects
+        yield
+        self.inspects = previous
+
+    def follow(self, function: FunctionType, holder: Any, call: Mapping[int | str, Any] | None) -> None:
+        """Read a function.
+
+        Args:
+            function: The function.
+            holder: The object or class that has it; None for a function of a module.
+            call: The values of its arguments that are known, by position or name; None for the action itself.
+        """
+        arguments = arguments_of(function, holder, call)
+        key = (id(function), self.inspects, *((name, id(value)) for name, value in arguments.items()))
+        if key in self._read:
+            return
+        node = node_of(function)
+        if node is None or len(self._read) >= _MAX_FUNCTIONS or self._depth >= _MAX_DEPTH:
+            self.mark_opaque()
+            return
+        self._read[key] = (function, arguments)
+        self._depth += 1
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.take(default)
+        for event in events_of_annotation(function):
+            self.take(event)
+        frame = Frame(function, node, arguments, self.context_class)
+        _Visitor(self, frame, is_action=call is None).read(node)
+        self.shown.calls |= frame.library_steps
+        if any(is_unseen(module, self._home) for module in frame.unloaded):
+            self.mark_opaque()
+        self._depth -= 1
+
+    def take(self, value: Any, call: Mapping[int | str, Any] | None = None, depth: int = 2) -> bool:
+        """Record a value that the code mentions, and follow it if it is the project's own code.
+
+        Args:
+            value: The value.
+            call: The values of the arguments with which it is called, as far as they are known.
+            depth: The levels of collections in it that are opened.
+
+        Returns:
+            True if its code was read.
+        """
+        holder = None
+        if isinstance(value, Member):
+            value, holder = value
+            holder = None if isinstance(value, staticmethod) else holder
+        results = (self.possible,) if self.inspects else (self.possible, self.shown)
+        if isinstance(value, str):
+            for result in results:
+                result.texts.add(value)
+        elif isinstance(value, COLLECTIONS):
+            for key in value if isinstance(value, dict) and depth else ():
+                self.take(key, None, depth - 1)
+            items = value.values() if isinstance(value, dict) else value
+            return bool(value and depth) and all([self.take(item, call, depth - 1) for item in items])
+        elif isinstance(value, type):
+            for result in results if issubclass(value, Event) else ():
+                result.events.add(value)
+        else:
+            functions = [part for part in functions_of(value) if is_own(part, self._home)]
+            for function in functions:
+                self.follow(function, next(iter(holder_of(value)), holder), call or {})
+            # Of a property that is called, the code that is called is not known.
+            return bool(functions) and not isinstance(value, PROPERTIES)
+        return False
+
+
+class _Visitor(ast.NodeVisitor):
+    """Takes the values that the code of a function mentions."""
+
+    def __init__(self, reader: _Reader, frame: Frame, is_action: bool) -> None:
+        self._reader = reader
+        self._shown = reader.shown
+        self._value = frame.value
+        self._is_action = is_action
+        self._inner = 0
+
+    def read(self, node: AnyFunction) -> None:
+        """Read the body of a function."""
+        self._visit_all([ast.Return(node.body)] if isinstance(node, ast.Lambda) else node.body)
+
+    # -- names ------------------------------------------------------------------------
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            value = self._value(node)
+            if value is CONTEXT:
+                # From here on, any code may use it.
+                self._reader.sends = True
+                self._reader.mark_opaque()
+            self._reader.take(value)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr in _DURABLE:
+            self._shown.calls.add(node.attr)
+        self._reader.sends |= node.attr == "send_event"
+        value = self._value(node)
+        self._reader.take(value)
+        # An attribute of an event class names the event; if it is unknown, it may be the event.
+        with self._reader.inspecting(self._reader.inspects or value is not UNKNOWN):
+            self._reader.take(self._event_of(node))
+        if not _is_chain(node):
+            self.visit(node.value)
+
+    def _event_of(self, node: ast.AST) -> type[Event] | None:
+        """Return the event class that an expression names, or one of whose attributes it is; or None."""
+        while True:
+            value = self._value(node)
+            if isinstance(value, type) and issubclass(value, Event):
+                return value
+            if not isinstance(node, ast.Attribute):
+                return None
+            node = node.value
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str):
+            self._reader.take(node.value)
+
+    # -- calls ------------------------------------------------------------------------
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+        gives_context = any(self._value(argument) is CONTEXT for argument in handed)
+        handed = [argument for argument in handed if self._value(argument) is not CONTEXT]
+        if name in _INSPECTED:
+            inspected = handed[_INSPECTED[name]]
+            self._inspect(inspected)
+            self._visit_all(argument for argument in handed if argument not in inspected)
+            return
+        is_of_context = self._value(_root(node.func)) is CONTEXT
+        if name in _DURABLE:
+            self._note_step(node)
+        elif is_of_context:
+            self._note_use(name, node.args)
+        if name == "send_event" and not self._reader.inspects:
+            self._reader.sends = True
+            self._note_certain(node.args[:1])
+        self._take_called(node, gives_context, is_of_context)
+        if is_of_context and name not in _SENDS:
+            self._inspect(handed)
+        elif self._event_of(node.func) is not None:
+            # A string that names an event without a class is not content.
+            self._inspect(handed, texts=not self._reader.inspects)
+        else:
+            self._visit_all(handed)
+
+    def _take_called(self, node: ast.Call, gives_context: bool, is_of_context: bool) -> None:
+        """Follow the function that is called. One that gets the context is no content."""
+        reader = self._reader
+        reader.sends |= gives_context
+        call: dict[int | str, Any] = {number: self._value(value) for number, value in enumerate(node.args)}
+        call.update({keyword.arg or "": self._value(keyword.value) for keyword in node.keywords})
+        with reader.inspecting(reader.inspects and not gives_context):
+            is_read = reader.take(self._value(node.func), call)
+            if not is_of_context:
+                reader.take(self._event_of(node.func))
+        if gives_context and not is_read:
+            reader.mark_opaque()
+        if not _is_chain(node.func):
+            self.visit(node.func)
+
+    def _note_step(self, node: ast.Call) -> None:
+        """Record a durable step by the name of its function."""
+        function = node.args[0] if node.args else node
+        if isinstance(function, ast.Call) and function.args:
+            # DurableCallable(charge, ...), if that is used.
+            clients = [keyword.value for keyword in function.keywords if keyword.arg == "client"]
+            names = [part for client in clients for part in getattr(client, "elts", [client])]
+            self._shown.clients.update(str(part.value) for part in names if isinstance(part, ast.Constant))
+            function = function.args[0]
+        value = self._value(function)
+        if isinstance(value, DurableCallable):
+            self._shown.clients.update(value.clients)
+            self._shown.calls.add(value.identity.rpartition(":")[2])
+        else:
+            name = getattr(function, "attr", getattr(function, "id", None))
+            self._shown.calls.add(name or "lambda" if isinstance(function, ast.Lambda) else name or "call")
+
+    def _note_use(self, method: str, arguments: list[ast.expr]) -> None:
+        """Record the use of a context method by its first argument."""
+        first = arguments[0] if arguments else None
+        if method in _ASKS and first is not None:
+            agent = self._value(first)
+            items = [*agent.values()] if isinstance(agent, dict) else agent
+            agents = list(items) if isinstance(agent, COLLECTIONS) else [agent]
+            self._shown.agents += agents
+            if not any(isinstance(named, Agent | type) for named in agents):
+                self._reader.mark_opaque()
+        elif isinstance(first, ast.Constant):
+            shown = self._shown
+            names = {"emit_to": shown.tags, "chat": shown.calls, "client": shown.clients}
+            text = f"model {first.value}" if method == "chat" else str(first.value)
+            names.get(method, set[str]()).add(text)
+        elif method == "chat":
+            self._shown.calls.add("model")
+
+    def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+    def _inspect(self, nodes: Iterable[ast.AST | None], texts: bool = False) -> None:
+        """Visit code that only inspects names, or content; with ``texts``, strings of it count."""
+        for node in nodes:
+            named = node.value if isinstance(node, ast.Constant) else self._value(node) if node else None
+            if texts and isinstance(named, str):
+                self._reader.take(named)
+            with self._reader.inspecting(True):
+                self._visit_all([node])
+
+    # -- names that are only inspected ------------------------------------------------
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self._inspect([node.left, *node.comparators])
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.visit(node.value)
+        self._inspect([node.slice])
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        self._inspect(node.keys)
+        self._visit_all(node.values)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._visit_all([node.value])
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self._visit_all(node.body)
+
+    def visit_match_case(self, node: ast.match_case) -> None:
+        self._visit_all([node.guard, *node.body])
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.visit(node.value)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        self._inspect(part.value for part in node.values if isinstance(part, ast.FormattedValue))
+
+    def visit_arguments(self, node: ast.arguments) -> None:
+        self._visit_all([*node.defaults, *node.kw_defaults])
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._visit_inner([*node.decorator_list, node.args, *node.body])
+
+    visit_AsyncFunctionDef: Any = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._visit_inner([node.args, node.body])
+
+    def _visit_inner(self, nodes: Iterable[ast.AST]) -> None:
+        self._inner += 1
+        self._visit_all(nodes)
+        self._inner -= 1
+
+    # -- return values ----------------------------------------------------------------
+
+    def visit_Return(self, node: ast.Return | ast.Yield) -> None:
+        self._note_returned(node.value)
+        self._visit_all([node.value])
+
+    visit_Yield: Any = visit_Return
+
+    def _note_returned(self, node: ast.expr | None) -> None:
+        if isinstance(node, ast.List | ast.Tuple):
+            for member in node.elts:
+                self._note_returned(member)
+        elif isinstance(node, ast.IfExp):
+            self._note_returned(node.body)
+            self._note_returned(node.orelse)
+        elif isinstance(node, ast.Call) and self._is_action:
+            event = self._value(node.func)
+            if isinstance(event, type) and issubclass(event, Event):
+                self._reader.returned.add(event)
+            self._note_certain([node])
+
+    def _note_certain(self, nodes: Iterable[ast.expr]) -> None:
+        """Record the events that the action itself instantiates to emit them."""
+        for node in nodes if self._is_action and not self._inner else ():
+            event = self._value(node.func) if isinstance(node, ast.Call) else None
+            if isinstance(event, type) and issubclass(event, Event):
+                self._shown.certain.add(event)
+
+
+def _is_chain(node: ast.AST) -> bool:
+    return isinstance(_root(node), ast.Name)
+
+
+def _root(node: ast.AST) -> ast.AST:
+    """Return the name at the begin of a chain of attributes, or the expression that is there instead."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node

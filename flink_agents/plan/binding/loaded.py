@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any, cast
 
 from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.places import is_users_code, place_of, place_of_class, unwrap
 from flink_agents.api.context import RunnerContext
@@ -21,14 +23,13 @@ from flink_agents.api.errors import (
     ResourceUnavailableError,
 )
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.events import Event
-from flink_agents.api.events.approvals import ApprovalDeniedEvent
+from flink_agents.api.events import Event, lineage_of_sent, stamp
+from flink_agents.api.events.approvals import ApprovalDeniedEvent, arguments_of, changed_event
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
 from flink_agents.api.resources.providers import DeclaredResource, NamedCode, ResourceProvider, provider_of
 from flink_agents.api.settings import ActionSettings
 from flink_agents.api.settings.options import Configuration
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
-from flink_agents.plan.binding.approvals import with_approval
 from flink_agents.plan.compile.code import ActionCode, AgentCode, ResourceCode, ResourceKey
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.compile.events import BUILT_IN
@@ -56,7 +57,6 @@ class BoundAction:
         function: The plain function, for error displays.
         off_thread: True if it must not even start on Flink's thread: a ``def`` action that blocks, has a
             timeout, has limits or makes durable steps.
-        journalled: True if it makes durable steps, or may make some, as far as is known.
     """
 
     name: str
@@ -71,17 +71,6 @@ class BoundAction:
     where: str
     function: Callable[..., Any]
     off_thread: bool = False
-    journalled: bool = False
-
-    @property
-    def may_be_recorded(self) -> bool:
-        """True if a replay may take the action's effects from a record."""
-        return self.journalled or self.is_async or self.off_thread
-
-    def make_calls(self) -> None:
-        """Declare that the action makes durable steps."""
-        self.journalled = True
-        self.off_thread = self.off_thread or not self.is_async
 
 
 class LoadedAgent:
@@ -144,10 +133,14 @@ class LoadedAgent:
         self.actions = tuple(self._bind_action(action) for action in plan.actions)
         self._resources: dict[ResourceKey, Any] = {}
 
-    @property
-    def asks(self) -> bool:
-        """True if an action or a tool needs an approval, as far as the plan shows."""
-        return any(plan_part.needs_approval for plan_part in (*self.plan.actions, *self.plan.resources))
+    def leave_thread(self) -> None:
+        """Let no ``def`` action start on Flink's thread that makes durable steps, or may make some.
+
+        It could not end there, and its code up to the first step would run twice.
+        """
+        for plan, action in zip(self.plan.actions, self.actions, strict=True):
+            if not plan.is_async and (plan.calls or plan.opaque):
+                action.off_thread = True
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -174,7 +167,7 @@ class LoadedAgent:
         if settings.needs_approval:
             denied = ApprovalDeniedEvent.EVENT_TYPE
             tells = any(denied in other_action.triggers for other_action in self.plan.actions)
-            call = with_approval(action.name, call, settings, tells)
+            call = _with_approval(action.name, call, settings, tells)
         return BoundAction(
             name=action.name,
             call=call,
@@ -376,3 +369,42 @@ def _with_annotations(code: ResourceCode) -> Callable[..., Any]:
     copy.__doc__ = function.__doc__
     copy.__module__ = function.__module__
     return copy
+
+
+def _with_approval(
+    name: str, call: Callable[..., Any], settings: ActionSettings, tells: bool
+) -> Callable[..., Any]:
+    """Return a function that waits for an approval, and then calls an action.
+
+    Args:
+        name: Name of the action.
+        call: The action, an ``async def`` function.
+        settings: Its settings.
+        tells: True if an action of the agent takes the event that reports a denial.
+    """
+    needed = settings.needs_approval
+    seconds = settings.approval_timeout
+
+    async def approved(event: Event, ctx: RunnerContext) -> Any:
+        if truth_of(needed(event), f"needs_approval of action {name!r}") if callable(needed) else needed:
+            outcome = await ctx.request_approval(
+                f"action {name}", arguments_of(event), timeout=seconds, check=partial(_check_arguments, event)
+            )
+            if not outcome.approved:
+                return ApprovalDeniedEvent(outcome=outcome, event=event) if tells else None
+            if outcome.changed:
+                event = _changed(event, outcome.arguments)
+        result = call(event, ctx)
+        return result if inspect.isasyncgen(result) else await result
+
+    return approved
+
+
+def _check_arguments(event: Event, arguments: Mapping[str, Any]) -> None:
+    changed_event(event, arguments)
+
+
+def _changed(event: Event, arguments: Mapping[str, Any]) -> Event:
+    changed = changed_event(event, arguments)
+    stamp(changed, lineage_of_sent(event))
+    return changed

@@ -23,7 +23,7 @@ from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
-from flink_agents.plan.compile.code import AgentCode
+from flink_agents.plan.compile.code import AgentCode, named_objects
 from flink_agents.plan.compile.configuration import (
     check_attributes,
     configuration_of,
@@ -46,7 +46,6 @@ from flink_agents.plan.compile.events import (
     type_of,
 )
 from flink_agents.plan.compile.literal_secrets import check_secrets
-from flink_agents.plan.compile.named import named_objects
 from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
     ActionPlan,
@@ -94,7 +93,7 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     instance = instance_of(agent)
     agent_class = type(instance)
     actions = actions_of(instance)
-    emissions = Emissions(agent_class, instance.context_class)
+    emissions = Emissions(instance)
     emissions.add(actions)
     added = needed_actions(actions, emissions)
     emissions.add(added)
@@ -163,6 +162,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             tags=tuple(sorted(emissions.shown[action.name].tags)),
             calls=tuple(sorted(emissions.shown[action.name].calls)),
             clients=tuple(sorted(emissions.shown[action.name].clients)),
+            opaque=emissions.shown[action.name].opaque,
             retry=_retry(action.mark.settings.retry),
             **_named(action.mark.settings.plain()),
         )

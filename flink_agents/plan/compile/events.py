@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
 from flink_agents.api.agents.decorators import ActionMark, Trigger
-from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable.type_texts import is_open, parameters_of
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
-from flink_agents.plan.analysis.emitted import emitted_by
-from flink_agents.plan.analysis.reading import EmittedEvents, owners_named_by, read
+from flink_agents.plan.analysis.reading import EmittedEvents, read
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.model import EventPlan
 from flink_agents.plan.references import FunctionRef
@@ -36,41 +33,35 @@ class Emissions:
     """The events that an agent's actions can emit.
 
     Args:
-        agent_class: The class of the agent.
-        context_class: Its context class; its methods may be called, too.
+        agent: The agent.
 
     Attributes:
         by_action: The events that each action names or declares, and so may emit.
         shown: The events that each action's code shows it to emit, and those it declares.
-        anywhere: The events that the agent's constructor names; any action may emit them.
     """
 
-    def __init__(self, agent_class: type[Agent], context_class: type[RunnerContext] | None = None) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.by_action: dict[str, EmittedEvents] = {}
         self.shown: dict[str, EmittedEvents] = {}
-        self.anywhere = EmittedEvents()
-        self._owners: list[Any] = [agent_class]
-        if isinstance(context_class, type):
-            self._owners.append(context_class)
-        if agent_class.__init__ is not Agent.__init__:
-            self.anywhere = read(agent_class.__init__, self._owners)
-            self._owners += owners_named_by(agent_class.__init__, self._owners)
+        self._agent = agent
+        self._context_class = agent.context_class if isinstance(agent.context_class, type) else None
 
     def add(self, actions: Sequence[ActionDeclaration]) -> None:
         """Read the code of actions of the agent."""
         for action in actions:
-            self.by_action[action.name] = read(action.function, self._owners)
-            self.shown[action.name] = emitted_by(action.function, self._owners)
-            for reading in (self.by_action[action.name], self.shown[action.name]):
+            holder = self._agent if action.kind == "instance" else None
+            shown, possible = read(action.function, holder, self._context_class)
+            self.shown[action.name] = shown
+            self.by_action[action.name] = possible
+            for reading in (shown, possible):
                 reading.events.update(event for event in action.mark.emits if isinstance(event, type))
                 reading.texts.update(event for event in action.mark.emits if isinstance(event, str))
-        for reading in (self.anywhere, *self.by_action.values(), *self.shown.values()):
+        for reading in (*self.by_action.values(), *self.shown.values()):
             _add_parametrized(reading, [trigger for action in actions for trigger in action.mark.triggers])
 
     def together(self) -> EmittedEvents:
         """Return the events that all actions together can emit."""
         emitted_events = EmittedEvents()
-        emitted_events.update(self.anywhere)
         for reading in self.by_action.values():
             emitted_events.update(reading)
         return emitted_events

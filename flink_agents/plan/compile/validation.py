@@ -38,10 +38,9 @@ from flink_agents.api.resources import (
 from flink_agents.plan.analysis.functions import has_async_code
 from flink_agents.plan.analysis.named_resources import named_resources
 from flink_agents.plan.analysis.reading import EmittedEvents
-from flink_agents.plan.compile.annotations import check_annotations
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
-from flink_agents.plan.compile.signatures import check_action, check_condition
+from flink_agents.plan.compile.signatures import check_action, check_annotations, check_condition
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 
 _RESERVED_TAGS = {
@@ -386,7 +385,6 @@ def _never_emitted(
 def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
     reached: set[str] = set()
     flowing = EmittedEvents(events=_entries(actions))
-    flowing.update(emissions.anywhere)
     changed = True
     while changed and not flowing.opaque:
         changed = False

@@ -1,1 +1,1 @@
-"""Threads, deadlines and clients."""
+"""Threads, deadlines, and the bridge between threads."""

@@ -1,8 +1,12 @@
-"""The bridge between the agent loop, Flink's thread and the threads of actions.
+"""The bridge between the agent loop, Flink's thread and the threads of actions, and what passes it.
 
 Flink's thread and the threads of actions pass functions and coroutines to the loop, and wait for the
 results. No wait is endless: a waiting thread checks regularly whether the task attempt is over,
 and cancelled work gets a limited time to end. All of these times are defined here.
+
+asyncio does not pass on every exception: a future rejects ``StopIteration``, so that its
+waiters would wait for ever, and a task that raises ``SystemExit`` or ``KeyboardInterrupt``
+stops its loop. So an outcome travels as a value, and becomes an exception again at its destination.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent import futures
-from contextvars import Context
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from functools import partial
 from typing import Any, TypeVar
-
-from flink_agents.runtime.concurrency.outcomes import Outcome, StoppedIteration, awaited_outcome
 
 FLINK_SLICE_SECONDS = 0.05
 """Longest wait of Flink's thread before it checks if it was cancelled."""
@@ -36,10 +40,158 @@ WATCH_JOIN_SECONDS = 5.0
 T = TypeVar("T")
 
 
-def hand_to(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:
+# -- outcomes ------------------------------------------------------------------------
+
+
+class StoppedIteration(RuntimeError):
+    """Replaces an exception that a future cannot carry to the coroutine that awaits it.
+
+    A coroutine cannot raise ``StopIteration``: Python replaces it in the same way. ``GeneratorExit`` would
+    close the coroutine that awaits the future.
+
+    Args:
+        stop: The exception.
+
+    Attributes:
+        stop: The exception.
+    """
+
+    def __init__(self, stop: BaseException) -> None:
+        super().__init__(f"coroutine raised {type(stop).__name__}")
+        self.stop = stop
+        self.__cause__ = stop
+        self.__traceback__ = stop.__traceback__
+
+
+def carried(error: BaseException) -> BaseException:
+    """Return ``error`` in a form that a coroutine or a future can raise."""
+    return StoppedIteration(error) if isinstance(error, StopIteration) else error
+
+
+def thrown(error: BaseException) -> BaseException:
+    """Return the original exception of ``error``, which came through a coroutine."""
+    return error.stop if isinstance(error, StoppedIteration) else error
+
+
+class Outcome:
+    """The outcome of code.
+
+    Args:
+        value: Its result.
+        error: Its exception, or None.
+    """
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self._value = value
+        self._error = error
+
+    @property
+    def raised(self) -> BaseException | None:
+        """Its exception, or None."""
+        return self._error
+
+    def result(self) -> Any:
+        """Return the result; call it once.
+
+        Raises:
+            BaseException: The exception, as far as a coroutine can raise it.
+        """
+        # An exception refers to the frames that it passes, and so to this object: this avoids a cycle.
+        error = self._error
+        self._error = None
+        if error is None:
+            return self._value
+        try:
+            raise carried(error)
+        finally:
+            del error
+
+    def peek(self) -> Any:
+        """Return the result, for one of several callers.
+
+        Raises:
+            BaseException: The exception, as far as a coroutine can raise it.
+        """
+        return Outcome(self._value, self._error).result()
+
+
+def outcome_of(function: Callable[[], Any]) -> Outcome:
+    """Call ``function`` and return its outcome."""
+    try:
+        return Outcome(function())
+    except BaseException as error:
+        return Outcome(error=error)
+
+
+async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
+    """Await the result of ``make`` in a separate task, which contains any exit that it raises.
+
+    The task creates its awaitable itself, so that a task cancelled before its first step leaves no
+    coroutine that was never awaited.
+    """
+    try:
+        return Outcome(await make())
+    except (SystemExit, KeyboardInterrupt) as error:
+        return Outcome(error=error)
+
+
+def is_close(error: BaseException) -> bool:
+    """True if ``error`` closes an abandoned coroutine, instead of being raised in it."""
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+own_cancellations: ContextVar[int] = ContextVar("flink_agents_own_cancellations", default=0)
+"""The number of times that a durable function cancelled the task that executes it; in its context."""
+
+
+def cancelled_from_outside(error: BaseException) -> bool:
+    """True if ``error`` cancels the running task, instead of being raised by its awaitable."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > own_cancellations.get()
+
+
+async def end_own_cancellations(count: int) -> None:
+    """Let cancellations of the running task that its own code has requested take effect here, and no longer.
+
+    Args:
+        count: The number of requests.
+
+    Raises:
+        asyncio.CancelledError: The task was cancelled from outside, too.
+    """
+    with suppress(asyncio.CancelledError):
+        # A request that no await has met yet is met by this one.
+        await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(count):
+        task.uncancel()
+    if task.cancelling():
+        raise asyncio.CancelledError
+
+
+# -- the bridge ----------------------------------------------------------------------
+
+
+def hand_to(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., object],
+    *args: Any,
+    context: Context | None = None,
+) -> bool:
     """Let ``loop`` call a function, from any thread; return False if the loop is closed."""
     try:
-        loop.call_soon_threadsafe(function, *args)
+        loop.call_soon_threadsafe(function, *args, context=context)
     except RuntimeError:
         return False
     return True
@@ -80,6 +232,7 @@ class Bridge:
 
     Attributes:
         loop: The agent loop.
+        hand: Lets the loop call a function; returns False if the loop is closed.
         seconds: Returns the time that durations are measured with.
         closed: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
@@ -89,20 +242,13 @@ class Bridge:
         self, loop: asyncio.AbstractEventLoop, seconds: Callable[[], float] = time.monotonic
     ) -> None:
         self.loop = loop
+        self.hand: Callable[..., bool] = partial(hand_to, loop)
         self.seconds = seconds
         self.closed = False
         self._progress = threading.Condition()
         self._waited_for: Callable[[], bool] | None = None
 
     # -- to the loop ------------------------------------------------------------------
-
-    def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
-        """Let the loop call a function; return False if the loop is closed."""
-        try:
-            self.loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            return False
-        return True
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """Return a future for the answer to ``question``, which runs on the loop unless that is closed."""

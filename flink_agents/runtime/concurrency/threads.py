@@ -1,6 +1,6 @@
-"""Threads of ``asyncio.to_thread`` and ``run_in_executor``, counted like those of ``def`` actions.
+"""Threads of ``def`` actions, and of ``asyncio.to_thread`` and ``run_in_executor``.
 
-There are at most ``run.pool-size`` of them. A thread whose call is no longer awaited, because the
+There are at most ``run.pool-size`` of each. A thread whose call is no longer awaited, because the
 action has timed out, does not count: another one replaces it, so that hanging calls do not slow other
 keys. The time that a call waits for a thread does not count towards the timeout of its action.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
@@ -21,92 +19,18 @@ from typing import Any, TypeVar, cast
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.concurrency.outcomes import StoppedIteration
+from flink_agents.runtime.concurrency.bridge import (
+    Outcome,
+    StoppedIteration,
+    hand_to,
+)
+from flink_agents.runtime.concurrency.timeouts import Deadline, ThreadWait, thread_wait, timed_out
 
 _FUNCTIONS = (FunctionType, MethodType, type)
 
 _log = bounded_logger("flink_agents.loop")
 
 T = TypeVar("T")
-
-
-class ThreadWait:
-    """Time of work with a deadline that does not count, since it did not run. Thread-safe.
-
-    This is time in which it waited for a thread only, or for durable waits only. While any of its calls is
-    executed, its time runs, even if others wait: that call may be the one that hangs.
-
-    Args:
-        outer: The counter of the enclosing work, which waits as well; None if there is none.
-        seconds_now: Returns the time of the loop whose timers end the work.
-
-    Attributes:
-        at_rest: True if it waits for durable waits only.
-        expired: True if its time is over.
-    """
-
-    def __init__(self, outer: ThreadWait | None, seconds_now: Callable[[], float] = time.monotonic) -> None:
-        self._outer = outer
-        self._seconds_now = seconds_now
-        self._lock = threading.Lock()
-        self._waiting = self._executed = 0
-        self._began = self._seconds_now()
-        self.at_rest = self.expired = False
-        self._continued: asyncio.Event | None = None
-        self._since: float | None = None
-        self._seconds = 0.0
-
-    def count(self, waiting: int, executed: int) -> None:
-        """Record a change in the numbers of waiting and executed calls."""
-        with self._lock:
-            self._waiting += waiting
-            self._executed += executed
-            self._update()
-        if self._outer is not None:
-            self._outer.count(waiting, executed)
-
-    def rest(self, at_rest: bool) -> None:
-        """Record that it waits for durable waits only, or no longer. The enclosing work may run meanwhile."""
-        if at_rest is not self.at_rest:
-            with self._lock:
-                self.at_rest = at_rest
-                self._update()
-            if not at_rest and self._continued is not None:
-                self._continued.set()
-
-    async def end_of_rest(self) -> None:
-        """Wait until it no longer waits for durable waits only."""
-        while self.at_rest:
-            self._continued = asyncio.Event()
-            await self._continued.wait()
-
-    def _update(self) -> None:
-        only_waits = self.at_rest or (self._waiting > 0 and self._executed == 0)
-        if only_waits and self._since is None:
-            self._since = self._seconds_now()
-        elif not only_waits and self._since is not None:
-            self._seconds += self._seconds_now() - self._since
-            self._since = None
-
-    @property
-    def ran(self) -> float:
-        """The time that counts, in seconds."""
-        return self._seconds_now() - self._began - self.seconds
-
-    @property
-    def seconds(self) -> float:
-        """The time for which it has only waited, in seconds."""
-        with self._lock:
-            return self._seconds + (0.0 if self._since is None else self._seconds_now() - self._since)
-
-
-def seconds_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the clock of a loop, as it is outside of any action."""
-    return getattr(loop, "own_time", loop.time)
-
-
-thread_wait: ContextVar[ThreadWait | None] = ContextVar("thread_wait", default=None)
-"""The counter of the running code's waits for threads; None if it has no deadline."""
 
 
 class _Call(Future[Any]):
@@ -271,7 +195,7 @@ def _execute(call: _Call) -> None:
     try:
         call.set_result(function())
     except (StopIteration, GeneratorExit) as stop:
-        call.set_exception(_carried(stop))
+        call.set_exception(StoppedIteration(stop))
     except BaseException as error:
         call.set_exception(error)
 
@@ -285,7 +209,96 @@ def _name_of(function: partial[Any]) -> str:
     return getattr(called, "__qualname__", None) or type(function.func).__qualname__
 
 
-def _carried(stop: BaseException) -> BaseException:
-    error = StoppedIteration(stop)
-    error.__cause__ = stop
-    return error
+class WorkerPool:
+    """Threads for ``def`` actions.
+
+    Args:
+        size: Number of threads. A thread of an action that has timed out does not count.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lost = 0
+        self._active = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = self._make()
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in a thread; raise its exception, as far as a coroutine can."""
+        loop = asyncio.get_running_loop()
+        error = await loop.run_in_executor(self._threads, self._call, function)
+        if error is not None:
+            error.result()
+
+    async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
+        """Call ``function`` in a thread, and wait for it until ``deadline``.
+
+        The time counts from its start there. A thread cannot be stopped: a function that
+        runs longer is abandoned, and another thread replaces it.
+
+        Raises:
+            ActionTimeoutError: It took longer.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.create_future()
+
+        def call() -> Outcome | None:
+            if not hand_to(loop, started.set_result, None):
+                raise RuntimeError("the agent loop is closed, so nothing can start")
+            return self._call(function)
+
+        future = loop.run_in_executor(self._threads, call)
+        try:
+            await asyncio.wait({started, future}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({future}, timeout=deadline.seconds)
+            if future.done():
+                if (error := future.result()) is not None:
+                    error.result()
+                return
+        finally:
+            # An ended call is not affected; the result of another one is ignored.
+            future.cancel()
+        self._lose_one()
+        _log.warning("%s: %s keeps running after its timeout", deadline.where, deadline.what)
+        raise timed_out(deadline)
+
+    def close(self) -> None:
+        """Start no more calls."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def join(self, seconds: float) -> None:
+        """Wait until all calls have ended, at most ``seconds``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._active == 0, seconds):
+                _log.warning(
+                    "%d calls of def actions keep running after the end of their attempt", self._active
+                )
+
+    def _call(self, function: Callable[[], None]) -> Outcome | None:
+        """Call ``function`` in a thread of the pool; returns what it raised, or None."""
+        with self._changed:
+            self._active += 1
+        try:
+            function()
+        except BaseException as error:
+            # A future cannot carry every exception.
+            return Outcome(error=error)
+        else:
+            return None
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    def _lose_one(self) -> None:
+        self._lost += 1
+        if self._lost >= self._size and not self._closed:
+            # All of its threads may be taken: waiting calls have to wait, others need not.
+            self._lost = 0
+            self._threads.shutdown(wait=False)
+            self._threads = self._make()
+
+    def _make(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._size, "agent-pool")

@@ -1,1 +1,1 @@
-"""A run and its actions: context, executor, routing, limits, the order of outcomes."""
+"""A run and its actions: context, executor, limits, durable calls, the order of outcomes."""

@@ -5,28 +5,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
 from threading import get_ident
 from typing import Any, Literal, cast
 
+from flink_agents.api.common.current import current_action_run
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.calls.call_scope import durable_function, inside, name_of, running
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.swallowed import cancel_again
-from flink_agents.runtime.journal.calls import CallReplay
-from flink_agents.runtime.serde.awaitables import close_unawaited
-from flink_agents.runtime.state.memory import MemoryTree
-from flink_agents.runtime.state.reads import Read, note_read
+from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.serde.raised_texts import close_unawaited
+from flink_agents.runtime.state.memory import MemoryTree, MutableRead, note_read
 from flink_agents.runtime.state.suspended import StoredWait
+
+current_step: ContextVar[ActionRun | None] = cast("Any", current_action_run)
+"""The execution of the action whose code runs. Tasks that it starts inherit it."""
 
 MOST_NOTED = 64
 """If an action has created more coroutines than this, those that it already awaits are dropped."""
@@ -48,9 +51,12 @@ class ActionRun:
         mark: The length of the run's undo log when the execution began.
         task: The task that awaits the user's code, or None.
         tasks: The tasks that the action started on the event loop, or None.
-        retry_state: State of the attempt if it is a retry or runs outside of Flink's task thread; else None.
-        calls: Its durable calls, or None.
+        slot: Its slot among the executions in flight; None on Flink's task thread, and before it has one.
+        needs_loop: True if it runs on Flink's task thread and cannot finish there.
+        retry_state: The attempts before it, and their times; None for most.
         delivery: Delivers outcomes to it, in order; None if nothing can be recorded.
+        calls: The same if its end has to be recorded: it made a durable call, waited, or has records; else
+            None.
         context: The context that its code got; None before the call and after the end.
         agent_calls: The number of agents that each of its tasks called, by the path of the task; or None.
         suspended: The waits that are open while its run is being suspended, or None.
@@ -72,6 +78,7 @@ class ActionRun:
         "delivery",
         "event",
         "mark",
+        "needs_loop",
         "put",
         "reads",
         "retry_state",
@@ -79,6 +86,7 @@ class ActionRun:
         "sent",
         "shared",
         "side",
+        "slot",
         "suspended",
         "task",
         "tasks",
@@ -97,7 +105,9 @@ class ActionRun:
         self.task: asyncio.Task[Any] | None = None
         self.tasks: list[Any] | None = None
         self.retry_state: RetryState | None = None
-        self.calls: CallReplay | None = None
+        self.slot: Slot | None = None
+        self.needs_loop = False
+        self.calls: Delivery | None = None
         self.delivery: Delivery | None = None
         self.mark = len(run.undo)
         self.context: RunnerContext | None = None
@@ -105,7 +115,7 @@ class ActionRun:
         self.suspended: list[StoredWait] | None = None
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
-        self.reads: list[Read] | Literal[False] | None = None
+        self.reads: list[MutableRead] | Literal[False] | None = None
         self.variables: Context | None = None
         self._thread = get_ident()
         self._active = True
@@ -180,24 +190,24 @@ class ActionRun:
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()
 
-    def slot(self) -> Slot | None:
+    def require_slot(self) -> Slot:
         """Return its slot among the executions in flight.
 
         Raises:
             MoveToLoop: It has no slot, because it runs on Flink's task thread.
         """
-        if self.retry_state is None or self.retry_state.slot is None:
-            self.retry_state = RetryState()
+        if self.slot is None:
+            self.needs_loop = True
             raise MoveToLoop
-        return self.retry_state.slot
+        return self.slot
 
     def guard(self) -> None:
         """Raise if the calling code may not use the context."""
-        # A first attempt on Flink's thread has no retry state, and no durable function runs on that thread.
+        # No durable function runs on Flink's thread, where an execution has no slot.
         if (
             self._active
             and get_ident() == self._thread
-            and (self.retry_state is None or (durable_function.get() is None and running.function is None))
+            and (self.slot is None or (durable_function.get() is None and running.function is None))
         ):
             return
         function = inside()
@@ -258,6 +268,13 @@ class ActionRun:
         else:
             raise unknown_event(self.action.name, event, self.shared.routes)
         sent.append(event)
+
+
+def journal_of(step: ActionRun) -> RunJournal:
+    """Return the journal of the run that an execution belongs to. A durable call always has one."""
+    journal = step.run.journal
+    assert journal is not None
+    return journal
 
 
 def check_awaited(step: ActionRun) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.awaited import noted
+from flink_agents.api.common.awaited import note_result
 from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.asking import Answer, SubAgent
@@ -30,13 +30,12 @@ from flink_agents.api.models.chat import ChatResult
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
-from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
 from flink_agents.runtime.execution.environment.routing import (
     given_client,
 )
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
@@ -155,7 +154,7 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         resource = self._of.shared.agent.resource(name, resource_type)
         if isinstance(resource, Tool):
-            return self._of.shared.services.limits.limited(resource, self._of.slot)
+            return self._of.shared.services.limits.limited(resource, self._of.require_slot)
         return resource
 
     @override
@@ -170,7 +169,7 @@ class ActionRunContext(RunnerContext):
                 found="a def action",
                 fix=f"write async def, and client = await ctx.client({name!r})",
             )
-        return noted("ctx.client", _client(clients, name, self._of.run.state))
+        return note_result("ctx.client", _client(clients, name, self._of.run.state))
 
     @property
     @override
@@ -199,12 +198,12 @@ class ActionRunContext(RunnerContext):
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
-    def _ask(
+    def _prepare_call(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._of.guard()
         if self._of.shared.services.sub_agents is None:
-            self._of.slot()
+            self._of.require_slot()
         assert self._of.shared.services.sub_agents is not None
         return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
 
@@ -223,8 +222,6 @@ class ActionRunContext(RunnerContext):
     @property
     def _durable(self) -> Durable:
         self._of.guard()
-        if not self._of.action.journalled:
-            self._of.shared.makes_calls(self._of.action)
         return self._of.shared.services.durable
 
     # -- time and chance --------------------------------------------------------------
@@ -257,7 +254,7 @@ class ActionRunContext(RunnerContext):
     # -- waits ------------------------------------------------------------------------
 
     @override
-    def _pause(self, seconds: float) -> Coroutine[Any, Any, None]:
+    def _wait_for_pause(self, seconds: float) -> Coroutine[Any, Any, None]:
         self._of.guard()
         # If a sub-agent waits, the action that called it waits.
         return pause_of(root_of(self._of), current_delivery.get(), seconds)
@@ -269,7 +266,7 @@ class ActionRunContext(RunnerContext):
         return signal_wait_of(root_of(self._of), current_delivery.get(), name, fit, seconds)
 
     @override
-    def _approval(
+    def _wait_for_approval(
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]:
         self._of.guard()

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.concurrency.outcomes import thrown
+from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import not_accepted
@@ -36,9 +36,8 @@ from flink_agents.runtime.execution.waits.changed_code import (
     given_up_event,
     no_action_takes,
 )
-from flink_agents.runtime.serde.raised_texts import explained_error
+from flink_agents.runtime.serde.raised_texts import explained_error, shown_text, users_place, users_traceback
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.serde.tracebacks import shown_text, users_place, users_traceback
 
 FAILURES = (BaseException,)
 """The exceptions that count as a failure of the action: all of them."""
@@ -82,7 +81,7 @@ class FailurePolicies:
             seed = f"{step.event.id}\x00{step.action.name}"
             retry_state = next_attempt(retry, step.retry_state, error, seed, self.now())
             if retry_state is not None:
-                return self._again(step, error, retry_state)
+                return self._retry_step(step, error, retry_state)
         self.fail(step, error)
         return None
 
@@ -100,10 +99,7 @@ class FailurePolicies:
 
     def restart(self, step: ActionRun) -> ActionRun:
         """Roll back an attempt, and return one that takes its place without counting as a retry."""
-        self._take_back(step)
-        following = ActionRun(self._shared, step.run, step.action, step.event)
-        following.retry_state = step.retry_state
-        return following
+        return self._again(step, step.retry_state)
 
     def mismatched(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
         """End a step whose replay differs from its records.
@@ -193,9 +189,8 @@ class FailurePolicies:
 
         The action starts on the loop from now on.
         """
-        self._take_back(step)
         self._shared.leaves_thread(step.action)
-        return ActionRun(self._shared, step.run, step.action, step.event)
+        return self._again(step, None)
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that measures attempts."""
@@ -210,10 +205,15 @@ class FailurePolicies:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
+    def _again(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
+        """Roll back an attempt, and return the next one."""
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
         following.retry_state = retry_state
+        return following
+
+    def _retry_step(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
+        following = self._again(step, retry_state)
         self.observers.action_retried(step.run.state, step.action.name, len(retry_state.failed) + 1)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",

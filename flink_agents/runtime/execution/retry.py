@@ -26,8 +26,7 @@ from flink_agents.api.errors import (
     UnknownEventError,
     UnknownTriggerError,
 )
-from flink_agents.runtime.execution.limits import Slot
-from flink_agents.runtime.serde.tracebacks import shown_text
+from flink_agents.runtime.serde.raised_texts import shown_text
 from flink_agents.runtime.serde.typenames import find_error
 
 PROGRAMMING_ERRORS = (
@@ -64,13 +63,12 @@ MAX_MESSAGE = 1000
 
 @dataclass(slots=True)
 class RetryState:
-    """The state of an attempt that is a retry, or that runs outside of Flink's task thread.
+    """The attempts before an attempt that is a retry, or whose run was suspended.
 
     Attributes:
         failed: The attempts before it, oldest first.
         since: Time of the first failure, by the clock that measures attempts.
         delay: Seconds to wait before the attempt.
-        slot: Its slot among the executions in flight; None until it has one.
         ran: Seconds for which attempts with timeouts had run when their run was suspended, by their names in
             state; or None.
     """
@@ -78,7 +76,6 @@ class RetryState:
     failed: tuple[FailedAttempt, ...] = ()
     since: float = 0.0
     delay: float = 0.0
-    slot: Slot | None = None
     ran: dict[str, float] | None = None
 
 
@@ -120,10 +117,10 @@ def stored_attempts(state: RetryState | None, now: float) -> list[list[Any]]:
     return [[now - state.since if failed else 0.0, state.ran or {}], *failed]
 
 
-def resumed_attempt(stored: Sequence[Sequence[Any]], now: float) -> RetryState:
+def resumed_attempt(stored: Sequence[Sequence[Any]], now: float) -> RetryState | None:
     """Return the attempt that resumes ``now``, from the form that :func:`stored_attempts` returned."""
     if not stored:
-        return RetryState()
+        return None
     (elapsed, *ran), *failed = stored
     attempts = tuple(
         FailedAttempt(number=number, error_type=kind, error_message=message, delay=delay)

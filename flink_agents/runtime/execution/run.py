@@ -20,7 +20,7 @@ from flink_agents.api.resources.provenance import LIBRARY
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import TracedTree
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import MapSlot

@@ -17,7 +17,7 @@ from flink_agents.api.common.awaited import Awaited
 from flink_agents.api.common.current import in_context
 from flink_agents.api.common.places import is_users, is_users_code, no_collection
 from flink_agents.runtime.execution.phases import WaitPhase
-from flink_agents.runtime.serde.tracebacks import place
+from flink_agents.runtime.serde.raised_texts import place
 
 MAX_DEPTH = 200
 """The most awaits that are followed in a chain."""

@@ -1,9 +1,9 @@
-"""Executes the actions of a run one after the other, in the same way on every thread.
+"""Executes the actions of a run one after the other.
 
 A *step* is one attempt of an action on an event, an ``ActionRun``. ``StepExecutor`` decides which steps
 follow each other; ``execution.failures`` decides what follows from a failure. Flink's task thread must not
-wait. So there, ``advance`` stops at a step that has to wait. The event loop continues with it, and a
-:class:`StepStrategy` decides how it waits.
+wait. So there, ``advance`` stops at a step that has to wait. The event loop continues with it:
+``execution.loop_executor`` adds to a step what it waits for.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from contextvars import copy_context
-from itertools import chain
 from types import CoroutineType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.current import DECIMALS, called_action_run, isolated
@@ -32,36 +31,8 @@ from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.delayed import DelayedInput
+from flink_agents.runtime.state.memory import check_reads
 from flink_agents.runtime.state.pending import UnreadableInput
-from flink_agents.runtime.state.reads import check_reads
-
-
-class StepStrategy(Protocol):
-    """Executes steps that may wait."""
-
-    def replayed(self, step: ActionRun) -> bool:
-        """Take the effects of a step from its record; returns True if there is one."""
-        ...
-
-    async def pause(self, step: ActionRun) -> None:
-        """Wait until the next attempt may start."""
-        ...
-
-    def begin(self, step: ActionRun) -> None:
-        """Prepare a step of a run that is recorded. An exception from here is not a failure of the action."""
-        ...
-
-    def perform(self, step: ActionRun) -> Awaitable[None] | None:
-        """Execute a step; returns an awaitable if the step has not ended yet."""
-        ...
-
-    async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
-        """End a step that raised; returns the next attempt, or None if the run continues without one."""
-        ...
-
-    async def end_tasks(self, step: ActionRun) -> None:
-        """Cancel the tasks that a step left running."""
-        ...
 
 
 class StepExecutor(FailurePolicies):
@@ -141,7 +112,7 @@ class StepExecutor(FailurePolicies):
             return self.failed(step, error)
         if step.awaited is not None:
             return step
-        if step.retry_state is not None:
+        if step.needs_loop:
             # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
         if self._notifies_sent:
@@ -159,38 +130,6 @@ class StepExecutor(FailurePolicies):
         self.succeed(step)
         return None
 
-    async def execute(self, run: Run, strategy: StepStrategy, first: ActionRun | None = None) -> None:
-        """Execute the rest of a run on a loop, step by step and attempt by attempt.
-
-        Args:
-            run: The run.
-            strategy: Executes each step.
-            first: The step to continue with, if another thread started it.
-        """
-        for step in run.steps if first is None else chain((first,), run.steps):
-            if run.journal is not None and step is not first and strategy.replayed(step):
-                continue
-            attempt: ActionRun | None = step
-            while attempt is not None:
-                if attempt.retry_state is not None and attempt.retry_state.delay:
-                    await strategy.pause(attempt)
-                if run.journal is not None:
-                    strategy.begin(attempt)
-                following: ActionRun | None = None
-                try:
-                    if (awaitable := strategy.perform(attempt)) is not None:
-                        await awaitable
-                except ControlFlow:
-                    raise
-                except FAILURES as error:
-                    following = await strategy.failed(attempt, error)
-                else:
-                    self.succeed(attempt)
-                finally:
-                    if attempt.tasks is not None:
-                        await strategy.end_tasks(attempt)
-                attempt = following
-
     # -- one step ---------------------------------------------------------------------
 
     def call(self, step: ActionRun) -> None:
@@ -204,7 +143,7 @@ class StepExecutor(FailurePolicies):
         """
         action = step.action
         event = step.event
-        if action.name in self._owned or step.retry_state is not None:
+        if action.name in self._owned or step.slot is not None:
             event = self._shared.events.own(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)

@@ -90,7 +90,7 @@ def watch_operators(
 
     Args:
         arrives: Gets the id and the name of the operator's job, the pickle, and the job's announcement
-            (:func:`announce`).
+            (:func:`announce_to_workers`).
         loaded: Gets the result of ``arrives``; None if it raised.
     """
     from pyflink.fn_execution.embedded import operations
@@ -141,7 +141,7 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
     unpruned = ValueStateDescriptor(UNPRUNED_STATE, Types.PICKLED_BYTE_ARRAY())
     delayed = MapStateDescriptor(DELAYED_STATE, Types.LONG(), Types.PICKLED_BYTE_ARRAY())
     if memory_ttl_ms is not None:
-        memory.enable_time_to_live(_ttl(memory_ttl_ms))
+        memory.enable_time_to_live(_state_ttl(memory_ttl_ms))
     return KeyedState(
         context.get_state(head),
         context.get_map_state(pending),
@@ -151,7 +151,7 @@ def keyed_state(context: RuntimeContext, memory_ttl_ms: int | None) -> KeyedStat
     )
 
 
-def _ttl(milliseconds: int) -> StateTtlConfig:
+def _state_ttl(milliseconds: int) -> StateTtlConfig:
     return (
         StateTtlConfig.new_builder(Time.milliseconds(milliseconds))
         .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
@@ -183,7 +183,7 @@ def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
-def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
+def set_options(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
     """Set Flink options on an existing environment."""
     from pyflink.common import Configuration
 
@@ -193,9 +193,9 @@ def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
     env.configure(configuration)
 
 
-def announce(env: StreamExecutionEnvironment, text: str) -> None:
+def announce_to_workers(env: StreamExecutionEnvironment, text: str) -> None:
     """Pass a string to workers, which get it before they unpickle any operator of the job."""
-    configure(env, {_ANNOUNCED: text})
+    set_options(env, {_ANNOUNCED: text})
 
 
 def _jvm() -> Any:
@@ -493,7 +493,7 @@ def java_environment(env: StreamExecutionEnvironment) -> Any:
     return env._j_stream_execution_environment
 
 
-def identity(java_env: Any) -> int:
+def identity_of_environment(java_env: Any) -> int:
     """Return an identity for a Java environment, as long as it exists."""
     return _jvm().java.lang.System.identityHashCode(java_env)
 

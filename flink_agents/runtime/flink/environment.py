@@ -27,9 +27,9 @@ from flink_agents.runtime.flink.fast import edges
 from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import (
     check_mode_of_tables,
+    check_stream,
+    check_table,
     given_selector,
-    given_stream,
-    given_table,
     list_source,
 )
 from flink_agents.runtime.flink.job import Job
@@ -48,13 +48,13 @@ _SEVERAL_TIMES = "more than one rowtime attribute"
 """Flink's message for a table with several columns that carry watermarks."""
 
 
-def create(
+def create_environment(
     env: StreamExecutionEnvironment | None, t_env: Any, config: Mapping[str, Any] | None
 ) -> FlinkAgentsEnvironment:
     """Return the environment for ``AgentsExecutionEnvironment.get_execution_environment``."""
     check_conflicting_packages()
     leave_out_file_systems()
-    gateway.install()
+    gateway.prepare_jvms()
     gateway.check_prepared()
     if env is None:
         env = StreamExecutionEnvironment.get_execution_environment(FlinkConfiguration())
@@ -73,17 +73,17 @@ def leave_out_file_systems() -> None:
     PyFlink imports Beam, no job uses these file systems, and the warning would be the first line that you
     see.
     """
-    logging.getLogger(_FILE_SYSTEMS).addFilter(_tells_of_more)
+    logging.getLogger(_FILE_SYSTEMS).addFilter(_describes_more)
 
 
-def _tells_of_more(record: logging.LogRecord) -> bool:
+def _describes_more(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Failed to import ")
 
 
 def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
     mode = flink.get(_EXECUTION_MODE)
     if mode is None:
-        flink_compat.configure(env, {_EXECUTION_MODE: "thread"})
+        flink_compat.set_options(env, {_EXECUTION_MODE: "thread"})
     elif mode != "thread":
         raise UnsupportedExecutionError(
             f"{_EXECUTION_MODE} is {mode!r}",
@@ -138,7 +138,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
     def from_datastream(
         self, stream: DataStream, key_selector: Callable[[Any], Any] | None = None
     ) -> AgentInput:
-        given_stream("from_datastream", stream)
+        check_stream("from_datastream", stream)
         selector = given_selector("from_datastream", key_selector)
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
@@ -158,7 +158,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         value: Any = None,
         changes: OnChange = "fail",
     ) -> AgentInput:
-        given_table("from_table", table)
+        check_table("from_table", table)
         check_mode_of_tables(table._t_env, authors_place())
         if isinstance(key_selector, str):
             selector: Callable[[Any], Any] = Column(key_selector)
@@ -212,7 +212,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def collect(self, stream: DataStream) -> list[Any]:
-        return self._job.collect(given_stream("collect", stream))
+        return self._job.collect(check_stream("collect", stream))
 
     @override
     def add_check(self, check: Callable[[], None]) -> None:

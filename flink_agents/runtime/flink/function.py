@@ -23,7 +23,7 @@ from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
 from flink_agents import redaction
 from flink_agents.api.agents.observers import ObserverSource
-from flink_agents.api.common.logs import MAX_TRACEBACK, bounded
+from flink_agents.api.common.logs import MAX_TRACEBACK, bound_text
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
@@ -40,15 +40,15 @@ from flink_agents.runtime.flink.shipping import module_renewal, module_uses
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.restamp import Envelopes, untimed
+from flink_agents.runtime.flink.values.restamp import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
 from flink_agents.runtime.retention.pruning import pruner_of
-from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.state.keyed_state import KeyedState
 
 _local = threading.local()
@@ -61,7 +61,7 @@ class SubtaskAttempt:
 
     Args:
         identity: Equal for attempts of the same subtask; only the latest one may work.
-        end: Ends everything that the attempt started; may be called again. Its argument is True to
+        end_attempt: Ends everything that the attempt started; may be called again. Its argument is True to
             wait for that end, in bounded time.
     """
 
@@ -69,22 +69,22 @@ class SubtaskAttempt:
         self._identity = identity
         self._end = end
         # Work that outlives its thread still runs the code that it was loaded with.
-        self._use = module_uses.hold(self)
+        self._use = module_uses.hold_use(self)
 
-    def begin(self) -> None:
+    def become_latest(self) -> None:
         """Become the latest attempt; earlier ones have ended when this returns."""
         with _lock:
             previous = _attempts.get(self._identity)
             _attempts[self._identity] = self
         if previous is not None:
-            previous.end(wait=True)
+            previous.end_attempt(wait=True)
         _local.sentinels = [*getattr(_local, "sentinels", ()), _Sentinel(self)]
 
-    def end(self, wait: bool) -> None:
+    def end_attempt(self, wait: bool) -> None:
         """End the attempt; the next one can still find and await it until a caller has waited for its end."""
         self._end(wait)
         if wait:
-            module_uses.release(self._use, self)
+            module_uses.release_use(self._use, self)
             with _lock:
                 if _attempts.get(self._identity) is self:
                     del _attempts[self._identity]
@@ -97,10 +97,12 @@ class _Sentinel:
         self._attempt = attempt
 
     def __del__(self) -> None:
-        self._attempt.end(wait=False)
+        self._attempt.end_attempt(wait=False)
         if not sys.is_finalizing():
             # There may be no next attempt: then only this removes it.
-            threading.Thread(target=self._attempt.end, args=(True,), name="attempt-end", daemon=True).start()
+            threading.Thread(
+                target=self._attempt.end_attempt, args=(True,), name="attempt-end", daemon=True
+            ).start()
 
 
 METRIC_GROUP = "flink_agents"
@@ -140,7 +142,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         # The first attribute is unpickled first: before anything that a stale module may lack.
-        self._code_check = CodeCheck.of(code if config.get(AgentOptions.CHECK_CODE) else None, observers)
+        self._code_check = CodeCheck.for_agent(
+            code if config.get(AgentOptions.CHECK_CODE) else None, observers
+        )
         self._main = MainModule()
         self._plan = plan.to_json()
         self._code = code
@@ -148,7 +152,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
         if event_time.holds:
             # The operator only needs the names of tags.
-            untimed_tags = [untimed(tag) for tag in ("", *side_types)]
+            untimed_tags = [untimed_tag(tag) for tag in ("", *side_types)]
             self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in untimed_tags}
         self._event_time = event_time
         self._watermarks = watermarks
@@ -163,11 +167,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         """Load the agent, and connect it to Flink's state."""
         follow_java()
-        self._code_check.check()
+        self._code_check.check_modules()
         if self._key_module is not None:
-            type_modules.know([self._key_module])
+            typenames.allow_modules([self._key_module])
         task = flink_compat.task_info(runtime_context)
-        run = self._resumed(runtime_context, task.attempt)
+        run = self._apply_announcement(runtime_context, task.attempt)
         module_renewal.operator_opens(task.job_id, task.job_name)
         agent = LoadedAgent(AgentPlan.from_json(self._plan), self._code)
         name = agent.plan.name
@@ -178,36 +182,38 @@ class ActionExecutionOperator(KeyedProcessFunction):
             agent.check_worker(self._config)
             access = OperatorAccess(self, runtime_context, self._tags)
         except AgentsError as error:
-            _announce(error)
+            _announce_error(error)
             raise
         state.journals = access.journals
-        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
+        subtask = assemble(
+            self._read_blueprint(agent), self._create_host(runtime_context, task, state, access, run)
+        )
         self._metrics = _metrics_of(subtask.shared.telemetry, runtime_context, name)
         processor = subtask.processor
         self._attempt = SubtaskAttempt((task.job_id, name, task.subtask), processor.close)
-        self._attempt.begin()
+        self._attempt.become_latest()
         try:
             processor.open(access.timers)
         except AgentsError as error:
-            _announce(error)
+            _announce_error(error)
             raise
         self._processor = processor
         heartbeat = subtask.heartbeat
         self._go_fast(access, processor, heartbeat, subtask.low)
         self._open_end = OpenEnd(self._end, access.timers.current_watermark, lambda: heartbeat.rests)
-        open_ends.note((task.job_id, name, task.subtask), self._open_end)
+        open_ends.register_end((task.job_id, name, task.subtask), self._open_end)
 
-    def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
+    def _apply_announcement(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
         """Apply the announcement of a resuming local job about its job run."""
-        run = AnnouncedRun.of(flink_compat.task_configuration(context))
+        run = AnnouncedRun.from_flink(flink_compat.task_configuration(context))
         if run is not None:
             run.end_with_driver()
-            run.park(attempt, flink_compat.cancellation_check())
+            run.prevent_restart(attempt, flink_compat.cancellation_check())
             self._config, self._store = run.config(self._config), run.store(self._store)
         return run
 
-    def _blueprint(self, agent: LoadedAgent) -> Blueprint:
-        make_store = self._store.make if self._store is not None else None
+    def _read_blueprint(self, agent: LoadedAgent) -> Blueprint:
+        make_store = self._store.create_store if self._store is not None else None
         return Blueprint(
             agent,
             self._config,
@@ -219,7 +225,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             self._end,
         )
 
-    def _host(
+    def _create_host(
         self,
         context: RuntimeContext,
         task: flink_compat.TaskInfo,
@@ -237,7 +243,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             state=state,
             clock=wall_clock_ms,
             keys=access.keys,
-            outlet=lambda low: _leave(fast_path, low),
+            outlet=lambda low: _connect_outlet(fast_path, low),
             check_cancelled=flink_compat.cancellation_check(),
             make_pruner=lambda metrics: pruner_of(
                 self._config, task_configuration(context), task.job_id, metrics
@@ -257,7 +263,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
         fast_path = access.fast_path
         collector = access.collector
         timers = access.timers
-        get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
+        get_timestamp, process, leave = (
+            collector.timestamp,
+            processor.process,
+            _connect_outlet(fast_path, low),
+        )
         fire = heartbeat.fire
         report = self._metrics.report_if_due
         holds_watermarks = low is not None
@@ -272,7 +282,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             try:
                 emission = process(key, record, timestamp, timers)
             except AgentsError as error:
-                _announce(error)
+                _announce_error(error)
                 raise
             report()
             leave(emission)
@@ -280,12 +290,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
-                processor.waits.wait_for_a_sign()
+                processor.loop_access.wait_for_a_sign()
                 leave(NOTHING)
                 fast_path.flush(timers)
-                yield from fast_path.rest()
+                yield from fast_path.remaining_outputs()
             on_record(key, record)
-            yield from fast_path.rest()
+            yield from fast_path.remaining_outputs()
 
         def on_timer(timestamp: int) -> None:
             if timestamp >= START:
@@ -293,32 +303,32 @@ class ActionExecutionOperator(KeyedProcessFunction):
             try:
                 fire(timestamp, timers)
             except AgentsError as error:
-                _announce(error)
+                _announce_error(error)
                 raise
             report()
             if holds_watermarks:
                 leave(NOTHING)
             fast_path.flush(timers)
 
-        fast_path.install(on_record, on_timer)
+        fast_path.replace_functions(on_record, on_timer)
 
     def close(self) -> None:
         """End everything that runs left open. Flink calls this only at the regular end of a job."""
         if self._processor is not None:
             self._metrics.report()
-            self._attempt.end(wait=True)
+            self._attempt.end_attempt(wait=True)
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         """Required by PyFlink, and never called: ``_go_fast`` has replaced the call."""
         raise NotImplementedError
 
 
-def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
+def _connect_outlet(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
     """Return the function that emits."""
     if low is None:
-        return fast_path.leave
+        return fast_path.emit
     envelopes = Envelopes(low)
-    return lambda emission: fast_path.leave(envelopes.of(emission))
+    return lambda emission: fast_path.emit(envelopes.wrap_outputs(emission))
 
 
 def _milliseconds(duration: timedelta) -> int:
@@ -331,5 +341,5 @@ def _metrics_of(telemetry: Telemetry, context: RuntimeContext, agent: str) -> Fl
     return FlinkMetrics((telemetry.metrics, group), (run_group, group.add_group(run_group.name)))
 
 
-def _announce(error: AgentsError) -> None:
-    print(f"\n{bounded(redaction.hide(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)
+def _announce_error(error: AgentsError) -> None:
+    print(f"\n{bound_text(redaction.hide(error), MAX_TRACEBACK)}\n", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.plan.binding.resource_options import ResourceOptions
+from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
 from flink_agents.runtime.flink.fast.identities import name_operators
@@ -35,8 +35,8 @@ from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
     by_pyflink,
     collect_async,
-    enlist,
-    keep,
+    keep_job,
+    run_through_job,
 )
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
@@ -50,7 +50,7 @@ from flink_agents.runtime.flink.resume.opening import (
     ResumableAgent,
     check_checkpoints,
     open_start,
-    say_longest_downtime,
+    print_longest_downtime,
 )
 from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.restoring import fit_to_state
@@ -126,7 +126,7 @@ class Job:
         self._local: LocalJob | None = None
         self._listens = False
         self._start: LocalStart | None = None
-        enlist(self, stream_env)
+        run_through_job(self, stream_env)
 
     @property
     def table_env(self) -> Any:
@@ -152,7 +152,7 @@ class Job:
 
     # -- agents -----------------------------------------------------------------------
 
-    def admit(self, name: str, source: DataStream) -> None:
+    def check_agent(self, name: str, source: DataStream) -> None:
         """Check that an agent called ``name`` can be applied to ``source``.
 
         Raises:
@@ -187,11 +187,11 @@ class Job:
         """The number of agents in the job so far."""
         return len(self._applied)
 
-    def register(self, applied: AppliedAgent) -> None:
+    def add_agent(self, applied: AppliedAgent) -> None:
         """Add an applied agent."""
         applied.level = self.level
         self._applied[applied.name] = applied
-        keep(self)
+        keep_job(self)
         self._announce_classes()
 
     def note_list(self, records: Sequence[Any]) -> None:
@@ -227,14 +227,14 @@ class Job:
         """
         from pyflink.common import JobExecutionResult
 
-        job_name = self._prepare(job_name, resumes=True)
+        job_name = self._prepare_job(job_name, resumes=True)
         story = self._story
         start = self._start
         local = self.is_local
         waits = local or bool(self._collecting)
         try:
             if start is not None and start.skips:
-                return self._skip(start)
+                return self._skip_finished(start)
             if not waits:
                 self._applied = {}
                 self._checks = []
@@ -242,28 +242,28 @@ class Job:
                 with by_pyflink():
                     return self.stream_env.execute(job_name)
             with start or nullcontext():
-                client, readers = self._submit(job_name)
+                client, readers = self._submit_job(job_name)
                 if self._local is not None:
-                    result = JobExecutionResult(self._local.result())
+                    result = JobExecutionResult(self._local.wait_for_result())
                 else:
                     result = client.get_job_execution_result().result()
                 for reader in readers:
                     reader.finish()
                 if start is not None:
-                    start.finished([reader.found for reader in readers])
+                    start.record_finish([reader.outputs for reader in readers])
                 return result
         except Py4JJavaError as error:
-            raise story.failed(flink_compat.java_text(error)) from None
+            raise story.job_error(flink_compat.java_text(error)) from None
         except Py4JError:
             # The JVM crashed while it got the job. Python would keep calling it for each object of Java.
             if not local or not gateway.is_gone(gateway.GONE_SECONDS):
                 raise
             gateway.leave_alone()
-            raise story.lost("the JVM") from None
+            raise story.lost_task_manager_error("the JVM") from None
         finally:
             self._start = None
 
-    def _skip(self, start: LocalStart) -> Any:
+    def _skip_finished(self, start: LocalStart) -> Any:
         """Skip a job that has finished, and fill its lists with its outputs."""
         from pyflink.common import JobExecutionResult
 
@@ -273,30 +273,30 @@ class Job:
         self._checks = []
         self._lists = []
         for collection in collecting:
-            collection.found.submitted = True
+            collection.outputs.submitted = True
         for collection, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
-            collection.found.extend(outputs)
-        return JobExecutionResult(start.skip(self.stream_env))
+            collection.outputs.extend(outputs)
+        return JobExecutionResult(start.skip_job(self.stream_env))
 
     def execute_async(self, job_name: str | None = None) -> Any:
         """Submit the job, and return PyFlink's client of it. The lists are filled while it runs."""
-        client, _ = self._submit(self._prepare(job_name))
+        client, _ = self._submit_job(self._prepare_job(job_name))
         return client
 
     def execute_and_collect(self, stream: DataStream, job_name: str | None, limit: int | None) -> Any:
         """Run the job, and return an iterator over the records of ``stream``, or a list of the first ones."""
-        job_name = self._prepare(job_name)
+        job_name = self._prepare_job(job_name)
         story = self._story
         records = collect_async(stream)
         try:
-            self._submit(job_name)
+            self._submit_job(job_name)
         except Py4JJavaError as error:
-            raise story.failed(flink_compat.java_text(error)) from None
+            raise story.job_error(flink_compat.java_text(error)) from None
         local = self._local
         self._local = None
         if local is not None:
             local.reports_itself()
-        explained = RecordIterator(records, lambda error: _explain(local, story, error))
+        explained = RecordIterator(records, lambda error: _explain_error(local, story, error))
         if limit is None:
             return explained
         with explained:
@@ -306,9 +306,9 @@ class Job:
         """Prepare a job that tables run, which may include only some of the agents."""
         for applied in self._applied.values():
             check_mode_of_tables(tables, applied.place)
-        self._prepare(None, has_tables=True)
+        self._prepare_job(None, has_tables=True)
 
-    def _prepare(self, job_name: str | None, resumes: bool = False, has_tables: bool = False) -> str:
+    def _prepare_job(self, job_name: str | None, resumes: bool = False, has_tables: bool = False) -> str:
         """Check the job, set the options that it needs, and return its name.
 
         Args:
@@ -343,7 +343,7 @@ class Job:
                 self.stream_env, {name: applied_agent.place for name, applied_agent in self._applied.items()}
             )
         job_name = job_name or " -> ".join(self._applied) or "agents"
-        say_longest_downtime(self.stream_env, job_name)
+        print_longest_downtime(self.stream_env, job_name)
         self._story = JobHistory(
             job_name,
             untimed=[
@@ -368,12 +368,12 @@ class Job:
             for applied_agent in self._applied.values()
             if applied_agent.resumable is not None
         ]
-        start = open_start(self.stream_env, self.config, job_name, agents, self._given_inputs)
+        start = open_start(self.stream_env, self.config, job_name, agents, self._announced_inputs)
         if start is not None and not start.skips:
-            start.configure(self.stream_env)
+            start.configure_job(self.stream_env)
         return start
 
-    def _given_inputs(self) -> GivenInputs:
+    def _announced_inputs(self) -> GivenInputs:
         return given_inputs(self._lists, restarting_sources_of(self.stream_env))
 
     def _attach_lists(self) -> None:
@@ -393,7 +393,7 @@ class Job:
         settings = REFRESH | rocksdb_settings(self.config)
         missing = {key: value for key, value in settings.items() if key not in flink}
         if missing:
-            flink_compat.configure(self.stream_env, missing)
+            flink_compat.set_options(self.stream_env, missing)
         if (log := new_log(self._story.name)) is not None:
             flink_compat.log_to(str(log), configuration_beside(log, self.config))
         bounded = is_terminal() and flink_compat.is_bounded(self.stream_env)
@@ -402,17 +402,17 @@ class Job:
             self._listens = True
             # Java holds its listeners, and would keep the job in memory.
             this: weakref.ref[Job] = weakref.ref(self)
-            flink_compat.listen_for_jobs(self.stream_env, lambda client: _submitted(this, client))
+            flink_compat.listen_for_jobs(self.stream_env, lambda client: _notify_job(this, client))
 
-    def submitted(self, client: Any) -> None:
+    def follow_submitted(self, client: Any) -> None:
         """Follow a local job that was submitted."""
         start = self._start
         self._local = LocalJob(client, self._story, None if start is None else start.may_restart)
         if start is not None:
-            start.submitted(client, self._story.log)
+            start.follow_job(client, self._story.log)
         self._local.start()
 
-    def _submit(self, job_name: str) -> tuple[Any, list[ListReader]]:
+    def _submit_job(self, job_name: str) -> tuple[Any, list[ListReader]]:
         """Submit the job; everything built from now on is another job."""
         self._local = None
         collecting = self._collecting
@@ -425,10 +425,10 @@ class Job:
                 client = self.stream_env.execute_async(job_name)
         finally:
             if self._start is not None:
-                self._start.withdraw(self.stream_env)
+                self._start.remove_options(self.stream_env)
         for submitted_collection in collecting:
-            submitted_collection.found.submitted = True
-        return client, [collection.reader() for collection in collecting]
+            submitted_collection.outputs.submitted = True
+        return client, [collection.start_reader() for collection in collecting]
 
     @property
     def is_local(self) -> bool:
@@ -440,7 +440,7 @@ class Job:
         """Send the main script's classes to workers before any operator brings them."""
         text = announcement(sys.modules[MAIN])
         if text is not None:
-            flink_compat.announce(self.stream_env, text)
+            flink_compat.announce_to_workers(self.stream_env, text)
 
     def _keep_ends_open(self) -> None:
         """Let checkpoints complete while the end of a bounded input waits for runs."""
@@ -454,7 +454,7 @@ class Job:
         flink = flink_compat.configuration_of(self.stream_env)
         if waits and not is_set(flink, TOLERABLE) and flink_compat.is_bounded(self.stream_env):
             # Checkpoints at the end expire, and are no reason to restart the job.
-            flink_compat.configure(self.stream_env, {TOLERABLE: str(2**31 - 1)})
+            flink_compat.set_options(self.stream_env, {TOLERABLE: str(2**31 - 1)})
 
     def _check_dead_letters(self) -> None:
         for name, applied in self._applied.items():
@@ -497,15 +497,15 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _explain(local: LocalJob | None, story: JobHistory, error: Py4JJavaError) -> Exception:
+def _explain_error(local: LocalJob | None, story: JobHistory, error: Py4JJavaError) -> Exception:
     """Return this package's error for a Java error while the records of a job were read."""
     if local is not None:
-        return local.explained(error)
-    return story.failed(flink_compat.java_text(error))
+        return local.explain_error(error)
+    return story.job_error(flink_compat.java_text(error))
 
 
-def _submitted(job: weakref.ref[Job], client: Any) -> None:
+def _notify_job(job: weakref.ref[Job], client: Any) -> None:
     """Notify a job, if it still exists, that it was submitted."""
     live_job = job()
     if live_job is not None:
-        live_job.submitted(client)
+        live_job.follow_submitted(client)

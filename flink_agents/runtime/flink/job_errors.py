@@ -145,17 +145,17 @@ def job_failed(
         typed: The lines where you declare the types of a stream's values.
         lost: Id of the TaskManager that an earlier failure reported as lost, or None.
     """
-    cls, text = _failure(java_text)
+    cls, text = _failure_text(java_text)
     for error in (
         not_restored(job_name, java_text),
-        _known(job_name, java_text),
+        _known_failure(job_name, java_text),
         _missing_module(job_name, java_text, cls, text),
         _missing_timestamps(job_name, java_text, untimed),
         _missing_topic(job_name, java_text),
         _missing_slots(job_name, java_text, lost),
         _wrong_class(job_name, java_text, cls, text, typed),
-        _unpicklable(job_name, java_text, cls, text),
-        _rendered(job_name, java_text),
+        _unpicklable_failure(job_name, java_text, cls, text),
+        _rendered_failure(job_name, java_text),
         _rejected_record(job_name, java_text, cls, text),
         _no_broker(job_name, java_text),
     ):
@@ -182,7 +182,7 @@ def in_one_line(error: JobFailedError) -> str:
     return f"{frames[-1]}: {first}" if frames else first
 
 
-def _known(job_name: str, java_text: str) -> JobFailedError | None:
+def _known_failure(job_name: str, java_text: str) -> JobFailedError | None:
     for mark, (meaning, fix) in _KNOWN.items():
         if mark in java_text:
             message = f"{meaning}\n  job {job_name!r} failed"
@@ -190,7 +190,7 @@ def _known(job_name: str, java_text: str) -> JobFailedError | None:
     return None
 
 
-def _rendered(job_name: str, java_text: str) -> JobFailedError | None:
+def _rendered_failure(job_name: str, java_text: str) -> JobFailedError | None:
     error = _RENDERED.search(java_text)
     if error is None:
         return None
@@ -299,7 +299,7 @@ def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
         failure=mark,
         java_trace=java_text,
         expected="brokers that the job can reach at bootstrap_servers" + (f": {servers}" if servers else ""),
-        found=_failure(java_text)[1].split("\n", 1)[0] or mark,
+        found=_failure_text(java_text)[1].split("\n", 1)[0] or mark,
         fix="start the brokers, or correct bootstrap_servers of kafka_source and kafka_sink; brokers with "
         "TLS or a login do not answer without it (security_protocol). To check if they answer here: "
         f"flink-agents kafka topic list --bootstrap-servers {servers or 'HOST:PORT'}",
@@ -322,7 +322,7 @@ def _rejected_record(job_name: str, java_text: str, cls: str, text: str) -> JobF
     )
 
 
-def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
+def _unpicklable_failure(job_name: str, java_text: str, cls: str, text: str) -> JobFailedError | None:
     match = _NO_PICKLE.search(text.split("\n", 1)[0])
     if match is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
         return None
@@ -338,7 +338,7 @@ def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFaile
     )
 
 
-def _failure(java_text: str) -> tuple[str, str]:
+def _failure_text(java_text: str) -> tuple[str, str]:
     """Return class name and message of the Python exception, or of the innermost Java cause."""
     match = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if match is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.metrics.metrics import (
+from flink_agents.runtime.metrics.run_metrics import (
     LocalCounter,
     LocalGauge,
     LocalHistogram,
@@ -32,7 +32,7 @@ def _java_long(value: float) -> int:
     return max(-_MOST, min(_MOST, round(value)))
 
 
-def _show(update: Callable[[int], None], read: Callable[[], float]) -> None:
+def _show_value(update: Callable[[int], None], read: Callable[[], float]) -> None:
     update(_java_long(read()))
 
 
@@ -91,13 +91,13 @@ class _Group:
         if self._local.before_read is not None:
             self._local.before_read()
         for name, metric in list(self._local.metrics.items()):
-            self._harmless(name, self._report_metric, name, metric)
+            self._report_safely(name, self._report_metric, name, metric)
         for name, update, read in self._shown:
-            self._harmless(name, _show, update, read)
+            self._report_safely(name, _show_value, update, read)
         for name, group in list(self._local.groups.items()):
-            self._harmless(name, self._report_group, name, group)
+            self._report_safely(name, self._report_group, name, group)
 
-    def _harmless(self, name: str, report: Callable[..., None], *arguments: Any) -> None:
+    def _report_safely(self, name: str, report: Callable[..., None], *arguments: Any) -> None:
         """Report a value. A metric must not fail the job: an error is counted, and logged once."""
         try:
             report(*arguments)
@@ -111,20 +111,20 @@ class _Group:
         if name not in self._followed:
             self._followed[name] = self._register(name, metric)
         if isinstance(metric, LocalCounter | LocalMeter):
-            self._add(name, metric.get_count())
+            self._add_counts(name, metric.get_count())
 
     def _report_group(self, name: str, group: LocalMetricGroup) -> None:
         if name not in self._groups:
             self._groups[name] = _Group(group, self._group.add_group(name))
         self._groups[name].report()
 
-    def _add(self, name: str, count: int) -> None:
+    def _add_counts(self, name: str, count: int) -> None:
         change = count - self._reported.get(name, 0)
         if change:
             self._reported[name] = count
             self._followed[name](_java_long(change))
 
-    def _show(self, name: str, read: Callable[[], float]) -> None:
+    def _show_gauge(self, name: str, read: Callable[[], float]) -> None:
         """Create a gauge in Flink, which shows the value of the last report."""
         self._shown.append((name, self._group.distribution(name).update, read))
 
@@ -135,9 +135,9 @@ class _Group:
         if isinstance(metric, LocalMeter):
             return self._group.meter(name).mark_event
         if isinstance(metric, LocalGauge):
-            return self._show(name, metric.get_value)
+            return self._show_gauge(name, metric.get_value)
         if isinstance(metric, LocalHistogram):
             for percent in (50, 95, 99):
-                self._show(f"{name}_p{percent}", lambda q=percent / 100: metric.quantile(q))
-            return self._show(f"{name}_count", metric.get_count)
+                self._show_gauge(f"{name}_p{percent}", lambda q=percent / 100: metric.quantile(q))
+            return self._show_gauge(f"{name}_count", metric.get_count)
         raise TypeError(f"metric {name!r} is a {type(metric).__name__}")

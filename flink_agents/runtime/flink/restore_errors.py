@@ -36,7 +36,7 @@ _TOO_MANY_SUBTASKS = re.compile(
 
 def not_restored(job_name: str, java_text: str) -> JobFailedError | None:
     """Return the error for a job that cannot restore its checkpoint; None if it failed otherwise."""
-    for read in (_state_left, _ended, _groups, _subtasks):
+    for read in (_state_left, _ended_input_error, _key_groups_error, _subtasks_error):
         error = read(job_name, java_text)
         if error is not None:
             return error
@@ -57,7 +57,7 @@ def _state_left(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
-def _ended(job_name: str, java_text: str) -> JobFailedError | None:
+def _ended_input_error(job_name: str, java_text: str) -> JobFailedError | None:
     match = _MIXED.search(java_text) or _CHANGED_INPUT.search(java_text)
     if match is None:
         return None
@@ -71,7 +71,7 @@ def _ended(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
-def _groups(job_name: str, java_text: str) -> JobFailedError | None:
+def _key_groups_error(job_name: str, java_text: str) -> JobFailedError | None:
     other_groups = _OTHER_GROUPS.search(java_text)
     few = _TOO_FEW_GROUPS.search(java_text)
     match = other_groups or few
@@ -89,7 +89,7 @@ def _groups(job_name: str, java_text: str) -> JobFailedError | None:
     )
 
 
-def _subtasks(job_name: str, java_text: str) -> JobFailedError | None:
+def _subtasks_error(job_name: str, java_text: str) -> JobFailedError | None:
     match = _TOO_MANY_SUBTASKS.search(java_text)
     if match is None:
         return None

@@ -11,7 +11,7 @@ from flink_agents.api.errors import StoreNotConfiguredError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.stores import check_store, open_store
 from flink_agents.plan import LoadedAgent
-from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
+from flink_agents.plan.binding.needs import makes_durable_steps, may_make_durable_steps
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
 """The journal of a local job in its working directory, if no option names a store."""
@@ -32,7 +32,7 @@ class StoreChoice:
     by_default: bool = False
 
     @classmethod
-    def of(cls, config: Configuration, agent: LoadedAgent, local: bool) -> StoreChoice | None:
+    def for_agent(cls, config: Configuration, agent: LoadedAgent, local: bool) -> StoreChoice | None:
         """Return the store of an agent; None if it needs none.
 
         Args:
@@ -47,7 +47,7 @@ class StoreChoice:
         """
         name = config.get(AgentOptions.STORE)
         if name is None:
-            if not (may_make_durable_calls if local else makes_durable_calls)(agent):
+            if not (may_make_durable_steps if local else makes_durable_steps)(agent):
                 return None
             if not local:
                 raise _not_configured(agent)
@@ -59,7 +59,7 @@ class StoreChoice:
         check_store(name, options)
         return cls(name, options, by_default)
 
-    def beside(self, path: str) -> StoreChoice:
+    def with_path(self, path: str) -> StoreChoice:
         """Return the store in the file ``path``, unless options name its file."""
         return replace(self, options=self.options | {"path": path}) if self.by_default else self
 
@@ -68,7 +68,7 @@ class StoreChoice:
         """The file of the store; None if it has none."""
         return Path(self.options["path"]).expanduser().absolute() if self.name == "sqlite" else None
 
-    def make(self) -> ActionStateStore:
+    def create_store(self) -> ActionStateStore:
         """Return the store for an attempt of a subtask."""
         return open_store(self.name, self.options)
 

@@ -29,15 +29,15 @@ from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
-from flink_agents.plan.binding.called_agents import asks_for_approvals
+from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.end_valve import SignalEnd
 from flink_agents.runtime.flink.fast.graph import is_bounded
 from flink_agents.runtime.flink.fast.identities import name_keys, name_list
 from flink_agents.runtime.flink.function import ActionExecutionOperator
-from flink_agents.runtime.flink.inputs.given import check_parallelism, given_selector, given_stream
-from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, joined
+from flink_agents.runtime.flink.inputs.given import check_parallelism, check_stream, given_selector
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, join_signals
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
@@ -48,7 +48,7 @@ from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
 from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
-from flink_agents.runtime.operator.schedules.end_times import EndTimes
+from flink_agents.runtime.operator.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.trace.answer_topic import answer_topic_of
 from flink_agents.trace.recording.assembly import check_trace_options
@@ -87,10 +87,10 @@ class FlinkAgentInput(AgentInput):
     def with_signals(
         self, signals: DataStream, key_selector: Callable[[Any], Any] | None = None
     ) -> FlinkAgentInput:
-        signals = given_stream("with_signals", signals)
+        signals = check_stream("with_signals", signals)
         if key_selector is not None:
             given_selector("with_signals", key_selector)
-        stream = joined(self._stream, signals, key_selector)
+        stream = join_signals(self._stream, signals, key_selector)
         keys = KeyOfEither(self._key_selector)
         agent_input = FlinkAgentInput(self._job, self._agents, stream, keys, list_source=self._list_source)
         agent_input._signals = self._signals or SignalEnd(endless=not is_bounded(self._stream))
@@ -109,44 +109,44 @@ class FlinkAgentInput(AgentInput):
         lineage: bool = False,
     ) -> AgentStream:
         check_parallelism(parallelism, max_parallelism)
-        resolved = self._agent(agent)
+        resolved = self._resolve_agent(agent)
         plan, code = compile_with_code(resolved, name)
-        code = _portable(code)
-        bound = self._bind(plan, code)
-        self._job.admit(plan.name, self._stream)
+        code = _portable_code(code)
+        bound = self._bind_agent(plan, code)
+        self._job.check_agent(plan.name, self._stream)
         event_time = event_time or EventTime.ignore()
         side_types = _side_types(bound, self._job, event_time, lineage)
         output_type = Types.PICKLED_BYTE_ARRAY() if lineage else stream_type(bound.output_type)
-        observers = _shippable(check_observers(observers))
+        observers = _check_observers(check_observers(observers))
         all_types = (
             dict.fromkeys(emitted_tags(bound, self._job.config, event_time), Types.PICKLED_BYTE_ARRAY())
             | side_types
         )
-        store = StoreChoice.of(self._job.config, bound, self._job.is_local)
-        stream = self._operator(plan, code, event_time, all_types, output_type, store, observers, lineage)
+        store = StoreChoice.for_agent(self._job.config, bound, self._job.is_local)
+        stream = self._add_operator(plan, code, event_time, all_types, output_type, store, observers, lineage)
         if parallelism is not None:
             stream.set_parallelism(parallelism)
         if max_parallelism is not None:
             stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs, applied.place = self._size, authors_place()
-        applied.resumable = _resumable(plan, store, self._job)
-        applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
+        applied.resumable = _resumable_agent(plan, store, self._job)
+        applied.needs_approvals = needs_approvals(bound)
         applied.has_signals = self._signals is not None
-        self._job.register(applied)
+        self._job.add_agent(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
 
-    def _bind(self, plan: AgentPlan, code: AgentCode) -> LoadedAgent:
+    def _bind_agent(self, plan: AgentPlan, code: AgentCode) -> LoadedAgent:
         """Bind the agent to its code, and check that it can run with the options of the job."""
         bound = LoadedAgent(plan, code)
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
-        self._job.resource_options.add(bound, bound.instance)
+        self._job.resource_options.add(bound)
         check_trace_options(self._job.config)
         answer_topic_of(self._job.config)
         return bound
 
-    def _operator(
+    def _add_operator(
         self,
         plan: AgentPlan,
         code: AgentCode,
@@ -190,7 +190,7 @@ class FlinkAgentInput(AgentInput):
         stream = keyed.process(operator, output_type=output_type)
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
-    def _agent(self, agent: Agent | type[Agent] | str) -> Agent:
+    def _resolve_agent(self, agent: Agent | type[Agent] | str) -> Agent:
         """Return the agent for the argument of ``apply``."""
         if isinstance(agent, str):
             if agent not in self._agents:
@@ -205,14 +205,14 @@ class FlinkAgentInput(AgentInput):
         return agent() if isinstance(agent, type) else agent
 
 
-def _resumable(plan: AgentPlan, store: StoreChoice | None, job: Job) -> ResumableAgent | None:
+def _resumable_agent(plan: AgentPlan, store: StoreChoice | None, job: Job) -> ResumableAgent | None:
     """Return the facts that a local job needs to resume the agent."""
     if not job.is_local:
         return None
     return ResumableAgent(plan.name, plan.fingerprint, store)
 
 
-def _portable(code: AgentCode) -> AgentCode:
+def _portable_code(code: AgentCode) -> AgentCode:
     """Return the code of an agent with types that can be sent to workers."""
     side_outputs = {tag: flink_compat.without_jvm(kind) for tag, kind in code.side_outputs.items()}
     return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
@@ -296,21 +296,21 @@ class FlinkAgentStream(AgentStream):
                 ),
                 where=authors_place(),
             )
-        return self._side(tag)
+        return self._side_output(tag)
 
     @override
     def dead_letters(self) -> DataStream:
         self._applied.dead_letters_read = True
-        return self._side(DEAD_LETTER_TAG)
+        return self._side_output(DEAD_LETTER_TAG)
 
     @override
     def unmatched_signals(self) -> DataStream:
-        return self._side(UNMATCHED_SIGNALS_TAG)
+        return self._side_output(UNMATCHED_SIGNALS_TAG)
 
     @override
     def approvals(self) -> DataStream:
         self._applied.approvals_read = True
-        return self._side(APPROVALS_TAG)
+        return self._side_output(APPROVALS_TAG)
 
     @override
     def late_outputs(self) -> DataStream:
@@ -321,14 +321,14 @@ class FlinkAgentStream(AgentStream):
                 where=authors_place(),
             )
         self._applied.late_outputs_read = True
-        return self._side(LATE_TAG)
+        return self._side_output(LATE_TAG)
 
     @property
     def _value(self) -> Callable[[Any], Any]:
         """Return the function that extracts the plain value of an output."""
-        return _untraced if self._applied.lineage else _identity
+        return _plain_output if self._applied.lineage else _identity
 
-    def _side(self, tag: str) -> DataStream:
+    def _side_output(self, tag: str) -> DataStream:
         """Return a side output. It costs nothing unless the job reads it: Flink drops what has no reader."""
         if tag not in self._side_streams:
             self._side_streams[tag] = self._side_stream(tag, self._side_types[tag])
@@ -352,7 +352,7 @@ def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTabl
     )
 
 
-def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
+def _check_observers(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
     """Return ``observers``, if they can be shipped to workers.
 
     Raises:
@@ -375,5 +375,5 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _untraced(output: TracedOutput) -> Any:
+def _plain_output(output: TracedOutput) -> Any:
     return output.value

@@ -6,7 +6,7 @@ that task. The name of a task is its path: the action itself is ``""``, its thir
 of that ``2.0``. So concurrent branches cannot take each other's numbers, in whatever order they come to their
 calls.
 
-Outcomes are delivered one at a time (``runtime.execution.delivery``), and each has its place in their
+Outcomes are delivered one at a time (``runtime.execution.outcomes``), and each has its place in their
 *order*. A success is recorded before it is delivered. Other outcomes are recorded when the action may have
 reacted to them: with its next call, or with its end. If an action fails, its failure is not recorded. So its
 next attempt, or the next attempt of the job, makes the call again.
@@ -14,7 +14,6 @@ next attempt, or the next attempt of the job, makes the call again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -168,36 +167,6 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     return steps
 
 
-# Not frozen: that would make each call three times as expensive.
-@dataclass(slots=True)
-class Call:
-    """One durable call of an execution. It does not change.
-
-    Attributes:
-        number: Its number.
-        identity: Its function and arguments.
-        recorded: Its outcome if it was made before; else None.
-        may_have_run: True if an intent is recorded, so that it may have taken effect.
-        after: The outcomes that the action had seen before the call and that were not recorded then.
-    """
-
-    number: Number
-    identity: CallIdentity
-    recorded: CallRecord | None = None
-    may_have_run: bool = False
-    after: Mapping[Number, Outcome] = field(default_factory=dict)
-
-    @property
-    def task(self) -> str:
-        """The task that makes the call."""
-        return self.number.task
-
-    @property
-    def index(self) -> int:
-        """The position of the call among those of its task."""
-        return self.number.nth
-
-
 class Mismatch(Exception):
     """A replay makes another call, or waits for something else, than was recorded.
 
@@ -222,12 +191,7 @@ class Mismatch(Exception):
         self.flat = flat
 
 
-_NOTHING: Mapping[Number, Outcome] = {}
-_NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
-"""Shared by executions without records. Never add to it."""
-
-
-class CallReplay:
+class ExecutionOutcomes:
     """Numbers the outcomes of one execution, and matches them with recorded ones.
 
     Args:
@@ -235,14 +199,14 @@ class CallReplay:
 
     Attributes:
         ended: The place of the next outcome in the order.
-        calls: The number of calls so far.
+        call_count: The number of calls so far.
         attempts: The paths of actions of sub-agents whose attempts have not ended; empty for most.
         unrecorded: Outcomes that were delivered and are not recorded yet, by number.
         unsure: Outcomes that may or may not be recorded, because their append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "attempts", "calls", "ended", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_made", "_records", "attempts", "call_count", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
@@ -253,12 +217,8 @@ class CallReplay:
         self.unrecorded: dict[Number, Outcome] = {}
         self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
-        self.calls = 0
+        self.call_count = 0
         self.attempts: tuple[str, ...] = ()
-
-    def in_order(self) -> deque[tuple[Number, Outcome]]:
-        """Return the recorded outcomes in the order in which they are delivered."""
-        return deque(self._records.in_order()) if self._records.outcomes else _NOTHING_RECORDED
 
     def recorded(self, number: Number) -> Outcome | None:
         """Return the outcome that was recorded under ``number``, or None."""
@@ -270,18 +230,20 @@ class CallReplay:
         self._made[kind, task] = index + 1
         return Number(kind, task, index)
 
-    def make(
-        self,
-        task: str,
-        identity: CallIdentity,
-        may_be: Callable[[CallIdentity], bool] = lambda recorded: False,
-    ) -> Call:
+    def match_call(
+        self, task: str, identity: CallIdentity, is_former: Callable[[CallIdentity], bool]
+    ) -> tuple[Number, CallRecord | None, bool]:
         """Assign a number to the next call of ``task``, and match it with its record.
 
         Args:
             task: The task that makes the call.
             identity: The function and the arguments of the call.
-            may_be: Returns True if the call is a recorded one although the digests of their arguments differ.
+            is_former: Returns True if the call is a recorded one although the digests of their arguments
+                differ.
+
+        Returns:
+            The number; the outcome if the call was made before; True if its intent is recorded, so that it
+            may have taken effect.
 
         Raises:
             Mismatch: Another call was recorded under its number.
@@ -290,7 +252,7 @@ class CallReplay:
         self._made[RecordKind.CALL, task] = index + 1
         number = Number(RecordKind.CALL, task, index)
         # Also for recorded calls: the count is the index of the action's own record.
-        self.calls += 1
+        self.call_count += 1
         records = self._records
         # Flat numbers do not show which task made a call, so a branch cannot be matched.
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
@@ -301,13 +263,11 @@ class CallReplay:
         # An intent without an outcome: the call may have taken effect before a crash.
         call = recorded.call if recorded is not None else intent
         if call is not None and not call.same(identity):
-            if not may_be(call):
+            if not is_former(call):
                 raise self.note_mismatch(Mismatch(number, call, identity))
-        # A copy, because outcomes that come later do not belong to this call's history.
-        after = self.seen_by(task) if self.unrecorded else _NOTHING
-        return Call(number, identity, recorded, intent is not None, after)
+        return number, recorded, intent is not None
 
-    def restart(self, path: str) -> None:
+    def restart_numbers(self, path: str) -> None:
         """Number the outcomes of an action of a sub-agent from the start: an attempt of it begins."""
         self.end_attempt(path)
         self.attempts = (*self.attempts, path)
@@ -346,7 +306,7 @@ class CallReplay:
                 task = number.kind, number.task
                 self._made[task] = max(self._made.get(task, 0), number.nth + 1)
 
-    def end(self) -> int:
+    def next_place(self) -> int:
         """Return the place in the order for an outcome that has just ended."""
         self.ended += 1
         return self.ended - 1

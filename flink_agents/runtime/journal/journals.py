@@ -1,7 +1,14 @@
-"""The journals of all keys of a subtask, and their store."""
+"""The journals of all keys of a subtask, and their store.
+
+A key's head names the store of its runs, so a wrong store is found when such a key comes. If only other keys
+come, nothing would show that journals were deleted, emptied or replaced, and recorded steps would be made
+again. So the operator's state names the store as well. It is part of each checkpoint from the first one on,
+and is compared when the store opens. Its size does not depend on the number of keys.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -9,22 +16,23 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, R
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan
-from flink_agents.runtime.journal.calls import Call
-from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.journal.order import RecordedRuns
-from flink_agents.runtime.journal.other_jobs import JournalIdentity, Origin, inherited, other_store
-from flink_agents.runtime.journal.plans import Plans
+from flink_agents.runtime.journal.other_jobs import GroupedStore, Origin, OtherJobs, inherited
+from flink_agents.runtime.journal.plans import Plans, SharedValues
 from flink_agents.runtime.journal.records import portions
 from flink_agents.runtime.retention.pruning import Pruner
-from flink_agents.runtime.retention.remembered import Recent
-from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.keyed_state import POSITION, Head
+from flink_agents.runtime.state.slots import OperatorSlot
 
 MAX_REPLAYED = 100_000
 """The most keys that are remembered as fully replayed. Other keys are read from the store."""
+
+_JOB = "job"
+_STORE = "store"
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -41,22 +49,52 @@ class KeyJournal(NamedTuple):
     key: JournalKey
 
 
+class RecentKeys:
+    """The keys that were added last. For any thread.
+
+    Args:
+        most: The most keys.
+
+    Attributes:
+        journals: The keys.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.journals: dict[JournalKey, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, journal: JournalKey) -> None:
+        """Add a key. If there are too many, the oldest is removed."""
+        with self._lock:
+            self.journals[journal] = None
+            if len(self.journals) > self._most:
+                del self.journals[next(iter(self.journals))]
+
+    def discard(self, journal: JournalKey) -> None:
+        """Remove a key, if it is there."""
+        with self._lock:
+            self.journals.pop(journal, None)
+
+
 class Journals:
     """The journals of all keys of a subtask.
 
     Args:
-        store: The store; not open yet.
+        make_store: Creates the store, and others like it for journals of jobs that this one succeeds.
         owner: The owner of the records.
         codec: Encodes records.
         plan: The agent's plan.
-        on_plan_change: The policy if another plan recorded a run.
-        make: Creates further stores like ``store``, for journals of jobs that this one succeeds.
+        config: Options of the job.
+        job_id: Identity of the job.
+        state: The operator's state, which names the store; None if the host has none.
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
-        on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
+        on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call, before anything else; for
             debugging, or None.
-        identity: Compares the store with the restored state; None if the host has no state for it.
 
     Attributes:
+        store: The store of the job and of those that it succeeds.
+        other_jobs: Decides on keys whose state another job has written.
         position: Returns the position of the store.
         is_named: False as long as state does not name the store, because it has nothing to lose.
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and may still
@@ -69,32 +107,33 @@ class Journals:
 
     def __init__(
         self,
-        store: ActionStateStore,
+        make_store: Callable[[], ActionStateStore],
         owner: Owner,
         codec: ValueCodec,
         plan: AgentPlan,
-        on_plan_change: OnPlanChange = OnPlanChange.CONTINUE_COMPATIBLE,
-        make: Callable[[], ActionStateStore] | None = None,
-        pruner: Pruner | None = None,
-        on_call: Callable[[Any, Call], None] | None = None,
-        identity: JournalIdentity | None = None,
+        config: Configuration,
+        job_id: str,
+        state: OperatorSlot | None,
+        pruner: Pruner | None,
+        on_call: Callable[[Any, Any], None] | None,
     ) -> None:
         # Almost all journals are the job's own. They use its store directly.
-        self._own = store
+        self._own = make_store()
         self._group = owner.group
-        self.store = store = store if make is None else GroupedStore(store, make)
+        self.store = GroupedStore(self._own, make_store)
+        self.other_jobs = OtherJobs(config, job_id)
         self.position: Callable[[], bytes] = self._own.position
-        self._identity = identity
+        self._identity = None if state is None else JournalIdentity(state, job_id, self.other_jobs)
         self.is_named = False
         self.store_id = ""
         self._copied: frozenset[str] = frozenset()
         self.codec = codec
         self._owner = owner
         self._agent = plan.name
-        self._plans = Plans(store, plan, on_plan_change)
+        self._plans = Plans(self.store, plan, OnPlanChange(config.get(AgentOptions.ON_PLAN_CHANGE)))
         self.plan = plan.fingerprint
-        self.values = SharedValues(store, codec)
-        self._replayed: Recent[JournalKey] = Recent(MAX_REPLAYED)
+        self.values = SharedValues(self.store, codec)
+        self._replayed = RecentKeys(MAX_REPLAYED)
         self._name = "", f"/{plan.name}"
         # Skipped runs of keys whose other runs were replayed.
         self._skipped: dict[JournalKey, RecordedRuns] = {}
@@ -149,22 +188,20 @@ class Journals:
             name = self.key(journal_id, key_text).journal_id
         return KeyJournal(self._own if name == self._group else self.store, JournalKey(name, key_text))
 
-    def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
-        """Return True if an earlier attempt may have recorded runs of the key. For any thread.
+    def may_have(self, head: Head, key_text: str, pending: bool) -> bool:
+        """Return True if an earlier attempt may have recorded runs of a key. For any thread.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
+            head: The key's head, which has the position before its records.
             key_text: The key.
-            marker: The position before its records, from state; None if state has none.
             pending: True if inputs of it wait in state.
         """
-        store, journal = self.of_key(journal_id, key_text)
-        return journal not in self._replayed.things and store.may_have(journal, marker, pending)
+        store, journal = self.of_key(head.journal_id, key_text)
+        return journal not in self._replayed.journals and store.may_have(journal, head.marker, pending)
 
     async def recorded(
         self,
-        journal_id: str,
-        key_text: str,
+        journal: JournalKey,
         from_seq: int | None,
         marker: bytes | None,
         pending: bool,
@@ -174,8 +211,7 @@ class Journals:
         """Return the recorded runs of a key from number ``from_seq`` on, and the skipped ones.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
-            key_text: The key.
+            journal: The journal of the key.
             from_seq: The first number; None for all that the store has of the key.
             marker: The position before its records, from state; None if state has none.
             pending: True if inputs of it wait in state.
@@ -187,7 +223,6 @@ class Journals:
             PlanChangedError: They are of another plan, and the policy is to fail.
             JobIdentifierInUseError: They belong to a job that is running.
         """
-        journal = self.key(journal_id, key_text)
         # This attempt has read the journal before: only runs without their inputs are left of it.
         recorded_runs = self._skipped.get(journal)
         if recorded_runs is not None:
@@ -195,8 +230,7 @@ class Journals:
                 recorded_runs.give_up(seq)
             return recorded_runs
         # Before reading: the former owner must not append after we have read.
-        if isinstance(self.store, GroupedStore):
-            await self.store.claim(journal.journal_id)
+        await self.store.claim(journal.journal_id)
         records = await self._read(journal, from_seq, marker, pending, skipped)
         if records is None and not origins:
             return RecordedRuns(self.codec, ())
@@ -207,7 +241,7 @@ class Journals:
         # Before any run is replayed with the wrong plan.
         for fingerprint in runs.plans:
             await self._plans.check(fingerprint)
-        self.left(journal_id, key_text, runs)
+        self.left(journal, runs)
         return runs
 
     async def _read(
@@ -256,49 +290,40 @@ class Journals:
                 return inherited_records
         return []
 
-    async def keeps_records(self, journal_id: str, key_text: str) -> bool:
+    async def keeps_records(self, journal: JournalKey) -> bool:
         """Return True if the store has records of the key, of any attempt."""
-        journal = self.key(journal_id, key_text)
         await self.store.rebuild(journal, None, True)
         return bool(await self.store.scan(journal))
 
-    def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
+    def left(self, journal: JournalKey, runs: RecordedRuns) -> None:
         """Note which recorded runs of a key are still to be replayed. For any thread.
 
         Skipped runs stay in memory: their inputs may come when the key has no actor.
         """
-        journal = self.key(journal_id, key_text)
         if runs and runs.first is None:
             self._skipped[journal] = runs
         elif not runs:
             self._skipped.pop(journal, None)
         # All awaited runs were taken. Skipped ones stay in memory.
         if runs.first is None:
-            self.mark_replayed(journal_id, key_text)
+            self._replayed.add(journal)
 
-    def mark_replayed(self, journal_id: str, key_text: str) -> None:
-        """Note that all recorded runs of the key were replayed."""
-        self._replayed.add(self.key(journal_id, key_text))
-
-    def unmark_replayed(self, journal_id: str, key_text: str) -> None:
+    def unmark_replayed(self, journal: JournalKey) -> None:
         """Note that runs of a key were chosen but not replayed. Their records are read again."""
-        journal = self.key(journal_id, key_text)
         self._skipped.pop(journal, None)
         self._replayed.discard(journal)
 
-    def committed(self, journal_id: str, key_text: str, through_seq: int, runs: int) -> None:
+    def committed(self, journal: JournalKey, through_seq: int, runs: int) -> None:
         """Note that only a restore can need the runs of a key up to ``through_seq``. For Flink's task thread.
 
         Args:
-            journal_id: Identity of the job that the key's runs belong to.
-            key_text: The key.
+            journal: The journal of the key.
             through_seq: The last of them.
             runs: The number of runs with records that were committed since the last call for the key; 0 for
                 the runs of the checkpoint that the job was restored from.
         """
         if self.pruner is None:
             return
-        journal = self.key(journal_id, key_text)
         if runs:
             self.pruner.committed(journal, through_seq, runs)
         else:
@@ -318,3 +343,71 @@ def check_store(journals: Journals | None, store_id: str) -> None:
     actual_store = journals.store_id if journals is not None else "no store"
     if actual_store != store_id:
         raise other_store(store_id, actual_store)
+
+
+class JournalIdentity:
+    """Names the store in the operator's state, and compares it with the restored name.
+
+    Args:
+        state: The operator's state.
+        job_id: Identity of the job.
+        other_jobs: Decides whose journals this job continues.
+    """
+
+    def __init__(self, state: OperatorSlot, job_id: str, other_jobs: OtherJobs) -> None:
+        self._state = state
+        self._job_id = job_id
+        self._other_jobs = other_jobs
+        # Only Flink's task thread may read state, and the loop's thread compares.
+        self._restored = dict(entries := list(state.items()))
+        self._positions = {value for name, value in entries if name == POSITION}
+
+    async def check(self, store: ActionStateStore, copied: Collection[str]) -> None:
+        """Check that an open store has the journals that the restored state was written with.
+
+        A fork has its own journals, and may have another store.
+
+        Args:
+            store: The store.
+            copied: Ids of the stores whose journals were copied into it.
+
+        Raises:
+            StoreMismatchError: It is another store.
+            StoreError: It lacks records that the restored checkpoint had seen.
+        """
+        restored = self._restored
+        if _STORE not in restored or not self._other_jobs.continues(restored[_JOB].decode()):
+            return
+        store_id = restored[_STORE].decode()
+        if store_id == store.store_id:
+            for position in self._positions:
+                await store.check_position(position)
+        elif store_id not in copied:
+            raise other_store(store_id, store.store_id)
+
+    def write(self, store: ActionStateStore) -> bool:
+        """Name an open store in state; return False if it has nothing to lose. For Flink's task thread."""
+        position = store.position()
+        if not position:
+            return False
+        self._state.put(_JOB, self._job_id.encode())
+        self._state.put(_STORE, store.store_id.encode())
+        self._state.put(POSITION, position)
+        return True
+
+
+def other_store(expected: str, present: str) -> StoreMismatchError:
+    """Return the error about a store without the journals that state belongs to.
+
+    Args:
+        expected: Id of the store, from state.
+        present: Id of the configured store, or a text if there is none.
+    """
+    return StoreMismatchError(
+        "state belongs to another store of durable calls than the configured one",
+        expected=f"the store with the id {expected}",
+        found=present,
+        fix="configure the store that the state was written with (action-state.store and its options), or "
+        "restore its file or topic if it was deleted; copy its journals into this one (flink-agents journal "
+        "copy); or start without that state",
+    )

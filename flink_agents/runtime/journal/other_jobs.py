@@ -1,39 +1,50 @@
-"""State that was written by another job, or with other journals: decides if this job may continue it.
+"""Keys whose state another job has written: may this job continue them, and with whose records?
 
 State names the job that the runs of a key belong to. A job without ``job-identifier`` that starts from the
 state of another one without it is its successor: it continues the journals of that job, as their owner. If
 one of the two has a name, you have to choose: a second job beside the other one (*fork*), which writes
 its own journals, or the other job under a new name (*adopt*).
 
-A key's head names the store of its runs, so a wrong store is found when such a key comes. If only other keys
-come, nothing would show that journals were deleted, emptied or replaced, and recorded steps would be made
-again. So the operator's state names the store as well. It is part of each checkpoint from the first one on,
-and is compared when the store opens. Its size does not depend on the number of keys.
+So the heads of keys list the *former identities* of the job. A store has one owner, who may append as long as
+no newer owner has its group. So the journals of each former job have a separate store object. It is opened as
+an owner of the former job's group when the first key of that job comes. From then on, the former job cannot
+append. While it is still running, or another successor is, the claim of this job is rejected.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CoroutineType
+from typing import Any, NamedTuple
 
-from flink_agents.api.action_state import ActionStateStore, Record, RecordKind
+from typing_extensions import override
+
+from flink_agents.api.action_state import (
+    ActionStateStore,
+    JournalKey,
+    Owner,
+    Record,
+    RecordKind,
+    closed_error,
+)
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnJobChange
-from flink_agents.api.errors import JobIdentifierMismatchError, StoreMismatchError
+from flink_agents.api.errors import JobIdentifierMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.runtime.journal.forwarding import ForwardingStore
 from flink_agents.runtime.journal.names import is_flink_job_id
 from flink_agents.runtime.journal.records import RunHeader, input_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import POSITION, Head
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import PendingInputs
-from flink_agents.runtime.state.slots import OperatorSlot
 
 _log = bounded_logger("flink_agents.durable")
 
-_JOB = "job"
-_STORE = "store"
+GUARD = "\x00guard"
+"""Id of a journal that is only written to check that its writer still owns its group. No job has this id."""
 
 
 class Origin(NamedTuple):
@@ -164,69 +175,148 @@ def identity_of(records: Iterable[Record]) -> str | None:
     return next((record.step for record in records if _is_header(record) and record.step), None)
 
 
-class JournalIdentity:
-    """Names the store in the operator's state, and compares it with the restored name.
+class GroupedStore(ForwardingStore):
+    """Opens one store for each job whose journals the attempt owns, and routes each call to the right one.
 
     Args:
-        state: The operator's state.
-        job_id: Identity of the job.
-        other_jobs: Decides whose journals this job continues.
+        store: The store of the job's own journals, and of everything that belongs to no job; not open yet.
+        make: Creates another store like it.
     """
 
-    def __init__(self, state: OperatorSlot, job_id: str, other_jobs: OtherJobs) -> None:
-        self._state = state
-        self._job_id = job_id
-        self._other_jobs = other_jobs
-        # Only Flink's task thread may read state, and the loop's thread compares.
-        self._restored = dict(entries := list(state.items()))
-        self._positions = {value for name, value in entries if name == POSITION}
+    def __init__(self, store: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
+        super().__init__(store)
+        self._make = make
+        self._owner: Owner | None = None
+        self._group: str | None = None
+        self._others: dict[str, ActionStateStore] = {}
+        self._claiming = asyncio.Lock()
+        self._guard: asyncio.Task[None] | None = None
+        self._guarded = 0
+        self._closed = False
 
-    async def check(self, store: ActionStateStore, copied: Collection[str]) -> None:
-        """Check that an open store has the journals that the restored state was written with.
+    @override
+    async def open(self, owner: Owner | None) -> None:
+        await super().open(owner)
+        self._owner = owner
+        self._group = None if owner is None else owner.group
 
-        A fork has its own journals, and may have another store.
+    @override
+    async def close(self) -> None:
+        # First: a claim in flight closes its store itself.
+        self._closed = True
+        stores = [*self._others.values(), self._own]
+        ended = await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
 
-        Args:
-            store: The store.
-            copied: Ids of the stores whose journals were copied into it.
+    async def claim(self, group: str) -> None:
+        """Become the owner of the journals of a former job, unless this attempt is already.
 
         Raises:
-            StoreMismatchError: It is another store.
-            StoreError: It lacks records that the restored checkpoint had seen.
+            JobIdentifierInUseError: That job is running, or another successor of it.
         """
-        restored = self._restored
-        if _STORE not in restored or not self._other_jobs.continues(restored[_JOB].decode()):
+        if not self._is_foreign(group) or group in self._others:
             return
-        store_id = restored[_STORE].decode()
-        if store_id == store.store_id:
-            for position in self._positions:
-                await store.check_position(position)
-        elif store_id not in copied:
-            raise other_store(store_id, store.store_id)
+        # One at a time, or two keys of that job would make two owners, of which one fences the other.
+        async with self._claiming:
+            if group not in self._others:
+                self._others[group] = await self._opened(group)
 
-    def write(self, store: ActionStateStore) -> bool:
-        """Name an open store in state; return False if it has nothing to lose. For Flink's task thread."""
-        position = store.position()
-        if not position:
-            return False
-        self._state.put(_JOB, self._job_id.encode())
-        self._state.put(_STORE, store.store_id.encode())
-        self._state.put(POSITION, position)
-        return True
+    async def _opened(self, group: str) -> ActionStateStore:
+        owner = self._owner
+        if owner is None or self._closed:
+            raise closed_error("the store was opened without an owner, or is closed")
+        store = self._make()
+        try:
+            await store.open(Owner.create(owner.job_id, group, owner.subtask, owner.parallelism))
+            # `close` came meanwhile, and does not know this store.
+            if self._closed:
+                raise closed_error()
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
+    def _is_foreign(self, journal_id: str) -> bool:
+        owner = self._owner
+        return owner is not None and journal_id != owner.group and not journal_id.startswith("\x00")
 
-def other_store(expected: str, present: str) -> StoreMismatchError:
-    """Return the error about a store without the journals that state belongs to.
+    @override
+    def _of(self, journal: JournalKey) -> ActionStateStore:
+        """Return the store to read a journal from: that of its former job, or else of this job."""
+        return self._others.get(journal.journal_id, self._own)
 
-    Args:
-        expected: Id of the store, from state.
-        present: Id of the configured store, or a text if there is none.
-    """
-    return StoreMismatchError(
-        "state belongs to another store of durable calls than the configured one",
-        expected=f"the store with the id {expected}",
-        found=present,
-        fix="configure the store that the state was written with (action-state.store and its options), or "
-        "restore its file or topic if it was deleted; copy its journals into this one (flink-agents journal "
-        "copy); or start without that state",
-    )
+    async def _owned(self, journal: JournalKey) -> ActionStateStore:
+        """Return the store to write a journal to."""
+        await self.claim(journal.journal_id)
+        return self._of(journal)
+
+    # -- writing ----------------------------------------------------------------------
+
+    @override
+    def append(self, journal: JournalKey, records: Sequence[Record]) -> CoroutineType[Any, Any, None]:
+        # Almost all journals are the job's own. Their appends go to its store directly.
+        if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
+            return self._own.append(journal, records)
+        return self._append_owned(journal, records)
+
+    async def _append_owned(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        await (await self._owned(journal)).append(journal, records)
+
+    @override
+    async def prune(self, journal: JournalKey, through_seq: int) -> None:
+        """Prune. For the journal of a former job, check first that no later attempt of this job has started.
+
+        A later attempt claims the journals of its own job at its start, and those of former jobs when it
+        needs them. So until then, these journals do not show that this attempt's knowledge of checkpoints is
+        stale.
+        """
+        store = await self._owned(journal)
+        if store is not self._own:
+            await self._see_that_own()
+        await store.prune(journal, through_seq)
+
+    async def _see_that_own(self) -> None:
+        """Write a record that the store rejects if a later attempt has started."""
+        former = self._guard
+        if former is not None and not former.done():
+            # That write may have succeeded before the caller learned of its checkpoint, so it proves nothing.
+            await asyncio.wait([former])
+        if self._guard is None or self._guard is former:
+            self._guard = asyncio.create_task(self._write_guard())
+        await asyncio.shield(self._guard)
+
+    async def _write_guard(self) -> None:
+        owner = self._owner
+        assert owner is not None
+        journal = JournalKey(GUARD, f"{owner.group}\x00{owner.subtask}")
+        # Above what was pruned: a store rejects records of pruned runs.
+        self._guarded = max(self._guarded, await self._own.pruned_through(journal) + 1)
+        await self._own.append(journal, [Record(RecordKind.RUN, self._guarded, "", 0, b"")])
+        await self._own.prune(journal, self._guarded)
+
+    # -- reading ----------------------------------------------------------------------
+
+    @override
+    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
+        if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
+            return self._own.may_have(journal, marker, pending)
+        other_store = self._others.get(journal.journal_id)
+        return other_store is None or other_store.may_have(journal, marker, pending)
+
+    @override
+    async def remember_plan(self, fingerprint: str, data: bytes) -> None:
+        await self._own.remember_plan(fingerprint, data)
+
+    @override
+    async def recall_plan(self, fingerprint: str) -> bytes | None:
+        return await self._own.recall_plan(fingerprint)
+
+    @override
+    async def plans(self) -> dict[str, bytes]:
+        return await self._own.plans()
+
+    @override
+    def metrics(self) -> Mapping[str, int]:
+        return self._own.metrics()

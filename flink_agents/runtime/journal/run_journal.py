@@ -1,25 +1,28 @@
-"""The records of one run: read before it starts, appended while it runs."""
+"""The records of one run: read before it starts, appended while it runs, and stored when it is suspended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
-from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
-from flink_agents.runtime.journal.memory.reads import Read, ReadLog, packed_reads
+from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords, step_name, steps_of
+from flink_agents.runtime.journal.memory_reads import ReadLog, packed_reads
 from flink_agents.runtime.journal.records import (
     FRAME,
     TASK_NUMBERS,
     ActionRecord,
+    CallIdentity,
     RunHeader,
     input_digest,
     portions,
+    with_layout,
 )
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree
+from flink_agents.runtime.state.suspended import Suspension
 
 MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of a record if there is no store."""
@@ -27,9 +30,16 @@ MOST_BYTES = 16 * 1024 * 1024
 MAX_DEBUG_BYTES = 64 * 1024
 """The most bytes of an input, and of memory, that a run's header stores for debugging."""
 
+END_OF_PART = 2**62
+"""The index of the record which says that a part of the run ends after the records before it."""
+
 
 class RunJournal:
     """The records of one run. Only the thread of the event loop uses it.
+
+    If the run has waits, state takes over its records when it is suspended. Then the ends of waits, and of
+    executions without durable calls, do not go to the store at once. They go there with the next record,
+    which may depend on them. Without a store, all records are only kept.
 
     Args:
         store: Stores records; None if there is no store.
@@ -37,11 +47,16 @@ class RunJournal:
         journal: The journal of the run's key; None if there is no store.
         seq: Sequence number of the run.
         header: Creates the run's header; called before its first record.
-        records: The run's records of earlier attempts, in the order of their append.
+        records: The run's records in the store, of earlier attempts, in the order of their append.
         log: The reads of memory of the run; None if they are not recorded.
+        suspension: The form in which state stored the run; None if it was not suspended.
+        part_seq: Sequence number of the part of the run, under which the store gets its records. Default:
+            that of the run.
 
     Attributes:
-        appended: Its records, without headers, also those whose append has not ended or was cancelled.
+        records: Its records, without headers. As long as it has no waits, also those whose append has not
+            ended or was cancelled.
+        has_waits: True once it may wait for timers and signals.
         limit: The most bytes of a record.
         replayed: True if earlier attempts recorded something of the run.
         was_interrupted: True if an earlier attempt recorded something that state lacks. So it ended within
@@ -59,30 +74,75 @@ class RunJournal:
         journal: JournalKey | None,
         seq: int,
         header: Callable[[], RunHeader],
-        records: Iterable[Record] = (),
+        records: Sequence[Record] = (),
         log: ReadLog | None = None,
+        suspension: Suspension | None = None,
+        part_seq: int | None = None,
     ) -> None:
+        self._has_store = store is not None
         self._store: ActionStateStore = store  # pyright: ignore[reportAttributeAccessIssue]
         self.limit = MOST_BYTES if store is None else store.max_record_bytes
         self._codec = codec
         self._journal: JournalKey = journal  # pyright: ignore[reportAttributeAccessIssue]
         self._seq = seq
+        self._part_seq = seq if part_seq is None else part_seq
         self._header = header
-        recorded = list(records)
-        self.replayed = self.has_records = self.was_interrupted = bool(recorded)
-        # If an earlier version numbered calls otherwise, its header does not hold for new records.
-        self.bound = bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS
+        self.has_waits = self.replayed = self.has_records = self.was_interrupted = self.bound = False
         self.end: bytes | None = None
         self._binding: asyncio.Future[None] | None = None
         self._log = log
         self._logged = 0
-        self._steps: dict[str, StepRecords] = steps_of(codec, recorded) if recorded else {}
-        self.appended: list[Record] = []
+        self._steps: dict[str, StepRecords] = {}
+        self.records: list[Record] = []
+        self._unstored: dict[Record, None] = {}
+        self._has_ended = False
+        if records or suspension is not None:
+            self._restore(records, suspension)
+
+    def _restore(self, recorded: Sequence[Record], suspension: Suspension | None) -> None:
+        """Continue with the records of earlier attempts, in the store and in state."""
+        self._has_ended = any(map(ends_part, recorded))
+        # The store has them under the number of the part.
+        recorded = [record._replace(seq=self._seq) for record in recorded]
+        headers = [record for record in recorded if record.kind is RecordKind.RUN and record.index == 0]
+        stored = [record for record in recorded if _is_kept(record)]
+        suspended: list[Record] = []
+        unstored: list[Record] = []
+        was_bound = is_later = False
+        if suspension is not None:
+            suspended = list(suspension.records)
+            unstored = [suspended[place] for place in suspension.unstored]
+            was_bound = suspension.bound
+            is_later = suspension.frees_key
+        # A record of a later part may equal one of an earlier part. Then both count.
+        repeated = set[Record]() if is_later else set(suspended)
+        since = [record for record in stored if record not in repeated]
+        self.records = suspended + since
+        # A crash may have come between the append and the checkpoint: then the store has some of them.
+        stored_records = set(stored)
+        self._unstored = {record: None for record in unstored if record not in stored_records}
+        self._steps = steps_of(self._codec, [*headers, *self.records])
+        self.replayed = bool(self.records)
+        self.has_records = bool(recorded) or (suspension is not None and suspension.recorded)
+        # A run that only waited has nothing that state lacks: its next call is made for the first time.
+        self.was_interrupted = (
+            bool(since) or (bool(headers) and not was_bound) or len(self._unstored) < len(unstored)
+        )
+        # If the store has records, only those decide: state may be older.
+        self.bound = was_bound and not recorded
+        if headers:
+            # If an earlier version numbered calls otherwise, its header does not hold for new records.
+            self.bound = layout_of(self._codec, headers) == TASK_NUMBERS
 
     @property
     def steps(self) -> Iterable[str]:
         """The paths of the executions with records."""
         return self._steps.keys()
+
+    @property
+    def unstored(self) -> list[int]:
+        """The positions of the records that are not in the store yet."""
+        return [place for place, record in enumerate(self.records) if record in self._unstored]
 
     def step(self, step: str) -> StepRecords:
         """Return the records of one execution of an action."""
@@ -94,6 +154,32 @@ class RunJournal:
     def mark_end(self) -> None:
         """Store the position after the records of the run, which has ended."""
         self.end = self._store.recovery_marker(self._journal)
+
+    # -- records that the store gets with the next one --------------------------------
+
+    def drop_end(self, step: str) -> None:
+        """Drop the records of an end of an execution that has not ended."""
+        self.records = [
+            record for record in self.records if record.kind is not RecordKind.ACTION or record.step != step
+        ]
+
+    def keep(self, records: list[Record]) -> None:
+        """Add records to those in memory. The store gets them with the next record."""
+        self.records += records
+        if self._has_store:
+            self._unstored.update(dict.fromkeys(records))
+
+    def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
+        """Add the outcomes of waits to the records in memory."""
+        self.keep(self._outcomes(step, outcomes))
+
+    def keep_reads(self) -> None:
+        """Add the run's reads of memory so far to the records in memory."""
+        if self._log is not None:
+            self.keep(self._new_reads(self._log))
+            self._logged = len(self._log.reads)
+
+    # -- appends ----------------------------------------------------------------------
 
     async def bind(self) -> None:
         """Record which input the run belongs to; returns when that is durable.
@@ -116,10 +202,12 @@ class RunJournal:
             # The task that made that append may have been cancelled.
             await self.bind()
 
-    async def add_intent(self, step: str, call: Call, outcomes: Mapping[Number, Outcome]) -> None:
+    async def add_intent(
+        self, step: str, number: Number, identity: CallIdentity, outcomes: Mapping[Number, Outcome]
+    ) -> None:
         """Record that a call is about to be made; returns when that is durable."""
-        data = call.identity.pack(self._codec)
-        intent = Record(RecordKind.INTENT, self._seq, step_name(step, call.task), call.index, data)
+        data = identity.pack(self._codec)
+        intent = Record(RecordKind.INTENT, self._seq, step_name(step, number.task), number.nth, data)
         await self._append([*self._outcomes(step, outcomes), intent])
 
     def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
@@ -130,16 +218,41 @@ class RunJournal:
         self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
     ) -> Coroutine[Any, Any, None]:
         """Record the end of an execution; returns when that is durable."""
-        data = record.pack(self._codec)
         records = self._outcomes(step, outcomes) if outcomes else []
-        records.append(Record(RecordKind.ACTION, self._seq, step, record.calls, data))
+        records.append(self.end_of(step, record))
+        # No later record can depend on a call that it did not make, so the next one may take its end along.
+        if self.has_waits and not record.calls:
+            self.keep(records)
+            return _nothing()
         return self._append(records)
 
     async def void(self, step: str) -> None:
         """Make the records of an execution void."""
         # New records of the execution are numbered as this version does.
         self._steps[step] = StepRecords()
-        await self._append([Record(RecordKind.RERUN, self._seq, step, 0, b"")])
+        # Equal records count once in state, so each has its own index.
+        times = sum(record.kind is RecordKind.RERUN and record.step == step for record in self.records)
+        await self._append([Record(RecordKind.RERUN, self._seq, step, times, b"")])
+
+    async def end_part(self, counts: bool) -> None:
+        """Store the records that the store lacks, and a last one that marks the end of the part.
+
+        Args:
+            counts: True if the part did anything.
+        """
+        if self._has_store and (self._unstored or (counts and not self._has_ended)):
+            self._has_ended = True
+            # Code that does not know this index takes it for a record of reads, with no reads in it.
+            nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
+            await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
+
+    def end_of(self, step: str, record: ActionRecord) -> Record:
+        """Return the record of the end of an execution.
+
+        Raises:
+            UnserializableValueError: An event has a value that cannot be recorded.
+        """
+        return Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
         ordered_outcomes = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
@@ -150,39 +263,59 @@ class RunJournal:
         return records
 
     def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
-        # If the run waits later, state gets these records as well.
-        self.appended += records
+        if self.has_waits:
+            return self._append_all(records, records)
+        # At once: if the append is cancelled, the store may have them, and then state has to have them, too.
+        self.records += records
         # The short path: no header, no reads, one record.
         if self.bound and self._log is None and len(records) == 1:
             return self._store.append(self._journal, records)
-        return self._append_with_header(records)
+        return self._append_all(records, ())
 
-    async def _append_with_header(self, records: list[Record]) -> None:
-        """Append records, after the header of the run and its reads of memory."""
+    async def _append_all(self, records: Sequence[Record], new_records: Sequence[Record]) -> None:
+        """Append records, after the header of the run, its reads of memory, and what it has kept so far.
+
+        Args:
+            records: The records.
+            new_records: Those of them that the run keeps when they are stored.
+        """
+        if not self._has_store:
+            # Only the end of an execution with calls from before a suspension comes here without a store.
+            self.records += new_records
+            return
         self.has_records = True
-        logged = 0
-        if self._log is not None and len(self._log.reads) > self._logged:
-            # Like the header, they go with each append until one is stored.
-            logged = len(self._log.reads)
-            reads = list(self._read(self._log.reads[self._logged : logged]))
-            self.appended += reads
-            records[:0] = reads
+        # They go with each append until one is stored: concurrent appends do not wait for each other.
+        reads = [] if self._log is None else self._new_reads(self._log)
+        logged = 0 if self._log is None else len(self._log.reads)
+        # These records may depend on the unstored ones, so those go first.
+        unstored = list(self._unstored)
+        appended = [*reads, *unstored, *records]
         if not self.bound:
-            # It goes with each append until one is stored. Concurrent calls do not wait for the first
-            # append, and if that is rejected, theirs may still be stored.
+            # Like the reads, it goes with each append until one is stored. If the first append is rejected,
+            # the others may still be stored.
             header = self._header().pack(self._codec)
-            records.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
-        size = sum(map(len, map(_data_of, records))) + sum(map(len, map(_step_of, records)))
-        for part in (
-            (records,) if size + FRAME * len(records) <= self.limit else portions(records, self.limit)
-        ):
-            await self._store.append(self._journal, part)
+            appended.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
+        if self._part_seq != self._seq:
+            appended = [record._replace(seq=self._part_seq) for record in appended]
+        # Without a function for each record: the first record of each run comes here.
+        size = sum(map(len, map(_data_of, appended))) + sum(map(len, map(_step_of, appended)))
+        fits = size + FRAME * len(appended) <= self.limit
+        for portion in (appended,) if fits else portions(appended, self.limit):
+            await self._store.append(self._journal, portion)
+            # The first portion has the header. It is stored now, even if a later portion fails.
             self.bound = True
-        # Concurrent appends may have logged more already.
+        # Only now, because all of this is recorded only if the append succeeded. Concurrent appends may have
+        # logged more already.
         self._logged = max(self._logged, logged)
+        self.records += [*reads, *filter(_is_kept, new_records)]
+        for record in unstored:
+            self._unstored.pop(record, None)
 
-    def _read(self, reads: list[Read]) -> Iterable[Record]:
-        return packed_reads(self._codec, self._seq, reads, self._logged, self.limit)
+    def _new_reads(self, log: ReadLog) -> list[Record]:
+        reads = log.reads[self._logged :]
+        if not reads:
+            return []
+        return list(packed_reads(self._codec, self._seq, reads, self._logged, self.limit))
 
 
 _data_of = attrgetter("data")
@@ -191,6 +324,20 @@ _step_of = attrgetter("step")
 
 def _place(outcome: tuple[Number, Outcome]) -> int:
     return outcome[1].order
+
+
+def ends_part(record: Record) -> bool:
+    """Return True if a record says that a part of the run ends after the records before it."""
+    return record.kind is RecordKind.RUN and record.index == END_OF_PART
+
+
+def _is_kept(record: Record) -> bool:
+    """Return True if state takes over a record when the run is suspended."""
+    return record.kind is not RecordKind.RUN or 0 < record.index < END_OF_PART
+
+
+async def _nothing() -> None:
+    """Return at once: no append is needed."""
 
 
 def layout_of(codec: ValueCodec, records: list[Record]) -> int:

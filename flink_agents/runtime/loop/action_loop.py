@@ -16,9 +16,10 @@ from types import FrameType
 from typing import Any
 
 from flink_agents.api.common.current import OWN_LOCKS
-from flink_agents.runtime.execution import call_scope
-from flink_agents.runtime.execution.action_tasks import ActionTask, OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.action_run import current_step
+from flink_agents.runtime.execution.calls import call_scope
+from flink_agents.runtime.execution.outcomes.action_tasks import ActionTask, OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
@@ -190,10 +191,26 @@ def _is_of_own_lock(coroutine: Any) -> bool:
     return _keeps_locks_to_itself(frame)
 
 
-def make_action_task(
+def make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None = None, **options: Any
 ) -> asyncio.Task[Any]:
-    """Create a task. If code of an action creates it, the task has a path."""
+    """Create a task. If code of an action creates it, the task has a path, and ends with the attempt."""
+    task = _make_action_task(loop, coroutine, context, options)
+    step = current_step.get()
+    if step is not None:
+        if step.delivery is not None and current_delivery.get() is None:
+            # A durable function started it: it ends with that call.
+            step.delivery.others.append(task)
+            return task
+        if step.tasks is None:
+            step.tasks = []
+        step.tasks.append(task)
+    return task
+
+
+def _make_action_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None, options: dict[str, Any]
+) -> asyncio.Task[Any]:
     delivery = current_delivery.get()
     function = call_scope.inside()
     if context is not None:

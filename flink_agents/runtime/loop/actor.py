@@ -1,54 +1,53 @@
-"""The actor of a key: its inputs that wait, its memory ahead of state, its finished runs.
-
-An actor exists while its key has work that is not committed. It has three parts, by the thread that changes
-them:
-
-- :class:`KeyActor`, for Flink's task thread, which hands inputs to the runs and commits those that ended.
-- :class:`KeyRuns`, for the thread of the event loop, which executes the runs one after the other, and *ahead*
-  of commits: a run starts on the memory of the previous run, committed or not. The two threads share two
-  queues, of which each thread uses one end.
-- :class:`KeyRecovery`, while the key has recorded runs. Then either thread may choose the next run, and holds
-  the lock when it does.
-"""
+"""The actor of a key: its inputs that wait, its memory ahead of state, its ended runs."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.action_state import RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
-from flink_agents.runtime.journal.memory.reads import ReadLog, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory_reads import TracedTree, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput, SuspendedRun
+from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.suspended import Suspension
 
 _OPENING = threading.Lock()
 """Held while the mailbox of a key is created, which both threads do."""
 
 
 class KeyActor:
-    """The work of one key that is not committed. Only Flink's task thread may call it.
+    """The work of one key that is not committed. It exists while there is some.
 
-    The event loop reads ``head``, and writes ``next_seq``, ``loaded`` and ``noted`` only with the lock of
-    the key's :class:`KeyRecovery`.
+    Flink's task thread puts inputs into the inbox. The thread of the event loop executes their runs one after
+    the other, and *ahead* of commits: a run starts on the memory of the previous run, committed or not.
+    Flink's task thread commits the runs that have ended. What one thread writes, the other one only reads:
+
+    - *Flink's task thread*: ``head``, ``ends``, ``submitted``, ``committed``, ``gone``, ``unpruned``,
+      ``woken``. It adds to ``inbox``, and takes from ``ended``.
+    - *The event loop*: ``memory``, ``unrecorded``, ``seq``, ``state``, ``running``, ``suspended``,
+      ``pulled``. It takes from ``inbox``, and adds to ``ended``.
+    - *Either thread* chooses the next input while there is a ``recovery``, whose lock it holds when it does.
+      The lock covers ``next_seq``, ``loaded``, ``begin``, ``noted``, ``recovery`` itself, what is added to
+      ``inbox``, and the ``state`` of a run that waits for its input. Without a ``recovery``, Flink's task
+      thread alone writes these.
 
     Args:
         key_text: Canonical text of the key.
@@ -58,10 +57,12 @@ class KeyActor:
         journal: The journal of the key; None if there is no store.
 
     Attributes:
-        runs: Its runs on the event loop.
-        next_seq: The least sequence number above those of all chosen runs.
-        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
-        submitted: The number of inputs that this thread chose.
+        journal_id: Identity of the job that the runs belong to.
+        inbox: Chosen inputs, in the order in which they run.
+        ended: Runs that wait for their commit, oldest first.
+        ends: Runs that a user wants to end; see ``Head``.
+        submitted: The number of inputs that Flink's task thread chose.
+        pulled: The number of inputs that the loop chose.
         committed: The number of inputs that were committed.
         ahead: The number of inputs that ``pending`` lacked at first, because they were committed before older
             ones.
@@ -69,20 +70,48 @@ class KeyActor:
         noted: The last run that the pruner knows as committed.
         unpruned: The number of runs with records that were committed since then.
         woken: Numbers of the entries in ``pending`` with which suspended runs have resumed.
+        next_seq: The least sequence number above those of all chosen runs.
+        loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
+        begin: The first sequence number of the key's generation.
+        recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
+        memory: Short-term memory after the last run that has ended, committed or not.
+        unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
+        seq: Sequence number of the present run.
+        state: The state of the present run, or the last one; also of a run that waits for its input or
+            records.
+        running: True while the loop works on the key.
+        suspended: The last run, if the loop has suspended it; or None. Nothing is executed after it.
+        mailbox: The signals of the key; None as long as no run has waited and no signal has come. The thread
+            that needs it first creates it.
     """
 
     __slots__ = (
+        "_make_mailbox",
         "ahead",
+        "begin",
         "committed",
+        "ended",
+        "ends",
         "gone",
         "head",
+        "inbox",
+        "journal",
+        "journal_id",
         "key_text",
         "loaded",
+        "mailbox",
+        "memory",
         "next_seq",
         "noted",
-        "runs",
+        "pulled",
+        "recovery",
+        "running",
+        "seq",
+        "state",
         "submitted",
+        "suspended",
         "unpruned",
+        "unrecorded",
         "woken",
     )
 
@@ -96,142 +125,56 @@ class KeyActor:
     ) -> None:
         self.key_text = key_text
         self.head = head
-        self.runs = KeyRuns(key_text, head, memory, journal, make_mailbox)
-        self.next_seq = head.next_seq
-        self.loaded = head.first_pending
+        self.journal_id = head.journal_id
+        self.journal = journal
+        self.inbox: deque[QueuedInput] = deque()
+        self.ended: deque[RunEnd] = deque()
+        self.ends = head.ends
         self.ahead = head.ahead
-        self.submitted = self.committed = self.gone = 0
-        self.unpruned = 0
+        self.submitted = self.pulled = self.committed = self.gone = self.unpruned = 0
         self.noted = head.committed_through
         self.woken: set[int] = set()
+        self.next_seq = self.seq = head.next_seq
+        self.loaded = head.first_pending
+        self.begin = head.begin
+        self.recovery: KeyRecovery | None = None
+        self.memory = memory
+        self.unrecorded = head.unrecorded
+        self.state: RunState | None = None
+        self.running = False
+        self.suspended: RunEnd | None = None
+        self.mailbox: ActiveMailbox | None = None
+        self._make_mailbox = make_mailbox
 
-    def recover(self, pending: bool, origins: Sequence[Origin]) -> None:
-        """Let no run start before the records of the key were read.
-
-        Args:
-            pending: True if inputs of the key waited in state before the present one.
-            origins: Other jobs that may have recorded something for inputs that wait.
-        """
-        head = self.head
-        pending = pending or bool(head.skipped)
-        self.runs.recovery = KeyRecovery(self, head.fresh, head.marker, pending, head.skipped, origins)
-
-    def continue_generation(self, begin: int) -> None:
-        """Continue the generation that an earlier attempt had started."""
-        self.runs.begin = self.next_seq = begin
-        self.noted = begin - 1
+    # -- for either thread ------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
         """The number of its inputs that wait in keyed state, because they were not chosen yet."""
-        return self.head.waiting - (self.submitted + self.runs.pulled - self.committed)
+        return self.head.waiting - (self.submitted + self.pulled - self.committed)
 
     @property
     def idle(self) -> bool:
-        """True if none of its inputs runs, was chosen, or waits for its commit.
-
-        A suspended run waits for its commit as well. The loop hands a run over before it clears ``running``.
-        """
-        runs = self.runs
-        return not (runs.queue or runs.running or runs.finished or runs.suspended)
+        """True if none of its inputs runs, was chosen, or waits for its commit."""
+        # The loop adds to `ended` before it clears `running`, so nothing is missed here.
+        return not (self.inbox or self.running or self.ended)
 
     @property
     def is_done(self) -> bool:
         """True if all of its inputs have run and wait for their commit."""
-        runs = self.runs
-        # The loop appends to `finished` before it clears `running`, so nothing is missed here.
-        if runs.running or runs.queue or runs.recovery is not None or runs.suspended:
+        # In this order, as above.
+        if self.running or self.inbox or self.recovery is not None or self.suspended:
             return False
-        return bool(runs.finished) and not self.backlog
-
-
-class KeyRuns:
-    """The runs of a key on the event loop. Its thread alone calls the methods, except :meth:`put`.
-
-    Flink's task thread creates it. From then on, that thread adds to ``queue``, takes from ``finished``,
-    replaces ``ends``, and reads the rest.
-
-    Args:
-        key_text: Canonical text of the key.
-        head: The key's head, as it is committed. It is read at once, and not later.
-        memory: Short-term memory of the key, all of it.
-        journal: The journal of the key; None if there is no store.
-        make_mailbox: Creates the mailbox of a key without signals.
-
-    Attributes:
-        journal_id: Identity of the job that the runs belong to.
-        journal: The journal of the key; None if there is no store.
-        begin: The first sequence number of the key's generation.
-        ends: Runs that a user wants to end; see ``Head``.
-        memory: Short-term memory after the last run that has ended, committed or not.
-        seq: Sequence number of the present run.
-        queue: Chosen inputs, in the order in which they run.
-        finished: Runs that wait for their commit, oldest first: run, input, changes of memory, and time of
-            the end (``run_metrics.clock``).
-        pulled: The number of inputs that the loop chose.
-        running: True while the loop works on the key.
-        state: The state of the present run, or the last one; also of a run that waits for its input or
-            records.
-        unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
-        mailbox: The signals of the key; None as long as no run has waited and no signal has come.
-        suspended: The last run, if the loop has suspended it; or None. Nothing is executed after it.
-        recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
-    """
-
-    __slots__ = (
-        "_make_mailbox",
-        "begin",
-        "ends",
-        "finished",
-        "journal",
-        "journal_id",
-        "key_text",
-        "mailbox",
-        "memory",
-        "pulled",
-        "queue",
-        "recovery",
-        "running",
-        "seq",
-        "state",
-        "suspended",
-        "unrecorded",
-    )
-
-    def __init__(
-        self,
-        key_text: str,
-        head: Head,
-        memory: dict[str, bytes | None],
-        journal: KeyJournal | None,
-        make_mailbox: Callable[[], ActiveMailbox],
-    ) -> None:
-        self.key_text = key_text
-        self.journal_id = head.journal_id
-        self.journal = journal
-        self.begin = head.begin
-        self.ends = head.ends
-        self.memory = memory
-        self.seq = head.next_seq
-        self.queue: deque[QueuedInput] = deque()
-        self.finished: deque[tuple[Run, QueuedInput, dict[str, bytes | None], float]] = deque()
-        self.pulled = 0
-        self.running = False
-        self.state: RunState | None = None
-        self.unrecorded = head.unrecorded
-        self.mailbox: ActiveMailbox | None = None
-        self._make_mailbox = make_mailbox
-        self.suspended: SuspendedRun | None = None
-        self.recovery: KeyRecovery | None = None
+        return bool(self.ended) and not self.backlog
 
     @property
     def held(self) -> float | None:
-        """The time since when inputs wait for that of the next recorded run; or None. For any thread."""
+        """The time since when inputs wait for that of the next recorded run; or None."""
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
     def put(self, waiting: QueuedInput, observers: Observers) -> None:
-        """Add a chosen input to the queue. The thread that has chosen it calls this."""
+        """Add a chosen input to the inbox. The thread that has chosen it calls this."""
         now = clock()
         if waiting.run is not None:
             waiting.state = waiting.run.state
@@ -242,10 +185,38 @@ class KeyRuns:
         if waiting.records or waiting.suspension is not None:
             # A recorded run may have taken signals, so none of them expires before it starts.
             self.open_mailbox().expect(1)
-        self.queue.append(waiting)
+        # Last: the loop may take it as soon as it is in the inbox.
+        self.inbox.append(waiting)
+
+    def open_mailbox(self) -> ActiveMailbox:
+        """Return the signals of the key, for either thread. At first, it has none."""
+        with _OPENING:
+            if self.mailbox is None:
+                self.mailbox = self._make_mailbox()
+            return self.mailbox
+
+    # -- recovery -----------------------------------------------------------------------
+
+    def recover(self, pending: bool, origins: Sequence[Origin]) -> None:
+        """Let no run start before the records of the key were read. Flink's task thread calls this at first.
+
+        Args:
+            pending: True if inputs of the key waited in state before the present one.
+            origins: Other jobs that may have recorded something for inputs that wait.
+        """
+        head = self.head
+        pending = pending or bool(head.skipped)
+        self.recovery = KeyRecovery(head.fresh, head.marker, pending, head.skipped, origins)
+
+    def continue_generation(self, begin: int) -> None:
+        """Continue the generation that an earlier attempt had started."""
+        self.begin = self.next_seq = begin
+        self.noted = begin - 1
+
+    # -- for the event loop -------------------------------------------------------------
 
     def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
-        """Give a run its journal: one that earlier attempts have not recorded.
+        """Give a run its journal.
 
         Args:
             run: The run.
@@ -254,18 +225,18 @@ class KeyRuns:
             codec: Encodes records.
         """
         store, journal = self.journal or (None, None)
+        suspension = waiting.suspension
+        if waiting.records or suspension is not None:
+            restore_begin(codec, run, waiting)
         memory = run.short_term
         log = memory.log if isinstance(memory, TracedTree) else None
+        is_part = suspension is not None and suspension.frees_key
         # The header must not refer to the run, which refers to the journal: each run would be a cycle.
-        header = partial(header_of, plan, run.started_at, memory, waiting.packed, self.begin)
-        run.journal = RunJournal(store, codec, journal, run.sequence_number, header, (), log)
-
-    def open_mailbox(self) -> ActiveMailbox:
-        """Return the signals of the key, for either thread. At first, it has none."""
-        with _OPENING:
-            if self.mailbox is None:
-                self.mailbox = self._make_mailbox()
-            return self.mailbox
+        header = partial(header_of, plan, run.started_at, memory, waiting.packed, self.begin, is_part)
+        seq = run.sequence_number
+        run.journal = RunJournal(
+            store, codec, journal, seq, header, waiting.records, log, suspension, waiting.seq
+        )
 
     def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over the changes of a run that has ended, and hand it over to be committed."""
@@ -276,36 +247,27 @@ class KeyRuns:
         changes = run.short_term.changes()
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
-        # The commit may come late. Free what it does not need.
-        waiting.record = None
-        waiting.packed = b""
-        waiting.run = waiting.step = waiting.state = None
-        waiting.records = ()
         if self.mailbox is not None:
             # Signals that were meant for this run are free for others now.
             self.mailbox.release(run.sequence_number)
         run.end_waits()
-        now = clock()
-        run.state.finish(now)
-        # Last, because Flink's task thread may commit the run as soon as it is in this queue.
-        self.finished.append((run, waiting, changes, now))
+        run.state.finish(clock())
+        # Last, because Flink's task thread may commit the run as soon as it is there. It keeps nothing of the
+        # input, for which the commit may come late.
+        self.ended.append(RunEnd(run, waiting.number, waiting.seq, changes, skips=waiting.skips))
 
-    def suspend(
-        self,
-        run: Run,
-        suspension: Suspension,
-        skips: tuple[int, ...],
-        part: CommittedSegment | None = None,
-    ) -> None:
+    def suspend(self, end: RunEnd) -> None:
         """Hand a suspended run over to Flink's task thread, which puts it into state."""
-        run.end_waits()
-        run.state.suspend(clock(), suspension.waits)
-        # Last, because Flink's task thread may store the run as soon as this is set.
-        self.suspended = SuspendedRun(run, suspension, skips, part)
+        assert end.suspension is not None
+        end.run.end_waits()
+        end.run.state.suspend(clock(), end.suspension.waits)
+        # Before it can be committed: nothing may start until Flink's task thread has stored it.
+        self.suspended = end
+        self.ended.append(end)
 
     def abandon(self) -> None:
         """Close the steps of queued runs, which will never continue."""
-        for waiting in self.queue:
+        for waiting in self.inbox:
             if waiting.step is not None:
                 waiting.step.abandon()
 
@@ -315,10 +277,9 @@ class KeyRecovery:
     """Chooses the next run of a key while recorded runs are left.
 
     Either thread may do that. It holds ``lock`` whenever it reads or changes anything below that attribute.
-    If no recorded run is left, ``KeyRuns.recovery`` becomes None, also with the lock held.
+    If no recorded run is left, ``KeyActor.recovery`` becomes None, also with the lock held.
 
     Attributes:
-        actor: The actor of the key.
         fresh: True if no run of its generation was committed when the actor was created; see ``Head``.
         marker: The position before the records of runs that are not committed; see ``Head``.
         pending: True if such runs may have records before the marker of another key: inputs of the key waited
@@ -332,7 +293,6 @@ class KeyRecovery:
         resumes: The suspended run that will resume when the records were read, or None.
     """
 
-    actor: KeyActor
     fresh: bool
     marker: bytes | None
     pending: bool
@@ -345,42 +305,32 @@ class KeyRecovery:
     resumes: QueuedInput | None = None
 
 
-def restore_begin(
-    codec: ValueCodec, run: Run, records: Sequence[Record], started_at: int | None = None
-) -> ReadLog | None:
-    """Let a run start as it was recorded: at the same time, and with its recorded reads of memory.
-
-    Args:
-        codec: Decodes records.
-        run: The run.
-        records: Its records, in the order of their append.
-        started_at: Time at which it started, if state knows it; else its header has it.
-
-    Returns:
-        The log of the run's reads; None if they are not recorded.
-    """
-    if started_at is not None:
-        # `ctx.now()` must return the recorded time.
-        run.started_at = started_at
+def restore_begin(codec: ValueCodec, run: Run, waiting: QueuedInput) -> None:
+    """Let a run start as it was recorded: at the same time, and with its recorded reads of memory."""
+    records = waiting.records
+    suspension = waiting.suspension
+    # `ctx.now()` must return the recorded time.
+    if suspension is not None:
+        run.started_at = suspension.started_at
+        # A later part reads memory as it is now. Earlier parts have a memory of their own.
+        if not suspension.frees_key:
+            records = [*suspension.records, *records]
     elif records and records[0].kind is RecordKind.RUN:
         run.started_at = RunHeader.unpack(codec, records[0].data).started_at
     memory = run.short_term
-    if not isinstance(memory, TracedTree):
-        return None
-    if records and (reads := recorded_reads(codec, records)):
+    if isinstance(memory, TracedTree) and (reads := recorded_reads(codec, records)):
         memory.replay(reads)
-    return memory.log
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
     """Return the numbers of runs of ``actors`` in flight, queued and in the backlog. For any thread."""
     in_flight = queued = backlog = 0
     for actor in actors:
-        state = actor.runs.state
+        state = actor.state
         if state is not None:
             in_flight += state.in_flight
             queued += state.phase is Phase.RECORDS
-        queued += len(actor.runs.queue)
+        queued += len(actor.inbox)
         backlog += actor.backlog
     return {"in_flight": in_flight, "queued": queued, "spilled": backlog}
 
@@ -392,4 +342,51 @@ def cancelled_itself(key_text: str) -> ContextMisuseError:
         expected="an action that cancels only tasks that it made itself",
         found="asyncio.current_task().cancel()",
         fix="raise an error instead",
+    )
+
+
+def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
+    """Check that no user wants to end a run that is about to be executed; otherwise end it.
+
+    Raises:
+        RunEndedError: A user wants to end it.
+    """
+    if (error := _wanted(actor, run.sequence_number)) is not None:
+        run.state.ended_by = error
+        if waiting.step is not None:
+            # Flink's task thread has started this step, and it will never be awaited.
+            waiting.step.end()
+            waiting.step.abandon()
+        raise error
+
+
+def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActor, seq: int) -> None:
+    """Cancel a run if it is in flight. Only for the loop's thread."""
+    state = actor.state
+    if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
+        return
+    state.ended_by = _wanted(actor, seq)
+    for task, working in tasks.items():
+        if working is actor and state.ended_by is not None:
+            task.cancel()
+
+
+def ended_here() -> None:
+    """Clear the cancellation of the running task, because it was handled."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _wanted(actor: KeyActor, seq: int) -> RunEndedError | None:
+    mark = actor.ends.get(seq)
+    if mark is None:
+        return None
+    _, reason, by, run = mark
+    who = f" by {by}" if by else ""
+    return RunEndedError(
+        f"the run {run} was ended{who}" + (f": {reason}" if reason else ""),
+        expected="the end of the run by its own code",
+        found="a request of `flink-agents runs end`",
+        fix="put the dead letter back, if the input is to be handled after all",
     )

@@ -22,24 +22,28 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
-from flink_agents.runtime.concurrency.threads import LoopThreads
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.concurrency.threads import LoopThreads, WorkerPool
+from flink_agents.runtime.execution.action_run import current_step
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
+from flink_agents.runtime.execution.loop_executor import LoopExecutor, cancel_tasks
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
-from flink_agents.runtime.execution.sub_agents.executor import MakeStrategy
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
-from flink_agents.runtime.loop.action_loop import ActionLoop
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns, cancelled_itself
-from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_step, make_task
-from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
+from flink_agents.runtime.loop.actor import (
+    KeyActor,
+    KeyRecovery,
+    cancelled_itself,
+    check_not_ended,
+    end_if_executed,
+    ended_here,
+)
+from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
-from flink_agents.runtime.loop.sub_agent_attempts import SubAgentAttempts
 from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -61,9 +65,8 @@ class AgentLoop:
 
     Args:
         shared: The agent's shared objects.
-        steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
-        to_look_at: Receives the runs of keys with news for Flink's task thread.
+        to_look_at: Receives the actors with news for Flink's task thread.
 
     Attributes:
         failure: The error that ends the attempt, or None.
@@ -76,21 +79,19 @@ class AgentLoop:
     def __init__(
         self,
         shared: RunEnvironment,
-        steps: StepExecutor,
         clock: Callable[[], int],
-        to_look_at: deque[KeyRuns],
+        to_look_at: deque[KeyActor],
     ) -> None:
         self._shared = shared
         self._to_look_at = to_look_at
-        self._steps = steps
         self._interleaves = shared.interleaves
         self._plan = "" if shared.journals is None else shared.journals.plan
         self._clock = clock
         self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._stopped = False
-        self._inbox: deque[KeyRuns] = deque()
+        self._inbox: deque[KeyActor] = deque()
         self._woken = False
-        self._tasks: dict[asyncio.Task[None], KeyRuns] = {}
+        self._tasks: dict[asyncio.Task[None], KeyActor] = {}
         # Each counter is written by one thread only, so it needs no lock.
         self._submitted = self._asked = self._pulled = self._read = self._begun = 0
         self.ended = self.progress = 0
@@ -103,22 +104,18 @@ class AgentLoop:
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop, shared.seconds)
         self._durable = self._durable_calls()
-        shared.services.sub_agents = SubAgents(shared, self._loop, self._sub_agent_strategy())
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
+        self._executor = LoopExecutor(shared, slots, self._pool, self._durable, self._is_over)
+        shared.services.sub_agents = SubAgents(shared, self._loop, self._executor)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspender = RunSuspender(shared, self._bridge)
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
 
-    def _sub_agent_strategy(self) -> MakeStrategy:
-        of_job = {"pool": self._pool, "durable": self._durable, "is_over": self._is_over}
-        return partial(SubAgentAttempts, **of_job)
-
     def _durable_calls(self) -> DurableCalls:
         shared = self._shared
-        durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
+        durable = DurableCalls(shared, CallsInFlight(shared, self._bridge, self._fail), self._pool)
         if shared.journals is not None:
             shared.services.register_durable(durable)
         return durable
@@ -135,42 +132,39 @@ class AgentLoop:
         """Number of runs that are executed."""
         return self._begun - self.ended
 
-    def age(self, runs: KeyRuns) -> float:
+    def age(self, actor: KeyActor) -> float:
         """Return the seconds since the present run of a key started."""
-        state = runs.state
+        state = actor.state
         return 0.0 if state is None else clock() - state.begun
 
     def submit(self, actor: KeyActor, waiting: QueuedInput) -> None:
         """Add one more input to the queue of ``actor``."""
         self._submitted += 1
         actor.submitted += 1
-        actor.runs.put(waiting, self._shared.telemetry.observers)
-        self._wake_for(actor.runs)
+        actor.put(waiting, self._shared.telemetry.observers)
+        self._wake_for(actor)
 
-    def read(self, runs: KeyRuns) -> None:
+    def read(self, actor: KeyActor) -> None:
         """Have the records of a key read."""
         self._asked += 1
-        self._wake_for(runs)
+        self._wake_for(actor)
 
-    def withdraw(self, runs: KeyRuns) -> None:
+    def withdraw(self, actor: KeyActor) -> None:
         """Remove the queued inputs of a key whose run was suspended."""
         journals = self._shared.journals
-        chosen = runs.recovery is not None or any(waiting.records for waiting in runs.queue)
-        if journals is not None and chosen:
+        chosen = actor.recovery is not None or any(waiting.records for waiting in actor.inbox)
+        if journals is not None and actor.journal is not None and chosen:
             # Recorded runs are left. Their inputs are examined and chosen again after the resumption.
-            journals.unmark_replayed(runs.journal_id, runs.key_text)
-        self._submitted -= len(runs.queue)
-        for waiting in runs.queue:
+            journals.unmark_replayed(actor.journal.key)
+        self._submitted -= len(actor.inbox)
+        for waiting in actor.inbox:
             if waiting.state is not None:
                 waiting.state.withdraw()
-        runs.queue.clear()
+        actor.inbox.clear()
 
-    def end_run(self, runs: KeyRuns, seq: int) -> None:
-        """End a run that a user wants to end.
-
-        If it is not executed yet, it ends at its start.
-        """
-        self._bridge.hand(end_if_executed, self._tasks, runs, seq)
+    def end_run(self, actor: KeyActor, seq: int) -> None:
+        """End a run that a user wants to end. If it is not executed yet, it ends at its start."""
+        self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """Run a coroutine on the loop, and return a future of its result.
@@ -179,9 +173,9 @@ class AgentLoop:
         """
         return self._bridge.ask(question)
 
-    def _wake_for(self, runs: KeyRuns) -> None:
+    def _wake_for(self, actor: KeyActor) -> None:
         # Before the flag is read: the loop resets the flag, then empties the inbox. So no key is missed.
-        self._inbox.append(runs)
+        self._inbox.append(actor)
         if not self._woken:
             self._woken = True
             self._bridge.hand(self._drain)
@@ -212,7 +206,7 @@ class AgentLoop:
     def held_back(self) -> str:
         """Return the runs that have not ended and the reasons, as text; empty if there are none."""
         now = clock()
-        states = [runs.state for runs in list(self._tasks.values()) if runs.state is not None]
+        states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
         shown = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
         if len(shown) > MAX_SHOWN:
             shown[MAX_SHOWN:] = [f"and so do {len(shown) - MAX_SHOWN} more runs"]
@@ -281,8 +275,8 @@ class AgentLoop:
         await self._drain_calls(self._durable)
         # Runs end before the clients that they use.
         await cancel_tasks(self._tasks)
-        for runs in keys:
-            runs.abandon()
+        for actor in keys:
+            actor.abandon()
         if self._shared.services.sub_agents is not None:
             await self._shared.services.sub_agents.close()
         await self._shared.services.clients.close()
@@ -298,9 +292,9 @@ class AgentLoop:
 
         A run that makes a call in its own task is cancelled later.
         """
-        drained = self._loop.create_task(durable.drain())
-        keys = durable.recording.busy_keys
-        await cancel_tasks([task for task, runs in self._tasks.items() if runs.key_text not in keys])
+        drained = self._loop.create_task(durable.in_flight.drain())
+        keys = durable.in_flight.busy_keys
+        await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
         await drained
 
     async def _close_store(self) -> None:
@@ -327,82 +321,85 @@ class AgentLoop:
             # Reset first: runs that are submitted from now on wake the loop again, or are found below.
             self._woken = False
         while self._inbox:
-            runs = self._inbox.popleft()
-            recovery = runs.recovery
-            if not runs.running and (runs.queue or (recovery is not None and recovery.order is None)):
-                self._begin(runs)
+            actor = self._inbox.popleft()
+            recovery = actor.recovery
+            if not actor.running and (actor.inbox or (recovery is not None and recovery.order is None)):
+                self._begin(actor)
         if self._woken:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
-    def _begin(self, runs: KeyRuns) -> None:
-        if runs.suspended is not None:
+    def _begin(self, actor: KeyActor) -> None:
+        if actor.suspended is not None:
             # Later inputs wait for the suspended run. Flink's task thread has not stored it yet.
             return
-        runs.running = True
+        actor.running = True
         # The task belongs to no action, so the loop's factory is not needed.
-        self._tasks[asyncio.Task(self._work(runs), loop=self._loop)] = runs
+        self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
 
-    async def _work(self, runs: KeyRuns) -> None:
+    async def _work(self, actor: KeyActor) -> None:
         notified = False
         task = asyncio.current_task()
         assert task is not None
         try:
-            if runs.recovery is not None and runs.recovery.order is None:
-                await self._read_records(runs, runs.recovery)
-            while self.failure is None and (runs.queue or (runs.recovery is not None and self._pull(runs))):
-                waiting = runs.queue.popleft()
+            # Read once: Flink's task thread may end it.
+            recovery = actor.recovery
+            if recovery is not None and recovery.order is None:
+                await self._read_records(actor, recovery)
+            while self.failure is None and (
+                actor.inbox or (actor.recovery is not None and self._pull(actor))
+            ):
+                waiting = actor.inbox.popleft()
                 # Before the run starts: the watchdog names it.
-                runs.seq = waiting.seq
+                actor.seq = waiting.seq
                 self._begun += 1
                 started = clock()
-                runs.state = state = waiting.state
+                actor.state = state = waiting.state
                 assert state is not None
                 state.begin(started)
                 # A run that started on Flink's task thread continues here.
-                run = waiting.run or self._new_run(runs, waiting)
+                run = waiting.run or self._new_run(actor, waiting)
                 try:
-                    await self._execute(runs, run, waiting)
+                    await self._execute(actor, run, waiting)
                 except RunSuspended as suspended:
-                    await self.suspender.suspend(runs, waiting, suspended)
+                    await self.suspender.suspend(actor, waiting, suspended)
                     self.ended += 1
                     notified = False
                     break
                 if waiting.suspension is not None:
                     self.suspender.settle(run, waiting.suspension)
                 # Before the next run starts, which runs on the memory of this one.
-                runs.finish(run, waiting)
-                self._ended(runs, clock() - started)
+                actor.finish(run, waiting)
+                self._ended(actor, clock() - started)
                 notified = True
-                self._notify(runs)
+                self._notify(actor)
         except asyncio.CancelledError:
             if self._bridge.closed:
                 raise
-            self._fail(cancelled_itself(runs.key_text))
+            self._fail(cancelled_itself(actor.key_text))
         except BaseException as error:
             self._fail(error)
         finally:
             # First: a new task for the key may start as soon as none is running.
             self._tasks.pop(task, None)
-            runs.running = False
-            if runs.state is not None:
+            actor.running = False
+            if actor.state is not None:
                 # No effect on a run that has succeeded: it is in a later phase.
-                runs.state.fail()
+                actor.state.fail()
             if self.failure is not None:
-                runs.abandon()
-            if not notified or runs.recovery is not None or self.failure is not None:
+                actor.abandon()
+            if not notified or actor.recovery is not None or self.failure is not None:
                 # Flink's task thread was not notified, or it was before `running` was cleared.
-                self._notify(runs)
+                self._notify(actor)
 
-    async def _read_records(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
+    async def _read_records(self, actor: KeyActor, recovery: KeyRecovery) -> None:
         """Read the records of the key. The watchdog sees that as a phase of the next run."""
         observers = self._shared.telemetry.observers
-        seq = recovery.actor.next_seq
-        runs.state = RunState(runs.key_text, seq, observers, Phase.RECORDS, clock())
-        await self.replays.read(runs, recovery)
-        runs.state = None
+        actor.state = RunState(actor.key_text, actor.next_seq, observers, Phase.RECORDS, clock())
+        await self.replays.read(actor, recovery)
+        actor.state = None
         self._read += 1
 
-    async def _execute(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
+    async def _execute(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
         """Execute a run to its end. A run that the present code cannot continue ends as ``on_error`` says.
 
         Raises:
@@ -410,76 +407,76 @@ class AgentLoop:
         """
         state = run.state
         try:
-            run.attach_waits = partial(self.suspender.attach_late, runs)
+            run.attach_waits = partial(self.suspender.attach_late, actor)
+            actor.attach_journal(run, waiting, self._plan, self._shared.codec)
             if waiting.records or waiting.suspension is not None or self._interleaves:
-                self.suspender.attach(runs, run, waiting)
-            else:
-                runs.attach_journal(run, waiting, self._plan, self._shared.codec)
+                # After the journal, from which waits read the signals that the run took.
+                self.suspender.attach(actor, run, waiting)
             # Before the actions start: a user wants to end this run.
-            if runs.ends:
-                check_not_ended(runs, run, waiting)
+            if actor.ends:
+                check_not_ended(actor, run, waiting)
             if waiting.run is None:
-                self._steps.begin(run, waiting.record)
+                self._executor.begin(run, waiting.record)
             if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
                 check_run(run, waiting.suspension, self._shared)
             # From here on, a request to end the run cancels this task.
             state.executing = True
-            await self._steps.execute(run, self._attempts, waiting.step)
+            await self._executor.execute(run, waiting.step)
             state.executing = False
             # Its code caught the cancellation and ended normally. It must not count as success.
             if state.ended_by is not None:
                 raise state.ended_by
         except CHANGES as error:
-            self._steps.give_up(run, waiting.record, error)
+            self._executor.give_up(run, waiting.record, error)
         except (RunEndedError, asyncio.CancelledError) as error:
             if self._bridge.closed or state.ended_by is None:
                 raise
             # The cancellation was handled. The task continues with the next run.
             ended_here()
-            self._steps.end_run(run, waiting.record, state.ended_by, error)
+            self._executor.end_run(run, waiting.record, state.ended_by, error)
         finally:
             state.executing = False
 
-    def _ended(self, runs: KeyRuns, took: float) -> None:
+    def _ended(self, actor: KeyActor, took: float) -> None:
         """Count a run that has ended, and update the moving average."""
         if took >= self._watch.stuck_after:
-            self._watch.ended(runs, took)
+            self._watch.ended(actor, took)
         if self.ended:
             self.expected += (took - self.expected) * 0.1
         else:
             self.expected = took
         self.ended += 1
 
-    def _pull(self, runs: KeyRuns) -> bool:
+    def _pull(self, actor: KeyActor) -> bool:
         """Choose one more input that is in memory; returns True if there is one."""
-        previous_count = runs.pulled
-        has_input = self.replays.pull(runs)
-        self._pulled += runs.pulled - previous_count
+        previous_count = actor.pulled
+        has_input = self.replays.pull(actor)
+        self._pulled += actor.pulled - previous_count
         return has_input
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
         self._notify()
 
-    def _notify(self, runs: KeyRuns | None = None) -> None:
-        if runs is not None:
-            self._to_look_at.append(runs)
+    def _notify(self, actor: KeyActor | None = None) -> None:
+        if actor is not None:
+            self._to_look_at.append(actor)
         self.progress += 1
         # After the counter, which a waiting thread checks.
         self._bridge.notify()
 
-    def _new_run(self, runs: KeyRuns, waiting: QueuedInput) -> Run:
+    def _new_run(self, actor: KeyActor, waiting: QueuedInput) -> Run:
         """Create the run of an input. Flink's task thread may have started others."""
         return Run(
             self._shared,
-            runs.journal_id,
-            runs.key_text,
+            actor.journal_id,
+            actor.key_text,
             waiting.run_seq,
             waiting.timestamp,
             self._clock(),
             None,
-            runs.memory,
-            waiting.ordered or runs.unrecorded or waiting.is_later_part,
+            actor.memory,
+            waiting.ordered or actor.unrecorded or waiting.is_later_part,
             waiting.identity,
             waiting.state,
         )

@@ -13,8 +13,8 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.waits.active_mailbox import taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
+from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.pending import read_input
@@ -44,32 +44,30 @@ class Replays:
         uncached: The number of inputs in memory that the loop has chosen.
     """
 
-    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyRuns], None]) -> None:
+    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
         self._shared = shared
         self._bridge = bridge
         self._begin = begin
         self._seconds = shared.reorder_timeout.total_seconds()
-        self._held: dict[KeyRuns, KeyRecovery] = {}
+        self._held: dict[KeyActor, KeyRecovery] = {}
         self._logged_at = -LOG_INTERVAL_SECONDS
         self.no_more_input = False
         self.uncached = 0
 
     # -- for the loop's thread --------------------------------------------------------
 
-    async def read(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
+    async def read(self, actor: KeyActor, recovery: KeyRecovery) -> None:
         """Read the records of a key. From then on its inputs can be chosen.
 
         Raises:
             RecordsPrunedError: State is older than the records in the store.
         """
         journals = self._shared.journals
-        assert journals is not None
+        assert journals is not None and actor.journal is not None
         # A fresh head does not know the numbers of an earlier attempt.
-        actor = recovery.actor
         from_seq = None if recovery.fresh else actor.next_seq
         recorded = await journals.recorded(
-            runs.journal_id,
-            runs.key_text,
+            actor.journal.key,
             from_seq,
             recovery.marker,
             recovery.pending,
@@ -87,93 +85,93 @@ class Replays:
             recovery.order = order
             # The suspended run goes first, before any other input is chosen.
             if recovery.resumes is not None:
-                self._resume(runs, recovery, recovery.resumes, order)
+                self._resume(actor, recovery, recovery.resumes, order)
             # Before any run starts: it could take a signal that a later recorded run has taken.
-            self._reserve(runs, recorded)
-            self.end_if_drained(runs, recovery)
+            self._reserve(actor, recorded)
+            self.end_if_drained(actor, recovery)
 
-    def _reserve(self, runs: KeyRuns, recorded: RecordedRuns) -> None:
+    def _reserve(self, actor: KeyActor, recorded: RecordedRuns) -> None:
         """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
         codec = self._shared.codec
         for records in recorded.runs:
             identities = [signal.identity for signal in taken_signals(codec, records)]
             if identities:
-                runs.open_mailbox().reserve([identity for identity in identities if identity is not None])
+                actor.open_mailbox().reserve([identity for identity in identities if identity is not None])
 
-    def _resume(self, runs: KeyRuns, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder) -> None:
+    def _resume(
+        self, actor: KeyActor, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder
+    ) -> None:
         """Put a suspended run first, with its records from the store."""
         journals = self._shared.journals
-        actor = recovery.actor
-        assert journals is not None
+        assert journals is not None and actor.journal is not None
         recovery.resumes = None
         waiting.records = order.recorded.resume(waiting.seq)
-        journals.left(runs.journal_id, runs.key_text, order.recorded)
+        journals.left(actor.journal.key, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.ends_replay = not order.recorded
         waiting.ordered = True
-        runs.put(waiting, self._shared.telemetry.observers)
-        runs.pulled += 1
+        actor.put(waiting, self._shared.telemetry.observers)
+        actor.pulled += 1
 
-    def pull(self, runs: KeyRuns) -> bool:
-        """Choose one more input in memory; returns True if the queue has one."""
-        recovery = runs.recovery
+    def pull(self, actor: KeyActor) -> bool:
+        """Choose one more input in memory; returns True if the inbox has one."""
+        recovery = actor.recovery
         if recovery is None:
-            return bool(runs.queue)
+            return bool(actor.inbox)
         with recovery.lock:
-            if not runs.queue and (chosen := self.choose(runs, recovery.cached.get)) is not None:
-                runs.pulled += 1
+            if not actor.inbox and (chosen := self.choose(actor, recovery.cached.get)) is not None:
+                actor.pulled += 1
                 self.uncached += 1
-                runs.put(chosen, self._shared.telemetry.observers)
-            if not runs.queue:
-                self.hold(runs)
-            return bool(runs.queue)
+                actor.put(chosen, self._shared.telemetry.observers)
+            if not actor.inbox:
+                self.hold(actor)
+            return bool(actor.inbox)
 
-    def _overdue(self, runs: KeyRuns, recovery: KeyRecovery, since: float) -> None:
+    def _overdue(self, actor: KeyActor, recovery: KeyRecovery, since: float) -> None:
         """Let other inputs run: the recorded one, awaited since ``since``, did not come in time."""
         with recovery.lock:
             # The input has come meanwhile, or another run waits now.
-            if runs.held != since:
+            if actor.held != since:
                 return
             recovery.overdue = True
-            self._stop_holding(runs)
+            self._stop_holding(actor)
         self._shared.telemetry.run_metrics.count("runs_reordered")
         if clock() - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = clock()
             _log.warning(
                 "key %r, and maybe others: the input of a recorded run did not come within %g s "
                 "(%s); others run first, and it gets its records when it comes",
-                decode_key(runs.key_text),
+                decode_key(actor.key_text),
                 self._seconds,
                 AgentOptions.REORDER_TIMEOUT.key,
             )
-        if not runs.running:
-            self._begin(runs)
+        if not actor.running:
+            self._begin(actor)
 
     # -- for any thread, which has the lock of the recovery ------------------------------
 
-    def choose(self, runs: KeyRuns, load: Callable[[int], bytes | None]) -> QueuedInput | None:
+    def choose(self, actor: KeyActor, load: Callable[[int], bytes | None]) -> QueuedInput | None:
         """Return the input that runs next; None if all have to wait, or if it cannot be loaded here."""
-        recovery = runs.recovery
+        recovery = actor.recovery
         journals = self._shared.journals
         if recovery is None or recovery.order is None:
             return None
-        assert journals is not None
-        actor = recovery.actor
+        assert journals is not None and actor.journal is not None
         order = recovery.order
         choice = order.next(actor.next_seq, not (recovery.overdue or self.no_more_input))
         packed = None if choice is None else load(choice.number)
         if choice is None or packed is None:
             return None
         records = order.take(choice)
-        journals.left(runs.journal_id, runs.key_text, order.recorded)
+        journals.left(actor.journal.key, order.recorded)
         recovery.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         # The wait for this input is over, so its timer has no effect.
-        held = self._stop_holding(runs)
+        held = self._stop_holding(actor)
         # For a wake-up, Flink's task thread replaces both.
         record, timestamp = read_input(self._shared.codec, packed)
         ends_replay = not order.recorded
-        self.end_if_drained(runs, recovery)
+        self.end_if_drained(actor, recovery)
         return QueuedInput(
             record,
             timestamp,
@@ -187,12 +185,11 @@ class Replays:
             state=held if held is not None and held.sequence_number == choice.seq else None,
         )
 
-    def hold(self, runs: KeyRuns) -> None:
+    def hold(self, actor: KeyActor) -> None:
         """If all inputs of a key wait for that of a recorded run, start the timeout."""
-        recovery = runs.recovery
-        if recovery is None or recovery.order is None or runs.held is not None or recovery.overdue:
+        recovery = actor.recovery
+        if recovery is None or recovery.order is None or actor.held is not None or recovery.overdue:
             return
-        actor = recovery.actor
         order = recovery.order
         # Not all inputs were examined, so the right one may be among them.
         if actor.backlog <= 0 or order.looked < actor.head.next_pending:
@@ -200,47 +197,49 @@ class Replays:
         if order.next(actor.next_seq, True) is not None:
             return
         self._shared.telemetry.run_metrics.count("inputs_held_back")
-        held = RunState(runs.key_text, actor.next_seq, self._shared.telemetry.observers, Phase.INPUT, clock())
-        runs.state = held
-        self._held[runs] = recovery
+        held = RunState(
+            actor.key_text, actor.next_seq, self._shared.telemetry.observers, Phase.INPUT, clock()
+        )
+        actor.state = held
+        self._held[actor] = recovery
         bridge = self._bridge
-        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, runs, recovery, held.since)
+        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, recovery, held.since)
 
-    def _stop_holding(self, runs: KeyRuns) -> RunState | None:
+    def _stop_holding(self, actor: KeyActor) -> RunState | None:
         """Stop holding inputs back. Returns the state of the run that waited for its input, if one did."""
-        self._held.pop(runs, None)
-        if runs.held is None:
+        self._held.pop(actor, None)
+        if actor.held is None:
             return None
-        held = runs.state
-        runs.state = None
+        held = actor.state
+        actor.state = None
         return held
 
-    def end_if_drained(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
+    def end_if_drained(self, actor: KeyActor, recovery: KeyRecovery) -> None:
         """Let the inputs of a key run as they arrive, if no recorded run is left."""
         order = recovery.order
         if order is not None and order.drained:
-            recovery.actor.loaded = order.looked
+            actor.loaded = order.looked
             recovery.cached.clear()
-            runs.recovery = None
+            actor.recovery = None
 
     # -- for any thread ---------------------------------------------------------------
 
     def end_of_input(self) -> None:
         """Stop all waits for inputs."""
         self.no_more_input = True
-        for runs, recovery in list(self._held.items()):
+        for actor, recovery in list(self._held.items()):
             with recovery.lock:
-                self._stop_holding(runs)
-            if not runs.running:
-                self._begin(runs)
+                self._stop_holding(actor)
+            if not actor.running:
+                self._begin(actor)
 
     def held_back(self) -> str:
         """Return the keys that hold inputs back and the reasons, as text; empty if none does.
 
         For any thread.
         """
-        held = list(self._held.values())
-        shown = [_describe(recovery.actor, recovery.order) for recovery in held if recovery.order is not None]
+        held = list(self._held.items())
+        shown = [_describe(actor, recovery.order) for actor, recovery in held if recovery.order is not None]
         if not shown:
             return ""
         if len(shown) > MAX_SHOWN:

@@ -6,11 +6,11 @@ A suspended run has neither a coroutine nor an actor. Flink's task thread stores
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from flink_agents.api.action_state import Record
 from flink_agents.api.errors import StateError
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.action_run import ActionRun
@@ -23,14 +23,11 @@ from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.requests import settle_requests
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
-from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
-from flink_agents.runtime.journal.memory.part_memory import PartTree
-from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
-from flink_agents.runtime.journal.records import ActionRecord, RunHeader
-from flink_agents.runtime.journal.run_journal import header_of
-from flink_agents.runtime.loop.actor import KeyRuns, restore_begin
-from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput
+from flink_agents.runtime.journal.memory_reads import PartTree, Read, TracedTree, recorded_reads
+from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
@@ -55,9 +52,9 @@ class RunSuspender:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def offer(self, runs: KeyRuns, signal: StoredSignal) -> None:
+    def offer(self, actor: KeyActor, signal: StoredSignal) -> None:
         """Offer a signal to the runs of a key."""
-        mailbox = runs.open_mailbox()
+        mailbox = actor.open_mailbox()
         mailbox.sent(signal)
         self._bridge.hand(mailbox.offer, signal)
 
@@ -69,11 +66,12 @@ class RunSuspender:
 
     # -- for the loop's thread --------------------------------------------------------
 
-    def attach(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
-        """Give a run its journal and its waits: it may have waited before."""
-        mailbox = self._live_mailbox(runs, run)
-        # Before the waits, which read recorded signals from it.
-        run.journal = journal = self._journal(runs, run, waiting)
+    def attach(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
+        """Give a run with a journal its waits: it may have waited before."""
+        mailbox = self._live_mailbox(actor, run)
+        journal = run.journal
+        assert journal is not None
+        journal.has_waits = True
         suspension = waiting.suspension
         run.waits = RunWaits(
             mailbox,
@@ -89,7 +87,7 @@ class RunSuspender:
         if waiting.records or suspension is not None:
             mailbox.expect(-1)
 
-    def attach_late(self, runs: KeyRuns, step: ActionRun) -> None:
+    def attach_late(self, actor: KeyActor, step: ActionRun) -> None:
         """Give the run of ``step`` its waits, because it waits for the first time.
 
         Until then, the ends of executions without calls had no records. A replay must not execute them again.
@@ -98,36 +96,39 @@ class RunSuspender:
             UnserializableValueError: An event or a side output of an earlier execution cannot be recorded.
         """
         run = step.run
-        assert run.journal is not None and step.delivery is not None
-        waits = RunWaits(self._live_mailbox(runs, run), (), {}, {}, self._last_deadline(run))
-        journal = BufferedJournal.continuing(run.journal)
-        # Whatever was recorded of it as an end was refused: it has not ended.
-        journal.drop_end(step.path)
+        journal = run.journal
+        assert journal is not None and step.delivery is not None
+        waits = RunWaits(self._live_mailbox(actor, run), (), {}, {}, self._last_deadline(run))
         events = self._shared.events
+        ends: list[Record] = []
         for ended, undo_length in run.ended or ():
             side = list(map(list, ended.side or ()))
             waits.put_out(ended.path, [event.output for event in outputs_of(ended)], ended.side or [])
             if ended.calls is None:
                 memory = run.written_since(ended.mark, undo_length)
                 sent = [events.packed(event) for event in ended.sent]
-                journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))
+                ends.append(journal.end_of(ended.path, ActionRecord(*memory, sent, side, 0)))
         for path, outputs, side_outputs in run.given_up:
             waits.put_out(path, outputs, side_outputs)
         for path, side_outputs in run.failed:
             # An event that cannot be recorded fails in the same way on replay.
             with suppress(StateError):
-                journal.keep_end(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0))
-        run.journal = journal
+                ends.append(journal.end_of(path, ActionRecord({}, {}, [], list(map(list, side_outputs)), 0)))
+        # Only now, because one that cannot be recorded leaves the run without waits.
+        journal.has_waits = True
+        # Whatever was recorded of it as an end was refused: it has not ended.
+        journal.drop_end(step.path)
+        journal.keep(ends)
         run.waits = waits
         run.ended = None
         run.emit_queued()
         # Its own end is recorded, too.
-        step.calls = step.delivery.calls
+        step.calls = step.delivery
         step.delivery.at_rest = partial(suspend_at_rest, step, waits)
 
-    def _live_mailbox(self, runs: KeyRuns, run: Run) -> ActiveMailbox:
+    def _live_mailbox(self, actor: KeyActor, run: Run) -> ActiveMailbox:
         """Return the signals of a key, from which a run takes signals from here on, not from state."""
-        mailbox = runs.open_mailbox()
+        mailbox = actor.open_mailbox()
         self._live[mailbox] = None
         if self._ended and not mailbox.ended:
             mailbox.end_input(self._skips)
@@ -137,13 +138,13 @@ class RunSuspender:
     def _last_deadline(self, run: Run) -> int | None:
         return None if self._deadline is None else run.started_at + self._deadline
 
-    async def suspend(self, runs: KeyRuns, waiting: QueuedInput, suspended: RunSuspended) -> None:
+    async def suspend(self, actor: KeyActor, waiting: QueuedInput, suspended: RunSuspended) -> None:
         """Create the stored form of a run, and hand it over to Flink's task thread."""
         step = suspended.args[0]
         run: Run = step.run
         waits: list[StoredWait] = step.suspended
         journal = run.journal
-        assert isinstance(journal, BufferedJournal) and run.waits is not None
+        assert journal is not None and run.waits is not None
         # Code that catches its cancellation may emit something. Drop it: the resumed run replaces it.
         sent, side = step.put
         step.sent = step.sent[:sent]
@@ -155,13 +156,13 @@ class RunSuspender:
         # Before the stored form is built, which contains all records.
         journal.keep_reads()
         failed = stored_attempts(step.retry_state, self._shared.seconds())
-        part = await self._end_part(run, journal, waiting, run.waits)
+        end = await self._end_part(run, journal, waiting, run.waits)
         suspension = Suspension(
             waiting.number,
             run.sequence_number,
             run.started_at,
             "" if self._shared.journals is None else self._shared.journals.plan,
-            list(journal.all_records),
+            list(journal.records),
             journal.unstored,
             journal.bound,
             journal.has_records,
@@ -171,20 +172,20 @@ class RunSuspender:
             self._shared.submission,
             last_deadline=run.waits.last_deadline,
         )
-        if part is not None:
-            suspension = _of_parts(suspension, run, waiting, step.path, part)
-        if runs.journal is not None and journal.has_records and waiting.ends_replay:
+        if end.frees_key:
+            suspension = _of_parts(suspension, run, waiting, step.path, end.counts)
+        end.suspension = suspension
+        if actor.journal is not None and journal.has_records and waiting.ends_replay:
             # From here on, state has the earlier records. New ones come after this position.
-            store, key = runs.journal
+            store, key = actor.journal
             journal.end = store.recovery_marker(key)
-        waiting.run = waiting.step = None
         # Last, because Flink's task thread may store the run from here on.
-        runs.suspend(run, suspension, waiting.skips, part)
+        actor.suspend(end)
 
-    def forget(self, runs: KeyRuns) -> None:
+    def forget(self, actor: KeyActor) -> None:
         """Drop the signals of a key that has no actor any longer; for Flink's task thread."""
-        if runs.mailbox is not None:
-            self._bridge.hand(self._live.pop, runs.mailbox, None)
+        if actor.mailbox is not None:
+            self._bridge.hand(self._live.pop, actor.mailbox, None)
 
     def settle(self, run: Run, suspension: Suspension, waits: list[StoredWait] | None = None) -> None:
         """Emit what the code of a resumed run has not emitted about its approval requests.
@@ -195,33 +196,6 @@ class RunSuspender:
             waits: The open waits; None if the run has ended.
         """
         settle_requests(run, suspension.waits, waits, self._shared.codec, self._shared.telemetry.observers)
-
-    def _journal(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> BufferedJournal:
-        journals = self._shared.journals
-        suspension = waiting.suspension
-        codec = self._shared.codec
-        records = waiting.records
-        is_later = waiting.is_later_part
-        suspended_records = suspension.records if suspension is not None and not is_later else ()
-        began = suspension.started_at if suspension is not None else None
-        log = restore_begin(codec, run, [*suspended_records, *records], began)
-        header: Callable[[], RunHeader] = _no_header
-        if journals is not None:
-            memory = run.short_term
-            packed = waiting.packed
-            header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
-        return BufferedJournal(
-            # Without a store, it keeps its records in memory.
-            None if journals is None else journals.store,
-            codec,
-            None if journals is None else journals.key(run.journal_id, run.key_text),
-            run.sequence_number,
-            header,
-            records,
-            suspension,
-            log,
-            waiting.seq,
-        )
 
     # -- parts of runs that free their keys ---------------------------------------------
 
@@ -239,31 +213,32 @@ class RunSuspender:
         run.short_term = memory = PartTree(run.short_term, reads, run.undo)
         return RunParts(memory, records, suspension.parts)
 
-    async def _end_part(
-        self, run: Run, journal: BufferedJournal, waiting: QueuedInput, waits: RunWaits
-    ) -> CommittedSegment | None:
-        """End a part of a run, and store its records; returns None if the run blocks its key."""
+    async def _end_part(self, run: Run, journal: RunJournal, waiting: QueuedInput, waits: RunWaits) -> RunEnd:
+        """End a run that is suspended. If it frees its key, a part of it ends, and its records are stored."""
+        end = RunEnd(run, waiting.number, waiting.seq, {}, skips=waiting.skips)
         if not (self._frees_keys or waiting.is_later_part):
-            return None
-        previous_suspension = waiting.suspension
-        changes = run.short_term.changes()
-        before_count = len(previous_suspension.records) if previous_suspension is not None else 0
-        counts = not waiting.is_later_part or bool(
-            waiting.records or changes or len(journal.all_records) > before_count
+            end.frees_key = False
+            return end
+        suspension = waiting.suspension
+        previous_count = len(suspension.records) if suspension is not None else 0
+        end.changes = run.short_term.changes()
+        end.counts = not waiting.is_later_part or bool(
+            waiting.records or end.changes or len(journal.records) > previous_count
         )
         # Before the part is committed: a replay must know where it ended.
-        await journal.end_part(counts)
-        return CommittedSegment(waiting.number, waiting.seq, changes, counts, waits.ends_part)
+        await journal.end_part(end.counts)
+        end.replayed = waits.ends_part
+        return end
 
-    def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
+    def _take_recorded(self, waits: RunWaits, journal: RunJournal, waiting: QueuedInput) -> None:
         """Remove the signals that the run took, according to records that only the store has."""
         suspension = waiting.suspension
         suspended_count = len(suspension.records) if suspension is not None else 0
-        if len(journal.all_records) == suspended_count:
+        if len(journal.records) == suspended_count:
             return
         codec = self._shared.codec
-        stored = taken_signals(codec, journal.all_records[:suspended_count])
-        for wait_record in taken_signals(codec, journal.all_records):
+        stored = taken_signals(codec, journal.records[:suspended_count])
+        for wait_record in taken_signals(codec, journal.records):
             stored_record = next(
                 (record for record in stored if record.identity == wait_record.identity), None
             )
@@ -283,9 +258,7 @@ class RunSuspender:
             mailbox.end_input(self._skips)
 
 
-def _of_parts(
-    suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
-) -> Suspension:
+def _of_parts(suspension: Suspension, run: Run, waiting: QueuedInput, path: str, counts: bool) -> Suspension:
     """Return the stored form of a run whose key is free for other inputs.
 
     Args:
@@ -293,7 +266,7 @@ def _of_parts(
         run: The run.
         waiting: Its input, or the wake-up that resumed it.
         path: The path of the execution that waits.
-        part: The part that has ended.
+        counts: True if the part that has ended did anything.
     """
     previous_suspension = waiting.suspension
     parts: list[tuple[str, int]] = []
@@ -304,7 +277,7 @@ def _of_parts(
         if previous_suspension.input is not None:
             parts = list(previous_suspension.parts)
             packed = previous_suspension.input
-    if part.counts:
+    if counts:
         parts.append((path, len(suspension.records)))
     # The store has all records. The next part has its own number and header.
     return replace(
@@ -317,7 +290,3 @@ def _of_parts(
         input=packed,
         identity=run.identity,
     )
-
-
-def _no_header() -> RunHeader:
-    raise AssertionError("a run has a header without a store")

@@ -33,7 +33,7 @@ from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import end_blocking_code, end_waiting_code
-from flink_agents.runtime.loop.actor import KeyRuns
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 
@@ -72,7 +72,7 @@ class Watchdog:
     Args:
         shared: The agent's shared objects.
         loop: The loop.
-        runs: The tasks that execute runs. Only for the loop's thread.
+        actors: The tasks that execute runs, each with its actor. Only for the loop's thread.
         current: Holds the step whose code runs, in the context of that code.
 
     Attributes:
@@ -83,12 +83,12 @@ class Watchdog:
         self,
         shared: RunEnvironment,
         loop: asyncio.AbstractEventLoop,
-        runs: Mapping[asyncio.Task[Any], KeyRuns],
+        actors: Mapping[asyncio.Task[Any], KeyActor],
         current: ContextVar[ActionRun | None],
     ) -> None:
         self._agent = shared.agent.name
         self._loop = loop
-        self._runs = runs
+        self._actors = actors
         self._current = current
         self._clients = shared.services.clients
         self.stuck_after = _seconds(shared.config.get(AgentOptions.STUCK_AFTER))
@@ -102,7 +102,7 @@ class Watchdog:
         self._busy, self._end = threading.Event(), threading.Event()
         self.is_awake = self._busy.is_set
         # Used by the loop's thread.
-        self._reported: dict[KeyRuns, RunState] = {}
+        self._reported: dict[KeyActor, RunState] = {}
         self._next_look = self._used = 0.0
         self._loop_thread = 0
         # Messages to the loop's thread, and the time of a callback in the loop that has not run yet.
@@ -134,12 +134,12 @@ class Watchdog:
             self._used = clock()
             self._busy.set()
 
-    def ended(self, runs: KeyRuns, seconds: float) -> None:
+    def ended(self, actor: KeyActor, seconds: float) -> None:
         """Note that a run of a key ended after ``stuck_after`` or more."""
-        if self._reported.pop(runs, None) is not None:
+        if self._reported.pop(actor, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
-            self._note(logging.INFO, text, self._agent, _key(runs), runs.seq, seconds)
-            self._note_line(runs, seconds, ended=True)
+            self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
+            self._note_line(actor, seconds, ended=True)
 
     def _turn(self) -> None:
         """Note that the loop is responsive, and check the runs if it is time."""
@@ -148,7 +148,7 @@ class Watchdog:
             self._answered = time.monotonic() - self._asked
             self._asked = None
         now = clock()
-        if self._runs:
+        if self._actors:
             self._used = now
             if now >= self._next_look:
                 self._next_look = now + self.stuck_after / LOOKS
@@ -159,9 +159,9 @@ class Watchdog:
     def _look(self, now: float) -> None:
         """Report the runs that have become too old."""
         reported = 0
-        unreported_runs = list[KeyRuns]()
-        for task, runs in self._runs.items():
-            state = runs.state
+        unreported_runs = list[KeyActor]()
+        for task, actor in self._actors.items():
+            state = actor.state
             if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
                 continue
             if state.started > now - self.stuck_after:
@@ -170,20 +170,20 @@ class Watchdog:
             if step is not None and step.suspended is not None:
                 # Its code may clean up for as long as a run may take.
                 end_waiting_code(step, Stack.of(step.task or task).frames, LOOKS)
-            if self._reported.get(runs) is state:
+            if self._reported.get(actor) is state:
                 continue
             # Once per run: the key of the table is the run's state.
-            self._reported[runs] = state
+            self._reported[actor] = state
             self._stuck.inc()
             if reported + len(unreported_runs) < MANY_LINES:
-                self._note_state(task, runs, state, now - state.started)
+                self._note_state(task, actor, state, now - state.started)
             if state.action_run is None or reported >= MANY:
-                unreported_runs.append(runs)
+                unreported_runs.append(actor)
             else:
                 reported += 1
                 self._report(task, state, state.action_run, now - state.started)
         if unreported_runs:
-            keys = ", ".join(repr(_key(runs)) for runs in unreported_runs[:MANY])
+            keys = ", ".join(repr(_key(actor)) for actor in unreported_runs[:MANY])
             more = ", ..." if len(unreported_runs) > MANY else ""
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(unreported_runs), self.stuck_after, keys, more)
@@ -198,8 +198,8 @@ class Watchdog:
 
     def _fields_of_runs(self) -> Iterator[tuple[Any, ...]]:
         now = clock()
-        for task, runs in list(self._runs.items())[:MAX_TASKS]:
-            state = runs.state
+        for task, actor in list(self._actors.items())[:MAX_TASKS]:
+            state = actor.state
             if state is not None and state.action_run is not None:
                 yield self._report_fields(task, state, state.action_run, now - state.started)
 
@@ -232,7 +232,7 @@ class Watchdog:
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
         return None if awaited is None else Stack.of(awaited)
 
-    def _note_state(self, task: asyncio.Task[Any], runs: KeyRuns, state: RunState, seconds: float) -> None:
+    def _note_state(self, task: asyncio.Task[Any], actor: KeyActor, state: RunState, seconds: float) -> None:
         """Let the thread log a run for those who read logs by program."""
         step = state.action_run
         waits = state.waits_for or state.phase.value
@@ -242,10 +242,10 @@ class Watchdog:
             more |= {"action": step.action.name, "where": where}
             if step.retry_state is not None and step.retry_state.failed:
                 more["attempt"] = len(step.retry_state.failed) + 1
-        self._note_line(runs, seconds, **more)
+        self._note_line(actor, seconds, **more)
 
-    def _note_line(self, runs: KeyRuns, seconds: float, **more: Any) -> None:
-        about = {"agent": self._agent, "key": runs.key_text, "sequence": runs.seq}
+    def _note_line(self, actor: KeyActor, seconds: float, **more: Any) -> None:
+        about = {"agent": self._agent, "key": actor.key_text, "sequence": actor.seq}
         times = {"seconds": round(seconds, 3), "time": round(time.time(), 3)}
         line = json.dumps(about | times | more, default=str)
         self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
@@ -320,8 +320,8 @@ class Watchdog:
 
     def _step_of_run(self, task: Any) -> ActionRun | None:
         """Return the step of the run that ``task`` executes, if any; also while a condition is evaluated."""
-        runs = self._runs.get(task)
-        return None if runs is None or runs.state is None else runs.state.action_run
+        actor = self._actors.get(task)
+        return None if actor is None or actor.state is None else actor.state.action_run
 
     def _log_notes(self) -> None:
         while self._notes:
@@ -421,8 +421,8 @@ def _describe(step: ActionRun) -> str:
     )
 
 
-def _key(runs: KeyRuns) -> Any:
-    return decode_key(runs.key_text)
+def _key(actor: KeyActor) -> Any:
+    return decode_key(actor.key_text)
 
 
 def _seconds(duration: timedelta) -> float:

@@ -1,53 +1,208 @@
-"""Metrics of a subtask's runs: rates, latencies, and the number and age of waiting runs.
+"""Metrics of a subtask: those that actions use, and those of its runs.
 
-Frequent events are counted in plain numbers, each written by one thread, and become metrics
-when they are read: an event costs two readings of a clock per action.
+All of them live in this process: ``runtime.flink.metrics`` reports them to Flink, and the harness reads them
+as they are. Frequent events of runs are counted in plain numbers, which become metrics when they are read: an
+event costs two readings of a clock per action.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections import Counter as Counts, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+from typing_extensions import override
 
 from flink_agents.api.agents.observers import ObservedRun, RunObserver
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL
-from flink_agents.runtime.metrics.metrics import WINDOW, LocalCounter, LocalMetricGroup
 
-clock = time.monotonic
-
-
-class Durations:
-    """Durations of one kind. One thread adds, any thread may read.
-
-    Attributes:
-        count: The number of durations.
-    """
-
-    __slots__ = ("_latest", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._latest = [0.0] * WINDOW
-
-    def add(self, seconds: float) -> None:
-        """Add one."""
-        self._latest[self.count % WINDOW] = seconds
-        self.count += 1
-
-    def since(self, seen: int) -> tuple[int, list[float]]:
-        """Return the number of durations, and those after the first ``seen``, as far as they are kept."""
-        count = self.count
-        latest = range(max(seen, count - WINDOW), count)
-        return count, [self._latest[number % WINDOW] for number in latest]
-
+WINDOW = 1000
+"""Number of values that a histogram holds."""
 
 MOST_REASONS = 50
 """The number of dead letter reasons that have their own metric; all others share one."""
 
 OTHER_REASONS = "Others@"
+
+TIMER = "timer"
+SIGNAL = "signal"
+APPROVAL = "approval"
+
+clock = time.monotonic
+
+M = TypeVar("M")
+
+_log = bounded_logger("flink_agents.metrics")
+
+
+def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool:
+    """True if a metric accepts ``value``; else it is ignored, which is logged once per metric.
+
+    Args:
+        value: The value that an action, or its library, passes to a metric.
+        where: The metric.
+    """
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return True
+    if not getattr(where, "has_warned", False):
+        where.has_warned = True  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+        text = f"{type(value).__qualname__} {value!r}"[:200]
+        _log.warning("a %s ignores a value that is not a number: %s", type(where).__name__, text)
+    return False
+
+
+class LocalCounter(Counter):
+    """A counter in this process.
+
+    Attributes:
+        count: Its value; to be changed with ``lock`` held.
+        lock: Guards the value.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = Lock()
+
+    @override
+    def inc(self, n: int = 1) -> None:
+        if type(n) is int or is_number(n, self):
+            with self.lock:
+                self.count += n
+
+    @override
+    def dec(self, n: int = 1) -> None:
+        self.inc(-n)
+
+    @override
+    def get_count(self) -> int:
+        return self.count
+
+
+class LocalMeter(Meter):
+    """A meter in this process."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = Lock()
+
+    @override
+    def mark(self, n: int = 1) -> None:
+        if is_number(n, self):
+            with self._lock:
+                self._count += n
+
+    @override
+    def get_count(self) -> int:
+        return self._count
+
+
+class LocalGauge(Gauge):
+    """A gauge in this process."""
+
+    def __init__(self) -> None:
+        self._value: int | float = 0
+
+    @override
+    def set(self, value: int | float) -> None:
+        if is_number(value, self):
+            self._value = value
+
+    @override
+    def get_value(self) -> int | float:
+        return self._value
+
+
+class LocalHistogram(Histogram):
+    """A histogram over the last :data:`WINDOW` values."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = Lock()
+        self._window: deque[float] = deque(maxlen=WINDOW)
+
+    @override
+    def update(self, value: int | float) -> None:
+        if is_number(value, self):
+            self.add(value)
+
+    def add(self, value: float) -> None:
+        """Record a value that is a number."""
+        with self._lock:
+            self._count += 1
+            self._window.append(value)
+
+    @override
+    def get_count(self) -> int:
+        return self._count
+
+    @override
+    def quantile(self, q: float) -> float:
+        """Return a quantile by the nearest-rank method."""
+        with self._lock:
+            values = sorted(self._window)
+        if not values:
+            return 0.0
+        return float(values[min(len(values) - 1, int(q * len(values)))])
+
+
+class LocalMetricGroup(MetricGroup):
+    """A thread-safe group of metrics in this process.
+
+    Args:
+        name: Its name in the parent group.
+        before_read: Called before all values are read, to update them; or None.
+
+    Attributes:
+        before_read: Called before all values are read, to update them; or None.
+    """
+
+    def __init__(self, name: str = "", before_read: Callable[[], None] | None = None) -> None:
+        self.name = name
+        self.before_read = before_read
+        self.metrics: dict[str, Counter | Meter | Gauge | Histogram] = {}
+        self.groups: dict[str, LocalMetricGroup] = {}
+
+    @override
+    def get_sub_group(self, name: str) -> LocalMetricGroup:
+        return self.groups.setdefault(name, LocalMetricGroup(name))
+
+    @override
+    def get_counter(self, name: str) -> LocalCounter:
+        return self._metric(name, LocalCounter)
+
+    @override
+    def get_meter(self, name: str) -> Meter:
+        return self._metric(name, LocalMeter)
+
+    @override
+    def get_gauge(self, name: str) -> Gauge:
+        return self._metric(name, LocalGauge)
+
+    @override
+    def get_histogram(self, name: str) -> LocalHistogram:
+        return self._metric(name, LocalHistogram)
+
+    def values(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Dotted names and values of all metrics: counts, or the value of a gauge."""
+        if self.before_read is not None:
+            self.before_read()
+        for name, metric in list(self.metrics.items()):
+            yield prefix + name, metric.get_value() if isinstance(metric, Gauge) else metric.get_count()
+        for name, group in list(self.groups.items()):
+            yield from group.values(f"{prefix}{name}.")
+
+    def _metric(self, name: str, kind: type[M]) -> M:
+        create: Any = kind
+        metric: Any = self.metrics.get(name) or self.metrics.setdefault(name, create())
+        if not isinstance(metric, kind):
+            raise ValueError(f"metric {name!r} is a {type(metric).__name__}, not a {kind.__name__}")
+        return metric
 
 
 class RunMetrics(RunObserver):
@@ -60,23 +215,17 @@ class RunMetrics(RunObserver):
         group: The group with all of them.
         events: Committed runs. Only for Flink's thread.
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
-        commit_delay: Time from the end of a run to its commit. Only for Flink's thread.
         open_waits: The suspended runs. Only for Flink's thread.
-        on_task_thread: Executions on Flink's thread, by action.
-        on_loop: Executions on the agent loop, by action.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
         self.group = LocalMetricGroup("runtime", self._read)
         self.events = 0
         self.backpressure = 0.0
-        self.commit_delay = Durations()
+        self._commit_delay = self.group.get_histogram("commit_delay_us")
         self.open_waits = OpenWaitGauge()
-        names = list(actions)
-        self.on_task_thread = {name: Durations() for name in names}
-        self.on_loop = {name: Durations() for name in names}
+        self._latencies = {name: self._action(name).get_histogram("latency_us") for name in actions}
         self._gauges: list[tuple[str, Callable[[], Mapping[str, int]]]] = []
-        self._seen: dict[Durations, int] = {}
         self._counters: dict[tuple[str, str | None], list[LocalCounter]] = {}
         self._read()
 
@@ -104,8 +253,8 @@ class RunMetrics(RunObserver):
     # -- events of runs ---------------------------------------------------------------
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
-        """Add to the latencies of the action; each thread has separate numbers."""
-        (self.on_task_thread if inline else self.on_loop)[action].add(seconds)
+        """Add to the latencies of the action."""
+        self._latencies[action].add(1e6 * seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Count a failure, and a timeout if it was one."""
@@ -158,7 +307,7 @@ class RunMetrics(RunObserver):
         """Count a commit, and the time from its run's end to it. Only for Flink's thread."""
         self.events += 1
         if seconds is not None:
-            self.commit_delay.add(seconds)
+            self._commit_delay.add(1e6 * seconds)
 
     # -- results ----------------------------------------------------------------------
 
@@ -166,14 +315,7 @@ class RunMetrics(RunObserver):
         """Update the group."""
         self._total("events", self.events)
         self._total("backpressure_ms", int(self.backpressure * 1000))
-        self._spread(self.group, "commit_delay_us", self.commit_delay)
-        executed = 0
-        for name in self.on_task_thread:
-            action = self._action(name)
-            for durations in (self.on_task_thread[name], self.on_loop[name]):
-                self._spread(action, "latency_us", durations)
-            executed += action.get_histogram("latency_us").get_count()
-        self._total("actions", executed)
+        self._total("actions", sum(latency.get_count() for latency in self._latencies.values()))
         for prefix, read in self._gauges:
             for name, value in read().items():
                 self.group.get_gauge(f"{prefix}_{name}").set(value)
@@ -187,18 +329,6 @@ class RunMetrics(RunObserver):
         counter.inc(new)
         if name in ("events", "actions"):
             self.group.get_meter(f"{name}_per_second").mark(new)
-
-    def _spread(self, group: LocalMetricGroup, name: str, durations: Durations) -> None:
-        """Add the durations since the last time to a histogram, in microseconds."""
-        seen = self._seen.get(durations, 0)
-        self._seen[durations], new = durations.since(seen)
-        histogram = group.get_histogram(name)
-        histogram.extend([1e6 * seconds for seconds in new], self._seen[durations] - seen)
-
-
-TIMER = "timer"
-SIGNAL = "signal"
-APPROVAL = "approval"
 
 
 class _Suspended(NamedTuple):
@@ -217,7 +347,7 @@ class OpenWaitGauge:
         self._now = now
         # In the order of their suspension: the first one has waited longest.
         self._runs: dict[tuple[str, int], _Suspended] = {}
-        self._counts: Counter[str] = Counter()
+        self._counts: Counts[str] = Counts()
 
     def suspended(self, key_text: str, seq: int, waits: Iterable[Any], since: float | None = None) -> None:
         """Note a suspended run.
@@ -229,7 +359,7 @@ class OpenWaitGauge:
             since: When it was suspended, if that was in an earlier attempt.
         """
         self.resumed(key_text, seq)
-        kinds = tuple({_kind(wait) for wait in waits})
+        kinds = tuple({APPROVAL if wait.name == APPROVAL_SIGNAL else wait.kind for wait in waits})
         self._counts.update(kinds)
         self._runs[key_text, seq] = _Suspended(since or self._now(), kinds)
 
@@ -248,7 +378,3 @@ class OpenWaitGauge:
         oldest = 0 if first is None else max(0, int(1000 * (self._now() - first.since)))
         counts = dict.fromkeys((TIMER, SIGNAL, APPROVAL), 0) | dict(self._counts)
         return counts | {"suspended": len(self._runs), "oldest_ms": oldest}
-
-
-def _kind(wait: Any) -> str:
-    return APPROVAL if wait.name == APPROVAL_SIGNAL else wait.kind

@@ -28,35 +28,29 @@ from typing import Any
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.agents.observers import ObserverSource
 from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
-from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentPlan, LoadedAgent
-from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
+from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry, default_policies
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
-from flink_agents.runtime.execution.environment.settings import default_policies
-from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
-from flink_agents.runtime.journal.other_jobs import JournalIdentity, OtherJobs
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
 from flink_agents.runtime.operator.features import Features
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.requests.service import RequestService
-from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
+from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.event_time import EventTimeService
-from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import Hooks, KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
@@ -142,7 +136,7 @@ class OperatorHost:
             if outputs need no timestamps.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         make_pruner: Creates the object that removes records no checkpoint needs, or None.
-        on_call: Called with each durable call and its ``ActionRun``; for debugging, or None.
+        on_call: Called with the ``ActionRun`` and the ``DurableCall`` of each call; for debugging, or None.
         around_durable: Wraps the object that makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
         seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
@@ -161,7 +155,7 @@ class OperatorHost:
     outlet: Callable[[LowWatermark | None], Outlet]
     check_cancelled: Callable[[], None] = lambda: None
     make_pruner: Callable[[RunMetrics], Pruner | None] = lambda metrics: None
-    on_call: Callable[[Any, Call], None] | None = None
+    on_call: Callable[[Any, Any], None] | None = None
     around_durable: Callable[[Durable], Durable] = lambda durable: durable
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     seconds: Callable[[], float] = time.monotonic
@@ -246,133 +240,58 @@ def _journals(
     if make is None:
         return None
     owner = Owner.create(host.job_id, journal_name(job_id, plan.name), host.subtask, host.parallelism)
-    on_change = OnPlanChange(blueprint.config.get(AgentOptions.ON_PLAN_CHANGE))
-    identity = None
-    if (state := host.state.journals) is not None:
-        identity = JournalIdentity(state, job_id, OtherJobs(blueprint.config, job_id))
     pruner = host.make_pruner(metrics)
-    return Journals(make(), owner, codec, plan, on_change, make, pruner, host.on_call, identity)
+    return Journals(
+        make, owner, codec, plan, blueprint.config, job_id, host.state.journals, pruner, host.on_call
+    )
 
 
 def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
-    """Return the operator."""
-    forgetting = None
+    """Return the operator, with the features that the plan and the options use."""
+    state = host.state
+    clock = host.clock
+    suspended_runs = SuspendedRuns(shared, state, clock, low)
+    store = SignalStore(shared, state, clock, suspended_runs)
+    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
+    requests = RequestService(shared, state, clock, suspension)
+    signals = SignalService(store, requests, suspension)
+    delays = Delays(shared, state, clock, low, host.keys)
+    event_time = None if low is None else EventTimeService(shared, state, low)
+    idle_keys = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
-        forgetting = IdleKeyExpiry(shared, host.state, host.clock)
-    suspended_runs = SuspendedRuns(shared, host.state, host.clock, low)
-    services = key_services(host, shared, job_id, low, forgetting, suspended_runs)
+        idle_keys = IdleKeyExpiry(shared, state, clock)
+    pruning = _pruning(host, shared, job_id)
+    work = PendingWork(shared, state)
+    # In the order that this module states.
+    services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
+    hooked: list[KeyService] = [service for service in services if service is not None]
+    features = Features(
+        hooks=Hooks(hooked),
+        suspensions=suspension,
+        delayed=delays,
+        end_requests=requests,
+        event_time=event_time,
+        work_check=work if work.needed else None,
+        skipped_runs=None if shared.journals is None else LateReplays(shared, clock),
+        idle_keys=idle_keys,
+        pruning_marks=pruning,
+    )
+    new_head = Head if idle_keys is None else idle_keys.new_head
+    seconds = math.inf if low is None else low.alive_seconds
     operator = AgentProcessor(
-        shared,
-        host.state,
-        job_id,
-        host.clock,
-        host.check_cancelled,
-        services.features(),
-        Head if forgetting is None else forgetting.new_head,
-        suspended_runs,
-        math.inf if low is None else low.alive_seconds,
+        shared, state, job_id, clock, host.check_cancelled, features, new_head, suspended_runs, seconds
     )
-    for service in services.in_order():
+    for service in hooked:
         service.attach(operator)
-    heartbeat = Heartbeat(
-        operator, host.clock, host.keys, host.outlet(low), services.signals, services.delays, end
-    )
+    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), signals, delays, end)
     operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyServices:
-    """The services of an operator.
-
-    Attributes:
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-        requests: Handles requests about keys.
-        signals: Stores signals.
-        suspension: Suspends and resumes runs.
-        delays: Delivers delayed events.
-        idle_keys: Removes the heads of idle keys; None if they stay.
-        pruning: Marks keys with records; None if records are not pruned.
-        work: Checks the work in restored state; None if nothing of it could fail the job.
-        late_replays: Keeps track of late replays; None without a store.
-    """
-
-    event_time: EventTimeService | None
-    requests: RequestService
-    signals: SignalService
-    suspension: SuspensionService
-    delays: Delays
-    idle_keys: IdleKeyExpiry | None
-    pruning: UnprunedKeys | None
-    work: PendingWork | None
-    late_replays: LateReplays | None
-
-    def in_order(self) -> list[KeyService]:
-        """Return those with hooks, in the order in which these are called."""
-        services = (
-            self.event_time,
-            self.requests,
-            self.signals,
-            self.suspension,
-            self.delays,
-            self.idle_keys,
-            self.pruning,
-        )
-        return [service for service in services if service is not None]
-
-    def features(self) -> Features:
-        """Return the services by the names with which the operator calls them."""
-        return Features(
-            hooks=Hooks(self.in_order(), KeyService),
-            suspensions=self.suspension,
-            delayed=self.delays,
-            end_requests=self.requests,
-            event_time=self.event_time,
-            work_check=self.work,
-            skipped_runs=self.late_replays,
-            idle_keys=self.idle_keys,
-            pruning_marks=self.pruning,
-        )
-
-
-def key_services(
-    host: OperatorHost,
-    shared: RunEnvironment,
-    job_id: str,
-    low: LowWatermark | None,
-    forgetting: IdleKeyExpiry | None,
-    suspended_runs: SuspendedRuns,
-) -> KeyServices:
-    """Return the services that the plan and the options use, in the order that this module states.
-
-    Args:
-        host: The environment of the subtask.
-        shared: The agent's shared objects.
-        job_id: Identity of the job.
-        low: The low watermark; None if outputs need no timestamps.
-        forgetting: Removes the heads of idle keys; None if they stay.
-        suspended_runs: The suspended runs in state.
-    """
-    state = host.state
-    clock = host.clock
+def _pruning(host: OperatorHost, shared: RunEnvironment, job_id: str) -> UnprunedKeys | None:
     journals = shared.journals
-    work = PendingWork(shared, state)
-    store = SignalStore(shared, state, clock, suspended_runs)
-    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
-    requests = RequestService(shared, state, clock, suspension)
-    pruning = None
-    if journals is not None and journals.pruner is not None:
-        pruning = UnprunedKeys(state, host.keys, journals.pruner, job_id, journals.key)
-    return KeyServices(
-        event_time=None if low is None else EventTimeService(shared, state, low),
-        requests=requests,
-        signals=SignalService(store, requests, suspension),
-        suspension=suspension,
-        delays=Delays(shared, state, clock, low, host.keys),
-        idle_keys=forgetting,
-        pruning=pruning,
-        work=work if work.needed else None,
-        late_replays=None if journals is None else LateReplays(shared, clock),
-    )
+    if journals is None or journals.pruner is None:
+        return None
+    return UnprunedKeys(host.state, host.keys, journals.pruner, job_id, journals.key)

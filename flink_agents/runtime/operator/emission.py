@@ -27,14 +27,10 @@ class Emission:
     timestamps: list[int | None] = field(default_factory=list)
     side_timestamps: list[int | None] = field(default_factory=list)
 
-    def take(self, run: Run) -> None:
-        """Add the outputs of a run."""
-        self.outputs += run.outputs
-        self.side_outputs += run.side_outputs
-
     def take_timed(self, run: Run) -> None:
         """Add the outputs of a run, each with the timestamp of the run's input."""
-        self.take(run)
+        self.outputs += run.outputs
+        self.side_outputs += run.side_outputs
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 

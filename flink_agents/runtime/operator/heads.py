@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
-from flink_agents.runtime.journal.other_jobs import OtherJobs
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -53,7 +52,6 @@ class Heads:
         self._job_id = job_id
         self._journals = shared.journals
         self._new_head = new_head
-        self._other_jobs = OtherJobs(shared.config, job_id)
 
     def read(self, key_text: str) -> Head | None:
         """Return the head of the current key; None if it has none.
@@ -71,7 +69,7 @@ class Heads:
             # The store may be a copy of the one that the state names.
             if head.marker is not None and head.store != journals.store_id:
                 journals.adopt(head)
-            self._other_jobs.admit(head, key_text, journals.store_id)
+            journals.other_jobs.admit(head, key_text, journals.store_id)
         # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:
             check_store(journals, head.store)
@@ -98,7 +96,7 @@ class Heads:
         if journals is None:
             return False
         has_unread = bool(head.skipped or head.origins)
-        return has_unread or journals.may_have(head.journal_id, key_text, head.marker, pending)
+        return has_unread or journals.may_have(head, key_text, pending)
 
     def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
         """Store in the head the position of the key's records, before the first run that may have some.

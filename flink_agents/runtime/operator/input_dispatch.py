@@ -13,8 +13,8 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
-from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.entries import QueuedInput
+from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
@@ -28,43 +28,42 @@ class InputDispatcher:
         shared: The agent's shared objects.
         state: Keyed state.
         suspended_runs: The suspended runs in state, which resume among the inputs.
-
-    Attributes:
-        most_load: With this number of inputs in memory, the loop has enough work.
+        access: Creates the agent loop, and knows its limits.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, suspended_runs: SuspendedRuns) -> None:
+    def __init__(
+        self, shared: RunEnvironment, state: KeyedState, suspended_runs: SuspendedRuns, access: LoopAccess
+    ) -> None:
+        self._access = access
         self._suspended_runs = suspended_runs
         self._codec = shared.codec
         self._state = state
         self._queue_per_key = shared.config.get(AgentOptions.QUEUE_PER_KEY)
-        self.most_load = shared.config.get(AgentOptions.MAX_IN_FLIGHT) + shared.config.get(
-            AgentOptions.QUEUE_TOTAL
-        )
         self._cached = 0
 
-    def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
+    def feed(self, actor: KeyActor) -> None:
         """Pass inputs of the current key from state to its actor, as far as the limits allow."""
-        runs = actor.runs
-        recovery = runs.recovery
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             with recovery.lock:
+                # Again, with the lock: the loop may have read the records meanwhile.
                 if recovery.order is None:
-                    self._cache(actor, recovery, loop)
+                    self._cache(actor, recovery)
                     return
-        while recovery is not None and runs.recovery is not None:
-            if self._is_full(actor, loop):
+        while recovery is not None and actor.recovery is not None:
+            if self._is_full(actor):
                 return
             with recovery.lock:
-                if not self._choose(actor, loop):
+                if not self._choose(actor):
                     # Nothing of the key runs, so only an input that has not come can be the reason.
                     if actor.idle:
-                        loop.replays.hold(runs)
+                        self._access.loop.replays.hold(actor)
                     break
-        if runs.recovery is None:
-            self._feed_as_they_came(actor, loop)
+        # Not `else`: the last recorded run may have been chosen just now.
+        if actor.recovery is None:
+            self._feed_as_they_came(actor)
 
-    def resume_blocking(self, actor: KeyActor, loop: AgentLoop) -> None:
+    def resume_blocking(self, actor: KeyActor) -> None:
         """Put the suspended run that blocks the key of a new actor first, before all other inputs."""
         blocking = actor.head.blocking
         if blocking is None:
@@ -73,17 +72,17 @@ class InputDispatcher:
         assert packed is not None
         resumed = self._resume(actor, blocking.number, packed, actor.next_seq)
         assert resumed is not None
-        recovery = actor.runs.recovery
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
             # When the records were read, it goes before those.
             recovery.resumes = resumed
             return
         actor.next_seq = max(actor.next_seq, resumed.seq + 1)
-        loop.submit(actor, resumed)
+        self._access.loop.submit(actor, resumed)
 
     def drop(self, actor: KeyActor) -> None:
         """Remove the cached inputs of an actor that has ended."""
-        if (recovery := actor.runs.recovery) is not None:
+        if (recovery := actor.recovery) is not None:
             self._cached -= len(recovery.cached)
             recovery.cached.clear()
 
@@ -109,25 +108,25 @@ class InputDispatcher:
         """Return True if inputs of a key wait for its suspended runs."""
         return self._suspended_runs.hold_inputs(actor.head, actor.woken)
 
-    def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        queue = actor.runs.queue
+    def _is_full(self, actor: KeyActor) -> bool:
+        queue = actor.inbox
         if len(queue) >= self._queue_per_key:
             return True
-        return bool(queue) and loop.load + self._in_cache(loop) >= self.most_load
+        return bool(queue) and self._access.loop.load + self._in_cache() >= self._access.most_load
 
-    def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
+    def _feed_as_they_came(self, actor: KeyActor) -> None:
         head = actor.head
         # Resumed runs do not queue behind inputs that have not started.
         for number in self._suspended_runs.woken(head) if head.suspended else ():
-            if number not in actor.woken and not self._is_full(actor, loop):
-                self._submit(actor, number, loop)
-        while actor.loaded < head.next_pending and not self._is_full(actor, loop):
+            if number not in actor.woken and not self._is_full(actor):
+                self._submit(actor, number)
+        while actor.loaded < head.next_pending and not self._is_full(actor):
             if head.suspended and self._is_held(actor):
                 return
             actor.loaded += 1
-            self._submit(actor, actor.loaded - 1, loop)
+            self._submit(actor, actor.loaded - 1)
 
-    def _submit(self, actor: KeyActor, number: int, loop: AgentLoop) -> None:
+    def _submit(self, actor: KeyActor, number: int) -> None:
         packed = self.load(number, actor)
         if packed is None:
             return
@@ -135,7 +134,7 @@ class InputDispatcher:
         if waiting is None:
             record, timestamp = read_input(self._codec, packed)
             waiting = QueuedInput(record, timestamp, number, packed, actor.next_seq)
-        loop.submit(actor, waiting)
+        self._access.loop.submit(actor, waiting)
         actor.next_seq += 1
 
     def _resume(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
@@ -149,15 +148,14 @@ class InputDispatcher:
 
     # -- as long as recorded runs are left -------------------------------------------------
 
-    def _choose(self, actor: KeyActor, loop: AgentLoop) -> bool:
+    def _choose(self, actor: KeyActor) -> bool:
         """Choose or examine one more input; returns False if there is none."""
-        runs = actor.runs
-        recovery = runs.recovery
+        recovery = actor.recovery
         if recovery is None or (order := recovery.order) is None:
             return False
         cached = recovery.cached
         previous_count = len(cached)
-        chosen = loop.replays.choose(runs, lambda number: self._again(number, recovery))
+        chosen = self._access.loop.replays.choose(actor, lambda number: self._again(number, recovery))
         if chosen is not None:
             self._cached -= previous_count - len(cached)
             resumed = self._resume(actor, chosen.number, chosen.packed, chosen.seq)
@@ -168,8 +166,8 @@ class InputDispatcher:
                     timestamp=resumed.timestamp,
                     suspension=resumed.suspension,
                 )
-            loop.submit(actor, chosen)
-            if cached and len(cached) + len(runs.queue) > self._queue_per_key:
+            self._access.loop.submit(actor, chosen)
+            if cached and len(cached) + len(actor.inbox) > self._queue_per_key:
                 # The queue counts against the same limit. The input is still in state.
                 cached.popitem()
                 self._cached -= 1
@@ -181,9 +179,9 @@ class InputDispatcher:
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
         is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)
-        if packed is not None and is_input and self._may_cache(recovery, loop):
+        if packed is not None and is_input and self._may_cache(actor, recovery):
             self._keep(recovery, number, packed)
-        loop.replays.end_if_drained(runs, recovery)
+        self._access.loop.replays.end_if_drained(actor, recovery)
         return True
 
     def _again(self, number: int, recovery: KeyRecovery) -> bytes:
@@ -192,29 +190,31 @@ class InputDispatcher:
         assert packed is not None
         return packed
 
-    def _cache(self, actor: KeyActor, recovery: KeyRecovery, loop: AgentLoop) -> None:
+    def _cache(self, actor: KeyActor, recovery: KeyRecovery) -> None:
         """Load the first inputs into memory until it is known which of them runs next."""
         if actor.head.suspended and (self._suspended_runs.woken(actor.head) or self._is_held(actor)):
             # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
-        while actor.loaded < actor.head.next_pending and self._may_cache(recovery, loop):
+        while actor.loaded < actor.head.next_pending and self._may_cache(actor, recovery):
             packed = self.load(actor.loaded, actor)
             if packed is not None:
                 self._keep(recovery, actor.loaded, packed)
             actor.loaded += 1
 
-    def _may_cache(self, recovery: KeyRecovery, loop: AgentLoop) -> bool:
+    def _may_cache(self, actor: KeyActor, recovery: KeyRecovery) -> bool:
         """Return True if one more input may be in memory without being chosen.
 
         Half of the room is for chosen ones.
         """
-        if len(recovery.cached) + len(recovery.actor.runs.queue) >= self._queue_per_key:
+        if len(recovery.cached) + len(actor.inbox) >= self._queue_per_key:
             return False
-        cached = self._in_cache(loop)
-        return 2 * cached < self.most_load and loop.load + cached < self.most_load
+        cached = self._in_cache()
+        return (
+            2 * cached < self._access.most_load and self._access.loop.load + cached < self._access.most_load
+        )
 
-    def _in_cache(self, loop: AgentLoop) -> int:
-        return self._cached - loop.replays.uncached
+    def _in_cache(self) -> int:
+        return self._cached - self._access.loop.replays.uncached
 
     def _keep(self, recovery: KeyRecovery, number: int, packed: bytes) -> None:
         recovery.cached[number] = packed

@@ -27,7 +27,7 @@ from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
 from flink_agents.api.events import DelayedLineage
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.operator.schedules.end_times import is_held
+from flink_agents.runtime.operator.end_times import is_held
 from flink_agents.runtime.state.keyed_state import Timers
 
 _log = bounded_logger("flink_agents.event_time")

@@ -6,16 +6,15 @@ If the whole run of an input can execute on the calling thread, and nothing of i
 and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
 actor, whose runs the event loop executes. A timer commits the finished runs of actors.
 
-This module handles inputs and actors. ``operator.commit`` commits runs, and ``schedules.heartbeat`` decides
-when Flink's task thread checks an actor. ``features`` has what it knows of each feature, and
-``assembly`` builds those that an agent has.
+This module handles inputs and actors. ``operator.commit`` commits runs, and ``operator.heartbeat`` decides
+when Flink's task thread checks an actor. ``assembly`` builds the features that an agent uses.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.settings.options import AgentOptions
@@ -25,38 +24,21 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
-from flink_agents.runtime.loop.queued_input import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, load_of
+from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.features import EventTimeFeature, Features
+from flink_agents.runtime.operator.end_times import START
+from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
-from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.loop_access import LoopAccess
+from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.services.service import Schedule
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
-
-
-class Schedule(Protocol):
-    """The part of ``Heartbeat`` that the operator and its services use. The key is current."""
-
-    def open(self, timers: Timers | None) -> None:
-        """Find the restored keys that have work; there are timers only if there is restored state."""
-
-    def added(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the first check of a new actor."""
-
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the next check of an actor that has one more input."""
-
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
-        """Stop checking an actor whose key has no waiting inputs."""
-
-    def see_the_end(self, timers: Timers) -> None:
-        """Register a timer at the end of a bounded input."""
 
 
 class InputRejected(Exception):
@@ -91,9 +73,9 @@ class AgentProcessor:
         cache: Heads and memory of recent keys.
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
-        waits: Creates the agent loop, and waits for it.
+        loop_access: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
-        to_look_at: The runs of keys with news for Flink's task thread.
+        to_look_at: The actors with news for Flink's task thread.
         has_key_timers: True if any key may have a timer of its own, for which the hook ``fired`` is called.
     """
 
@@ -127,16 +109,14 @@ class AgentProcessor:
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, features.event_time)
-        self.feeder = InputDispatcher(shared, state, suspended_runs)
-        self.to_look_at: deque[KeyRuns] = deque()
-        self.waits = LoopBackpressure(
-            shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, self.to_look_at
-        )
+        self.to_look_at: deque[KeyActor] = deque()
+        self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
+        self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)
         ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
         self._make_mailbox = lambda: ActiveMailbox(clock, [], ttl)
-        shared.telemetry.run_metrics.add_gauges("runs", self._load)
+        shared.telemetry.run_metrics.add_gauges("runs", lambda: load_of(list(self.actors.values())))
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -209,7 +189,13 @@ class AgentProcessor:
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
-            emission = self._commits.inline(run, head, timers)
+            emission = Emission()
+            changes = run.short_term.changes()
+            self._commits.commit((RunEnd(run, None, seq, changes),), head, None, timers, emission)
+            # When no step can raise any more: the cache of the key holds this dictionary.
+            run.short_term.committed(changes)
+            # Not `end_waits`: no loop has prepared it.
+            run.ended = None
             self.cache.keep(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
@@ -218,14 +204,14 @@ class AgentProcessor:
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
         """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
         actor = self.actors.get(key_text)
-        if actor is None or (mailbox := actor.runs.mailbox) is None or actor.runs.suspended is not None:
+        if actor is None or (mailbox := actor.mailbox) is None or actor.suspended is not None:
             return None
         return [(wait.wait_id, wait.stored) for wait in list(mailbox.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
         """Return the sequence numbers of the runs that the loop has started since the key has an actor."""
         actor = self.actors.get(key_text)
-        mailbox = None if actor is None else actor.runs.mailbox
+        mailbox = None if actor is None else actor.mailbox
         return () if mailbox is None else mailbox.runs
 
     def open(self, timers: Timers | None = None) -> None:
@@ -237,12 +223,12 @@ class AgentProcessor:
         Raises:
             StoreError: The store of durable calls cannot be opened.
         """
-        self.waits.open_store()
+        self.loop_access.open_store()
         self.schedule.open(timers)
 
     def is_crowded(self, key_text: str) -> bool:
         """Return True if an input of the key may have to wait until the loop has room."""
-        return key_text not in self.actors and self.waits.is_full
+        return key_text not in self.actors and self.loop_access.is_full
 
     def close(self, wait: bool = True) -> None:
         """Stop everything that still runs.
@@ -250,7 +236,7 @@ class AgentProcessor:
         Args:
             wait: True to return when it has ended, in bounded time.
         """
-        self.waits.close(wait)
+        self.loop_access.close(wait)
         self._shared.telemetry.observers.closed()
 
     # -- keys with work ---------------------------------------------------------------
@@ -272,7 +258,7 @@ class AgentProcessor:
                     self._event_time.note_restored_inputs(None, key_text)
                 return None
             actor = self.make_actor(head, key_text, True, timers)
-        self.waits.check_failure()
+        self.loop_access.check_failure()
         return actor
 
     def check(self, key_text: str) -> None:
@@ -294,7 +280,7 @@ class AgentProcessor:
 
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Queue an input of a key with an actor."""
-        self.waits.check_failure()
+        self.loop_access.check_failure()
         packed = self._intake.packed(record, timestamp)
         self._intake.store(actor.head, actor.key_text, packed, timestamp)
         self.feed(actor, timers)
@@ -302,8 +288,8 @@ class AgentProcessor:
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
         """Queue an input of a key without an actor, and create the actor."""
-        self.waits.check_failure()
-        self.waits.wait_for_room()
+        self.loop_access.check_failure()
+        self.loop_access.wait_for_room()
         self.heads.mark(head, key_text)
         # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
@@ -318,11 +304,12 @@ class AgentProcessor:
         self._releases_early = False
         try:
             packed = packed or self._intake.packed(record, run.timestamp)
-            if (loop := self.waits.running_loop) is not None:
+            # Without calls if the loop has room: most runs that are handed over come here.
+            if (loop := self.loop_access.running_loop) is not None:
                 if loop.failure is not None:
                     raise loop.failure
-                if loop.load >= self.feeder.most_load:
-                    self.waits.wait_for_room()
+                if loop.load >= self.loop_access.most_load:
+                    self.loop_access.wait_for_room()
         except BaseException:
             step.abandon()
             raise
@@ -335,7 +322,7 @@ class AgentProcessor:
         number = actor.loaded
         actor.loaded += 1
         actor.next_seq += 1
-        self.waits.loop.submit(
+        self.loop_access.loop.submit(
             actor, QueuedInput(record, run.timestamp, number, packed, run.sequence_number, run, step)
         )
 
@@ -355,11 +342,11 @@ class AgentProcessor:
         if pending and self._event_time is not None:
             self._event_time.note_restored_inputs(head, key_text)
         if head.suspended:
-            self.feeder.resume_blocking(actor, self.waits.loop)
-        self.feeder.feed(actor, self.waits.loop)
-        recovery = actor.runs.recovery
+            self.feeder.resume_blocking(actor)
+        self.feeder.feed(actor)
+        recovery = actor.recovery
         if recovery is not None and recovery.order is None:
-            self.waits.loop.read(actor.runs)
+            self.loop_access.loop.read(actor)
         return actor
 
     def _new_actor(
@@ -396,16 +383,23 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
-        self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
-        if actor.runs.mailbox is not None:
-            self.waits.loop.suspender.forget(actor.runs)
+        self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        if actor.mailbox is not None:
+            self.loop_access.loop.suspender.forget(actor)
         self.schedule.actor_released(actor, timers)
-        # A recovery refers to its actor. Without this, only the garbage collector would free the two.
-        actor.runs.recovery = None
+
+    def withdraw(self, actor: KeyActor) -> None:
+        """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
+        # The next actor reads them again.
+        self.loop_access.loop.withdraw(actor)
+        self.feeder.drop(actor)
+        self.loop_access.loop.suspender.forget(actor)
+        # The timer at the end of a bounded input stays: it resumes the run.
+        del self.actors[actor.key_text]
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
-        self.feeder.feed(actor, self.waits.loop)
+        self.feeder.feed(actor)
         self.schedule.fed(actor, timers)
 
     def _reject(
@@ -436,20 +430,22 @@ class AgentProcessor:
     def is_held_back(self, key_text: str) -> bool:
         """Return True if the inputs of a key wait for another input, which may be late."""
         actor = self.actors.get(key_text)
-        return actor is not None and actor.runs.held is not None and actor.idle
+        return actor is not None and actor.held is not None and actor.idle
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit the finished runs of the current key's actor, unless the attempt has failed."""
-        loop = self.waits.running_loop
+        loop = self.loop_access.running_loop
         if loop is not None and loop.failure is not None:
             raise loop.failure
-        last = self._commits.commit_finished(actor, emission, timers)
-        if last is not None or actor.head.suspended:
-            self._suspensions.continue_key(actor, last, timers)
-
-    def _load(self) -> dict[str, int]:
-        """Return the numbers of runs that are in flight, queued and spilled."""
-        return load_of(list(self.actors.values()))
+        ends: list[RunEnd] = []
+        while actor.ended:
+            # Flink's task thread alone takes from this end of the queue, so no lock is needed.
+            ends.append(actor.ended.popleft())
+        if ends:
+            self._commits.commit(ends, actor.head, actor, timers, emission)
+        was_suspended = bool(ends) and ends[-1].suspension is not None
+        if was_suspended or actor.head.suspended:
+            self._suspensions.continue_key(actor, was_suspended, timers)
 
 
 class InputQueueWriter:
@@ -462,7 +458,7 @@ class InputQueueWriter:
     """
 
     def __init__(
-        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeFeature | None
+        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeService | None
     ) -> None:
         self._shared = shared
         self._state = state

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import count
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -41,9 +40,6 @@ DEFAULT_PORT = 8081
 
 MAX_PORTS = 100
 """The most ports of a range that are tried."""
-
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""The most bytes of an answer. An answer about ten checkpoints has 10 KB."""
 
 GROWING = ("restored", "total", "completed", "failed")
 """Counters of an answer that only grow while the JobManager is running."""
@@ -203,7 +199,7 @@ class CheckpointClient:
         try:
             connection.request("GET", self._path, headers={"Accept": "application/json"})
             response = connection.getresponse()
-            body = _body(response)
+            body = response.read()
         except (OSError, HTTPException) as error:
             raise RestError(f"{type(error).__name__}: {error}") from error
         if response.status != 200:
@@ -217,27 +213,6 @@ class CheckpointClient:
             return CheckpointView.of(json.loads(body), self._number)
         except ValueError as error:
             raise RestError(f"an answer that is no JSON: {error}") from error
-
-
-def _body(response: HTTPResponse) -> bytes:
-    """Return the body of an answer that comes in time.
-
-    Raises:
-        TimeoutError: It comes in small pieces, for too long.
-        HTTPException: It is too long.
-    """
-    deadline = time.monotonic() + REQUEST_SECONDS
-    parts = list[bytes]()
-    size = 0
-    while part := response.read1(65536):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise HTTPException(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"an answer that was not complete within {REQUEST_SECONDS:g} s")
-    response.read()  # nothing is left; says that the connection can be used again
-    return b"".join(parts)
 
 
 class CheckpointPoller:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey
 from flink_agents.api.common.logs import bounded_logger
@@ -104,7 +105,7 @@ class PruneExecutor:
         due = self._due
         while due and not self._closed:
             number = max(AT_ONCE, len(due) // SHARE)
-            batch = [(journal, *due.pop(journal)) for journal in list(_first(due, number))]
+            batch = [(journal, *due.pop(journal)) for journal in list(islice(due, number))]
             await asyncio.gather(*(self._prune(*arguments) for arguments in batch))
             await asyncio.sleep(PAUSE_SECONDS)
         self._task = None
@@ -133,11 +134,6 @@ class PruneExecutor:
             self._metrics.group.get_counter("runs_pruned").inc(runs)
             if journal in watched.journals:
                 watched.pruned.append((journal, through))
-
-
-def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
-    for _, journal in zip(range(number), journals, strict=False):
-        yield journal
 
 
 def add_note(notes: dict[JournalKey, tuple[int, int]], journal: JournalKey, through: int, runs: int) -> None:

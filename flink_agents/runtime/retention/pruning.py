@@ -36,7 +36,6 @@ from flink_agents.runtime.retention.checkpoints import (
     rest_addresses,
 )
 from flink_agents.runtime.retention.executor import PruneExecutor, PruneProgress, add_note
-from flink_agents.runtime.retention.remembered import BloomFilter
 
 _log = bounded_logger("flink_agents.pruning")
 
@@ -62,6 +61,16 @@ TOO_MANY = f"more than {MAX_WAITING} journals wait for a checkpoint; some are le
 
 RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 """Flink's option for the number of retained checkpoints, and its former name. The default is 1."""
+
+
+SEEN_BITS = 2**25
+"""The default size: 4 MB.
+
+After a million items, one in 7,000 others is a false positive; after ten million, one in four.
+"""
+
+PROBES = 4
+"""The number of bits for each item."""
 
 
 @dataclass
@@ -122,6 +131,36 @@ class PendingCommits:
     def runs(self) -> int:
         """Number of runs with records."""
         return sum(runs for _, runs in self.journals.values())
+
+
+class BloomFilter:
+    """A set of all items that were ever added, with some false positives. For one thread.
+
+    A job may see an unbounded number of keys, such as one for each order, so a set of them would grow.
+
+    Args:
+        bits: The number of bits, a power of two.
+    """
+
+    def __init__(self, bits: int = SEEN_BITS) -> None:
+        self._mask = bits - 1
+        self._bits: bytearray | None = None
+
+    def add(self, thing: Hashable) -> None:
+        """Add an item."""
+        if self._bits is None:  # an empty filter takes no memory
+            self._bits = bytearray((self._mask + 1) // 8)
+        for place in self._places(thing):
+            self._bits[place >> 3] |= 1 << (place & 7)
+
+    def __contains__(self, thing: Hashable) -> bool:
+        bits = self._bits
+        return bits is not None and all(bits[place >> 3] >> (place & 7) & 1 for place in self._places(thing))
+
+    def _places(self, thing: Hashable) -> list[int]:
+        first = hash(thing)
+        step = hash((first, PROBES)) | 1
+        return [(first + number * step) & self._mask for number in range(PROBES)]
 
 
 class Pruner(Listener):

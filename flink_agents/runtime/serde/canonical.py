@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.runtime.serde.classes.values import DATACLASS, MODEL, NAMED, NAMED_TUPLE
+from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
 from flink_agents.runtime.serde.codec import ValueCodec, unordered
-from flink_agents.runtime.serde.typenames import find_type
 
 DIGEST_BYTES = 16
 
@@ -45,22 +43,7 @@ def digest_of_bytes(data: bytes) -> bytes:
     Raises:
         UnserializableValueError: The value is nested too deeply.
     """
-    try:
-        form = canonical(data)
-    except RecursionError:
-        raise _too_deep() from None
-    return digest_of_form(form)
-
-
-def canonical(data: bytes) -> bytes:
-    """Return bytes that are equal for equal values, from the bytes that ``codec`` wrote."""
-    # Most values have no part with a variable order, and sorting takes most of the time.
-    return _ordered(data) if _MAP.search(data, 1) else b"=" + data[1:]
-
-
-def _ordered(data: bytes) -> bytes:
-    tree, has_order = _tree_of(data)
-    return b"=" + data[1:] if has_order else Forms().form(tree)
+    return digest_with_fields(data)[0]
 
 
 def _tree_of(data: bytes) -> tuple[Any, bool]:
@@ -82,23 +65,6 @@ def _tree_of(data: bytes) -> tuple[Any, bool]:
         unicode_errors="surrogatepass",
     )
     return tree, not is_free
-
-
-@dataclass(slots=True)
-class StoredObject:
-    """An object of a named class, as its bytes have it.
-
-    Attributes:
-        name: The name of its class.
-        fields: Its fields and private attributes by name; of an enum, its member.
-        extra: Further attributes that its class does not declare.
-        unset: Fields that had their default.
-    """
-
-    name: str
-    fields: dict[str, Any]
-    extra: Any = None
-    unset: Sequence[str] = ()
 
 
 class Forms:
@@ -129,7 +95,7 @@ class Forms:
             return b"<" + b"".join(_framed(form) for form in sorted(map(self.form, value))) + b">"
         return self.form(value)
 
-    def object_form(self, stored: StoredObject) -> bytes:
+    def object_form(self, stored: Stored) -> bytes:
         """Return the form of an object: its class, and the values of its fields."""
         names = self.fields.setdefault(stored.name, [])
         names += [name for name in stored.fields if name not in names]
@@ -143,29 +109,15 @@ class Forms:
         return b"(" + b"".join(map(_framed, [*parts, self.form(extra)])) + b")"
 
 
-def _object_in(key: Any, content: Any) -> StoredObject | None:
+def _object_in(key: Any, content: Any) -> Stored | None:
     """Return the object of an entry that the codec wrote, without type markers, which are no values."""
-    if not (isinstance(key, msgpack.ExtType) and key.code in NAMED and isinstance(content, list)):
+    if not (isinstance(key, msgpack.ExtType) and key.code in KINDS and isinstance(content, list)):
         return None
-    code: int = key.code
-    name, *parts = content
-    if code == MODEL:
-        _, fields, unset, *more = parts
-        extra, private = more[:2] or (None, None)
-        return StoredObject(name, {**_by_name(fields), **_by_name(private or ())}, extra, unset)
-    if code == DATACLASS:
-        return StoredObject(name, _by_name(parts[0]))
-    if code == NAMED_TUPLE:
-        # Earlier versions wrote no names.
-        names = (
-            parts[1].split(",") if len(parts) > 1 and parts[1] else getattr(find_type(name), "_fields", ())
-        )
-        return StoredObject(name, dict(zip(names, parts[0], strict=False)))
-    return StoredObject(name, {"": parts[0]})
-
-
-def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return dict(pairs)
+    stored = Stored.of(key.code, content)
+    stored.fields = (
+        {"": stored.member} if key.code == ENUM else {**stored.fields, **dict(stored.private or ())}
+    )
+    return stored
 
 
 def _framed(form: bytes) -> bytes:
@@ -178,6 +130,7 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
     Raises:
         UnserializableValueError: The value is nested too deeply.
     """
+    # Most values have no part with a variable order, and sorting takes most of the time.
     if not _MAP.search(data, 1):
         return digest_of_form(b"=" + data[1:]), None
     try:
@@ -187,7 +140,7 @@ def digest_with_fields(data: bytes) -> tuple[bytes, dict[str, list[str]] | None]
         forms = Forms()
         form = forms.form(tree)
     except RecursionError:
-        raise _too_deep() from None
+        raise UnserializableValueError("a value is nested too deeply to be digested") from None
     return digest_of_form(form), forms.fields or None
 
 
@@ -199,7 +152,3 @@ def tree_of(data: bytes) -> Any:
 def digest_of_form(form: bytes) -> bytes:
     """Return the digest of a form of :class:`Forms`."""
     return hashlib.blake2b(form, digest_size=DIGEST_BYTES).digest()
-
-
-def _too_deep() -> UnserializableValueError:
-    return UnserializableValueError("a value is nested too deeply to be digested")

@@ -31,11 +31,11 @@ from flink_agents.api.errors import (
     UnserializableValueError,
     ValueChangedError,
 )
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, is_awaitable
-from flink_agents.runtime.serde.classes import library, values as class_values
-from flink_agents.runtime.serde.classes.own_forms import OWN_FORM, OwnForm
-from flink_agents.runtime.serde.classes.times import time_reader, write_time
+from flink_agents.runtime.serde import library, values as class_values
+from flink_agents.runtime.serde.changed import ENUM, KINDS, Stored
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT, awaitable_text, is_awaitable
 from flink_agents.runtime.serde.typenames import shorten
+from flink_agents.runtime.serde.values import OWN_FORM, OwnForm
 
 VERSION = b"\x01"
 
@@ -75,17 +75,15 @@ def unordered(code: int) -> bool:
     return code in (_SET, _FROZENSET)
 
 
-class _Packers(threading.local):
+class Packers(threading.local):
     """One packer per thread: between two parts of a value, another thread may run.
 
     Args:
-        default: Converts a value of another class to types that MessagePack supports.
+        options: Options of the packers.
     """
 
-    def __init__(self, default: Callable[[Any], Any]) -> None:
-        self.pack = msgpack.Packer(
-            default=default, strict_types=True, unicode_errors="surrogatepass", autoreset=True
-        ).pack
+    def __init__(self, **options: Any) -> None:
+        self.pack = msgpack.Packer(**options).pack
 
 
 class ValueCodec:
@@ -98,7 +96,9 @@ class ValueCodec:
 
     def __init__(self, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
-        self._packers = _Packers(self._tagged)
+        self._packers = Packers(
+            default=self._tagged, strict_types=True, unicode_errors="surrogatepass", autoreset=True
+        )
 
     def encode(self, value: Any) -> bytes:
         """Return ``value`` as bytes.
@@ -331,8 +331,9 @@ def _untagged(content: dict[Any, Any]) -> Any:
 def _fields_of(content: dict[Any, Any]) -> Any:
     """Return the fields of an object of a named class; other values as they are."""
     for key, inner in content.items():
-        if type(key) is _Tag and key.code in class_values.FIELD_READERS:
-            return class_values.FIELD_READERS[key.code](inner)
+        if type(key) is _Tag and key.code in KINDS and key.code != ENUM:
+            stored = Stored.of(key.code, inner)
+            return {**stored.fields, **(stored.extra or {})}
         if type(key) is _Tag and key.code == OWN_FORM:
             return inner
     return _untagged(content)
@@ -340,7 +341,7 @@ def _fields_of(content: dict[Any, Any]) -> Any:
 
 def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
     error_text = f"{type(error).__name__}: {error}"
-    if code not in class_values.NAMED or not (isinstance(content, list) and isinstance(content[0], str)):
+    if code not in KINDS or not (isinstance(content, list) and isinstance(content[0], str)):
         return StateFormatError("state bytes cannot be read", found=error_text)
     name: str = content[0]
     return ValueChangedError(
@@ -355,7 +356,7 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
 
 def is_of_class(content: dict[Any, Any]) -> bool:
     """Return True if a map of the format represents a value of a named class."""
-    return any(type(key) is _Tag and key.code in class_values.NAMED for key in content)
+    return any(type(key) is _Tag and key.code in KINDS for key in content)
 
 
 def _order(item: Any) -> str:
@@ -397,32 +398,27 @@ def _read_row(content: list[Any]) -> Any:
     return row
 
 
-def _read_timedelta(data: bytes) -> timedelta:
-    days, seconds, microseconds = data.split()
-    return timedelta(int(days), int(seconds), int(microseconds))
-
-
 _TAGS = {
     code: msgpack.ExtType(code, b"")
-    for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *class_values.NAMED)
+    for code in (_TUPLE, _SET, _FROZENSET, _ROW, library.LIBRARY, OWN_FORM, *KINDS)
 }
 
 _LEAVES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     int: (_BIG_INT, lambda value: f"{value:x}".encode()),
-    datetime: (_DATETIME, write_time),
+    datetime: (_DATETIME, library.write_time),
     date: (_DATE, lambda value: value.isoformat().encode()),
-    time: (_TIME, write_time),
-    timedelta: (_TIMEDELTA, lambda value: f"{value.days} {value.seconds} {value.microseconds}".encode()),
+    time: (_TIME, library.write_time),
+    timedelta: (_TIMEDELTA, lambda value: library.write_timedelta(value).encode()),
     Decimal: (_DECIMAL, lambda value: str(value).encode()),
     uuid.UUID: (_UUID, lambda value: value.bytes),
 }
 
 _LEAF_READERS: dict[int, Callable[[bytes], Any]] = {
     _BIG_INT: lambda data: int(data, 16),
-    _DATETIME: time_reader(datetime.fromisoformat),
+    _DATETIME: library.time_reader(datetime.fromisoformat),
     _DATE: lambda data: date.fromisoformat(data.decode()),
-    _TIME: time_reader(time.fromisoformat),
-    _TIMEDELTA: _read_timedelta,
+    _TIME: library.time_reader(time.fromisoformat),
+    _TIMEDELTA: library.read_timedelta,
     _DECIMAL: lambda data: Decimal(data.decode()),
     _UUID: lambda data: uuid.UUID(bytes=data),
 }

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from flink_agents.plan.references import type_text
 from flink_agents.runtime.serde.typenames import shorten
 
 MOST_PROBLEMS = 3
@@ -52,7 +51,8 @@ def check_of(kind: Any) -> Check | None:
 
     All values fit types of PyFlink, and others that Pydantic cannot describe.
     """
-    if kind is None or _module_of(kind).partition(".")[0] == "pyflink":
+    module = (kind if isinstance(kind, type) else type(kind)).__module__
+    if kind is None or module.partition(".")[0] == "pyflink":
         return None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         # Pydantic would accept a dictionary.
@@ -106,10 +106,6 @@ def strict_adapter(kind: Any) -> TypeAdapter[Any]:
         return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
         return TypeAdapter(kind)  # A type with its own configuration accepts no other.
-
-
-def _module_of(kind: Any) -> str:
-    return (kind if isinstance(kind, type) else type(kind)).__module__
 
 
 Carry = Callable[[Any], Any]
@@ -218,19 +214,3 @@ def carry_of(kind: Any) -> Carry | None:
         return CARRIED.get(kind)
     except TypeError:
         return None  # Such a type is not hashable.
-
-
-__all__ = [
-    "CARRIED",
-    "Carry",
-    "Check",
-    "NotCarriedError",
-    "adapter_of",
-    "carry_of",
-    "check_of",
-    "integers",
-    "problems_text",
-    "short_float",
-    "strict_adapter",
-    "type_text",
-]

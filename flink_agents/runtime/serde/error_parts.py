@@ -13,7 +13,7 @@ import tempfile
 import threading
 from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.errors import StateError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.typenames import find_class, member_of
+from flink_agents.runtime.serde.typenames import find_class, member_of, name_of
 
 DEEPEST = 8
 """Maximum depth of objects in each other."""
@@ -194,16 +194,21 @@ def _is_restorable(cls: type) -> bool:
     return cls.__new__ is object.__new__ and member_of(cls, "__del__") is None
 
 
+def slots_of(cls: type) -> Iterator[str]:
+    """Yield the names of the slots of a class and its bases, as attributes have them."""
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            private = slot.startswith("__") and not slot.endswith("__")
+            yield f"_{base.__name__.lstrip('_')}{slot}" if private else slot
+
+
 def _attributes(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, in its dictionary and in slots, without running its code."""
     attributes: dict[str, Any] = {}
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            private = slot.startswith("__") and not slot.endswith("__")
-            name = f"_{cls.__name__.lstrip('_')}{slot}" if private else slot
-            with suppress(AttributeError):
-                attributes[name] = object.__getattribute__(value, name)
+    for name in slots_of(type(value)):
+        with suppress(AttributeError):
+            attributes[name] = object.__getattribute__(value, name)
     for name in ("__dict__", "__weakref__"):
         attributes.pop(name, None)
     with suppress(AttributeError):
@@ -311,15 +316,15 @@ class Copies:
         if (
             isinstance(value, tuple)
             and member_of(cls, "_fields") is not None
-            and find_class(_name(cls)) is cls
+            and find_class(name_of(cls)) is cls
         ):
             fields: Any = zip(cls._fields, value, strict=True)
-            return RecordedObject(_name(cls), [self.of(item, f"{path}.{name}") for name, item in fields])
+            return RecordedObject(name_of(cls), [self.of(item, f"{path}.{name}") for name, item in fields])
         attributes = _attributes(value)
-        if not _is_restorable(cls) or find_class(_name(cls)) is not cls or _holds_resource(cls, attributes):
+        if not _is_restorable(cls) or find_class(name_of(cls)) is not cls or _holds_resource(cls, attributes):
             raise _LeftOut
         return RecordedObject(
-            _name(cls), {name: self.of(part, f"{path}.{name}") for name, part in attributes.items()}
+            name_of(cls), {name: self.of(part, f"{path}.{name}") for name, part in attributes.items()}
         )
 
     @staticmethod
@@ -340,10 +345,6 @@ class Copies:
 
 
 _NOT_STORABLE = object()
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _without_credentials(value: Any) -> Any:

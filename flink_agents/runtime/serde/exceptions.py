@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -19,41 +21,21 @@ from pydantic_core.core_schema import ErrorType
 
 from flink_agents.api.errors import RecordedFailureError, StateError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.error_parts import ERROR, Copies, RecordedObject, Restored, read_response
-from flink_agents.runtime.serde.tracebacks import text_of
-from flink_agents.runtime.serde.typenames import error_name, find_error, member_of, shorten
+from flink_agents.runtime.serde.error_parts import (
+    ERROR,
+    Copies,
+    RecordedObject,
+    Restored,
+    read_response,
+    slots_of,
+)
+from flink_agents.runtime.serde.raised_texts import text_of
+from flink_agents.runtime.serde.typenames import find_error, member_of, name_of, shorten
 
 _ARGUMENTS: Any = vars(BaseException)["args"].__set__
 
-FRAME = 16
-"""An upper bound for the bytes of a value's encoding besides those of its parts."""
-
 _UNSET = object()
 """Represents a slot without a value."""
-
-LEAST = 64
-"""A part is dropped if it would be cut below this size."""
-
-
-def encoded_size(codec: ValueCodec, value: Any) -> int | None:
-    """Return the size of the encoding of ``value``; None if it cannot be encoded."""
-    try:
-        return len(codec.encode(value))
-    except (StateError, RecursionError):
-        return None
-
-
-def shares(wanted: list[int], limit: int) -> list[int]:
-    """Divide ``limit`` bytes among parts: each gets its size, if all of them fit.
-
-    Small parts get their size; large ones share the rest.
-    """
-    portions = [0] * len(wanted)
-    remaining_bytes = max(0, limit)
-    for number, position in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        portions[position] = min(wanted[position], remaining_bytes // (len(wanted) - number))
-        remaining_bytes -= portions[position]
-    return portions
 
 
 def cut(text: str, limit: int) -> str:
@@ -66,61 +48,6 @@ def cut(text: str, limit: int) -> str:
     while end and data[end] & 0xC0 == 0x80:
         end -= 1
     return data[:end].decode("utf-8", "surrogatepass")
-
-
-def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
-    """Return ``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
-
-    Strings and bytes keep their start, lists and dictionaries as many entries as fit. A value
-    of another class becomes the start of its representation.
-
-    Raises:
-        StateError: A part of it cannot be encoded.
-    """
-    if len(codec.encode(value)) <= limit:
-        return value
-    room = limit - FRAME
-    if type(value) is str:
-        return cut(value, room)
-    if type(value) in (bytes, bytearray):
-        return bytes(value[: max(0, room)])
-    if type(value) in (list, tuple):
-        return type(value)(_items(codec, list(value), room))
-    if type(value) is dict:
-        return _entries(codec, value, room)
-    if type(value) is RecordedObject and value.kind != ERROR:
-        # Its name and the names of its fields, which the parts do not include.
-        overhead = len(codec.encode(replace(value, content=None)))
-        return replace(value, content=trimmed(codec, value.content, room - overhead))
-    return cut(shorten(value), room)
-
-
-def _items(codec: ValueCodec, items: list[Any], room: int) -> list[Any]:
-    sizes = _fitting((len(codec.encode(item)) for item in items), room, 0)
-    return [trimmed(codec, item, share) for item, share in zip(items, shares(sizes, room), strict=False)]
-
-
-def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any, Any]:
-    """Return the first entries; their keys stay whole, since a cut key is a different one."""
-    keys = {key: len(codec.encode(key)) for key in entries}
-    longest = max(keys.values())
-    sizes = _fitting((len(codec.encode(entries[key])) + size for key, size in keys.items()), room, longest)
-    return {
-        key: trimmed(codec, entries[key], share - size)
-        for (key, size), share in zip(keys.items(), shares(sizes, room), strict=False)
-        if share > size
-    }
-
-
-def _fitting(sizes: Iterable[int], room: int, whole: int) -> list[int]:
-    """Return the sizes of as many parts as fit, each of which may be cut to ``whole + LEAST`` bytes."""
-    fitting = list[int]()
-    for size in sizes:
-        room -= min(size, whole + LEAST) + 1
-        if room < 0:
-            break
-        fitting.append(size)
-    return fitting
 
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, BaseExceptionGroup)
@@ -155,9 +82,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _KINDS_OF_MISTAKES = frozenset(get_args(ErrorType))
 """Kinds of mistakes that Pydantic describes itself; others have a text."""
 
-_FRAMES = 96
-"""An upper bound for the bytes of the names of the parts."""
-
 
 def room(limit: int, used_bytes: int) -> int:
     """Return the number of bytes that a failure may have in a record.
@@ -178,39 +102,37 @@ def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) ->
         limit: The largest size of the encoded result, at least ``LEAST_BYTES``.
     """
     try:
-        return _fitted(codec, _weighed(codec, error, ()), limit)
+        return _fitted(codec, _contents_of(codec, error, ()), limit)
     except Exception:
         # Foreign classes run their own code here. Without a record, the call would have no end.
-        kind = _recorded_class(type(error))
-        message = text_of(error)
-        return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
+        return _without_parts(_recorded_class(type(error)), text_of(error), limit)
+
+
+def _without_parts(kind: str, message: str, limit: int) -> dict[str, Any]:
+    return {"type": cut(kind, limit // 2), "message": cut(message, limit // 4), "args": None}
 
 
 @dataclass(slots=True)
-class _Weighed:
-    """An exception with its size.
+class _Contents:
+    """The parts of an exception for its record.
 
     Attributes:
         kind: Name of its class, or of the base that a replay finds.
         message: Its message, up to the maximum.
         parts: Its arguments and attributes, by name.
-        sizes: Bytes of each part; None if it cannot be encoded.
         members: The members of a group; None for any other exception.
-        total: Bytes of everything.
         left_out: Names of what is not recorded.
     """
 
     kind: str
     message: str
     parts: dict[str, Any]
-    sizes: dict[str, int | None]
-    members: list[_Weighed] | None
-    total: int
+    members: list[_Contents] | None
     left_out: list[str]
 
 
-def _weighed(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Weighed:
-    """Return an exception with its size.
+def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -> _Contents:
+    """Return the parts of an exception for its record.
 
     Args:
         codec: Encodes its parts.
@@ -218,36 +140,104 @@ def _weighed(codec: ValueCodec, error: BaseException, inside: tuple[int, ...]) -
         inside: Ids of the objects around it.
     """
     read_response(error)
-    kind = _recorded_class(type(error))
-    message = text_of(error)
     inside = (*inside, id(error))
 
     def describe_part(part: BaseException, around: tuple[int, ...]) -> dict[str, Any]:
-        return _fitted(codec, _weighed(codec, part, around), MAX_BYTES // 4)
+        return _fitted(codec, _contents_of(codec, part, around), MAX_BYTES // 4)
 
     copies = Copies(codec, describe_part, inside)
-    arguments = _arguments(error)
     parts: dict[str, Any] = {
-        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(arguments)],
+        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(_arguments(error))],
         "state": copies.of_attributes(_raw(error, "__dict__", {}), delegates=_delegates(type(error))),
     }
     fields = copies.of_attributes(_fields(error))
     if fields:
         parts["fields"] = fields
-    sizes = {name: encoded_size(codec, value) for name, value in parts.items()}
     members = None
-    left_out = copies.left_out[:MOST_NAMES]
-    total = (
-        _FRAMES
-        + sum(map(_utf8, left_out))
-        + _utf8(kind)
-        + _utf8(message)
-        + sum(size or 0 for size in sizes.values())
-    )
     if isinstance(error, BaseExceptionGroup) and len(inside) <= MAX_DEPTH:
-        members = [_weighed(codec, member, inside) for member in _members(error)]
-        total += sum(member.total for member in members)
-    return _Weighed(kind, message, parts, sizes, members, total, left_out)
+        members = [_contents_of(codec, member, inside) for member in _members(error)]
+    left_out = copies.left_out[:MOST_NAMES]
+    return _Contents(_recorded_class(type(error)), text_of(error), parts, members, left_out)
+
+
+def _fitted(codec: ValueCodec, contents: _Contents, limit: int) -> dict[str, Any]:
+    """Return the recorded form of an exception, in a number of bytes: large parts are cut to one length."""
+    described = _packed(codec, contents)
+    if len(codec.encode(described)) <= limit:
+        return described
+    lengths = range(max(1, limit))
+    fitting = bisect_right(
+        lengths, limit, key=lambda longest: len(codec.encode(_packed(codec, contents, longest, limit)))
+    )
+    if fitting == 0:
+        return _without_parts(contents.kind, contents.message, limit)
+    return _packed(codec, contents, fitting - 1, limit)
+
+
+def _packed(
+    codec: ValueCodec, contents: _Contents, longest: int | None = None, limit: int = MAX_BYTES
+) -> dict[str, Any]:
+    """Return the recorded form of an exception.
+
+    Args:
+        codec: Encodes its parts.
+        contents: Its parts.
+        longest: The largest size of a string among its parts; None if nothing is cut.
+        limit: About the bytes that the members of a group may have, if something is cut.
+    """
+    described: dict[str, Any] = {"type": contents.kind, "message": contents.message}
+    left_out = contents.left_out
+    members = contents.members
+    inner_limit = limit
+    if longest is not None:
+        described = {
+            "type": cut(contents.kind, max(longest, LEAST_BYTES // 4)),
+            "message": cut(contents.message, max(longest, LEAST_BYTES // 8)),
+            "trimmed": True,
+        }
+        left_out = _cut_parts(left_out, longest)
+        members = members and members[: limit // LEAST_BYTES]
+        inner_limit = limit - LEAST_BYTES * len(members or ())
+    if left_out:
+        described["left_out"] = left_out
+    for name, value in contents.parts.items():
+        described[name] = _encoded(codec, value if longest is None else _cut_parts(value, longest))
+    if members:
+        described["members"] = codec.encode(
+            [_packed(codec, member, longest, inner_limit) for member in members]
+        )
+    return described
+
+
+def _cut_parts(value: Any, longest: int) -> Any:
+    """Return ``value`` with that many bytes in each string, and an eighth as many entries in each list.
+
+    Strings and bytes keep their start, lists and dictionaries their first entries. A value of another class
+    becomes the start of its representation.
+    """
+    kind: Any = type(value)
+    most_entries = longest // 8
+    if kind is str:
+        return cut(value, longest)
+    if kind in (bytes, bytearray):
+        return bytes(value[:longest])
+    if kind in (list, tuple):
+        return kind(_cut_parts(item, longest) for item in value[:most_entries])
+    if kind is dict:
+        # A cut key would be a different one.
+        entries = islice(value.items(), most_entries)
+        return {key: _cut_parts(item, longest) for key, item in entries if len(repr(key)) <= longest}
+    if kind is RecordedObject and value.kind != ERROR:
+        return replace(value, content=_cut_parts(value.content, longest))
+    return value if kind in (int, float, bool, type(None)) else cut(shorten(value), longest)
+
+
+def _encoded(codec: ValueCodec, value: Any) -> bytes | None:
+    """Return the encoding of a part; None if it cannot be encoded."""
+    try:
+        return codec.encode(value)
+    except (StateError, RecursionError):
+        return None
 
 
 @lru_cache(maxsize=1024)
@@ -259,53 +249,13 @@ def _recorded_class(cls: type[BaseException]) -> str:
     for base in cls.__mro__:
         if base.__module__ == "builtins" or not issubclass(base, BaseException):
             continue
-        name = error_name(base)
+        name = name_of(base)
         if find_error(name) is base:
             return name
         for attribute, value in vars(sys.modules.get(base.__module__, object)).items():
             if value is base:
                 return f"{base.__module__}:{attribute}"
-    return error_name(cls)
-
-
-def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
-    """Return the recorded form of an exception, within a number of bytes."""
-    kind = cut(error.kind, limit // 2)
-    message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
-    described: dict[str, Any] = {"type": kind, "message": message}
-    if error.left_out:
-        described["left_out"] = error.left_out
-    wanted = {name: size for name, size in error.sizes.items() if size is not None}
-    if error.members is not None:
-        wanted["members"] = sum(member.total for member in error.members)
-    remaining_bytes = limit - _FRAMES - _utf8(kind) - _utf8(message)
-    portions = dict(zip(wanted, shares(list(wanted.values()), remaining_bytes), strict=True))
-    cuts = [name for name, size in wanted.items() if portions[name] < size]
-    for name, value in error.parts.items():
-        described[name] = _encoded(codec, value, portions[name]) if name in portions else None
-    if error.members is not None:
-        described["members"] = _members_fitted(codec, error.members, portions["members"])
-    if cuts:
-        described["trimmed"] = True
-    return described
-
-
-def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
-    """Return the bytes of as many members of a group as fit; None if none fits."""
-    if sum(member.total for member in members) > limit:
-        members = members[: limit // LEAST_BYTES]
-    portions = shares([member.total for member in members], limit)
-    described = [_fitted(codec, member, share) for member, share in zip(members, portions, strict=True)]
-    return codec.encode(described) if described else None
-
-
-def _encoded(codec: ValueCodec, value: Any, limit: int) -> bytes | None:
-    data = codec.encode(trimmed(codec, value, limit))
-    return data if len(data) <= limit else None
-
-
-def _utf8(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return name_of(cls)
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
@@ -315,14 +265,10 @@ def _fields(error: BaseException) -> dict[str, Any]:
         # A class that replaced its arguments, such as those of aiohttp.
         names += ["errno", "strerror", "filename"]
     fields = {name: value for name in names if (value := _raw(error, name, None)) is not None}
-    for cls in type(error).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            private = slot.startswith("__") and not slot.endswith("__")
-            name = f"_{cls.__name__.lstrip('_')}{slot}" if private else slot
-            # None as well: a slot that is not set is an AttributeError.
-            if name != "__dict__" and (value := _raw(error, name, _UNSET)) is not _UNSET:
-                fields[name] = value
+    for name in slots_of(type(error)):
+        # None as well: a slot that is not set is an AttributeError.
+        if name != "__dict__" and (value := _raw(error, name, _UNSET)) is not _UNSET:
+            fields[name] = value
     return fields
 
 

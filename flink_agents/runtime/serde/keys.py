@@ -24,8 +24,8 @@ from pydantic import BaseModel
 from flink_agents.api.common.current import DECIMALS
 from flink_agents.api.common.places import place_of, place_of_class
 from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError, UnserializableValueError
-from flink_agents.runtime.serde.classes.changed import remake_dataclass, remake_model
-from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
+from flink_agents.runtime.serde.changed import remake_dataclass, remake_model
+from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import (
     Kind,
     kind_of,

@@ -1,16 +1,18 @@
-"""Messages for errors that an action raised: without internal names of this package, and with a fix.
+"""Texts of errors: their message, their place in the user's code, and an explanation with a fix.
 
-All of this happens after an action has failed: nothing is checked when events are made or memory is used.
+All of this happens after code has failed: nothing is checked when events are made or memory is used.
 """
 
 from __future__ import annotations
 
+import inspect
 import linecache
+import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from itertools import chain, islice
-from types import FrameType
+from types import TracebackType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -23,14 +25,132 @@ from flink_agents.api.errors import ActionFailedError, AgentsError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.api.resources.memory import MemoryObject
-from flink_agents.api.resources.raised_notes import MOST_CAUSES, causes_of, notes_of
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
-from flink_agents.runtime.serde.tracebacks import shown_text, text_of
+from flink_agents.api.resources.raised_notes import MOST_CAUSES, causes_of, message_of, notes_of
 from flink_agents.runtime.serde.typenames import shorten
+
+MAX_TEXT = 10_000
+"""The largest length of an exception's message."""
+
+MAX_CAUSES = 20
+"""Maximum number of exceptions that are searched, causes and members of groups included."""
+
+
+def place(file: str, line: int, name: str) -> str:
+    """Return ``file:line in name``; the file is relative to the working directory if it is inside."""
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return f"{file if relative.startswith('..') else relative}:{line} in {name}"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the message of an exception, shortened and without secrets; says so if it has none."""
+    try:
+        # Before it is cut: a piece of a secret would not be found.
+        return redaction.hide_beyond(str.__str__(str(error)), MAX_TEXT)
+    except BaseException as raised:
+        # Foreign classes run their own code here.
+        return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"
+
+
+def shown_text(error: BaseException) -> str:
+    """Return :func:`text_of` an exception for people: that of a group shows its causes."""
+    return message_of(error, text_of)
+
+
+def users_place(error: BaseException, action: Any) -> str:
+    """Return the innermost user line in ``error``'s traceback; else the action's own line.
+
+    Python itself replaces some errors with others, without their traceback: then it is the line of
+    the cause, and for a group, of its first member that has one. An error of this package may know its line.
+    """
+    for exception in _with_causes(_stopped(error) or error):
+        user_line = innermost_place(exception)
+        if user_line is not None:
+            return user_line
+    return (isinstance(error, AgentsError) and error.where) or action.where
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, the members of a group, and what they were raised from, at most ``MAX_CAUSES``."""
+    ahead: list[Any] = [error]
+    for _ in range(MAX_CAUSES):
+        if not ahead:
+            return
+        exception = ahead.pop(0)
+        yield exception
+        ahead += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
+        ahead += [cause for cause in (exception.__cause__ or exception.__context__,) if cause is not None]
+
+
+def _stopped(error: BaseException) -> BaseException | None:
+    """Return the error that Python replaced with ``error``, as no coroutine or generator can raise it."""
+    at: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if not isinstance(at, RuntimeError):
+            break
+        at = at.__cause__
+    return at if isinstance(at, StopIteration | StopAsyncIteration) else None
+
+
+def innermost_place(error: BaseException) -> str | None:
+    """Return the innermost user line in an error's traceback; None if it has none."""
+    innermost_line = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_users_code(frame.f_code):
+            innermost_line = place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+    return innermost_line
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return ``error``'s traceback as a string without secrets, from the user's first frame on."""
+    start: TracebackType | None = error.__traceback__
+    at = start
+    while at is not None and not is_users_code(at.tb_frame.f_code):
+        at = at.tb_next
+    try:
+        return redaction.hide("".join(traceback.format_exception(type(error), error, at or start)))
+    except Exception:
+        # A foreign class may have anything in place of its base's attributes.
+        return "".join([*traceback.format_tb(at or start), f"{type(error).__qualname__}: {text_of(error)}\n"])
+
+
+# -- values that should have been awaited --------------------------------------------
+
+AWAIT_IT = "write await before the call that returned it"
+"""The fix, for errors about such a value."""
+
+
+def is_awaitable(value: object) -> bool:
+    """Return True if ``value`` is a coroutine, a future or anything else that has to be awaited."""
+    return hasattr(type(value), "__await__")
+
+
+def awaitable_text(value: object) -> str:
+    """Describe an awaitable: its kind, and the function that made it."""
+    frame: Any = getattr(value, "cr_frame", None)
+    owner = frame.f_locals.get("self") if frame is not None else None
+    # Durable steps and waits know the user's function, which the name of a coroutine or class does not show.
+    described = getattr(owner if owner is not None else value, "awaited_as", None)
+    name = getattr(value, "__qualname__", None)
+    return described or f"{type(value).__name__}{f' {name}' if name else ''}"
+
+
+def close_unawaited(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine and the coroutines among its arguments, so that Python does not warn of them."""
+    frame: Any = getattr(coroutine, "cr_frame", None)
+    for value in (coroutine, *([] if frame is None else frame.f_locals.values())):
+        if inspect.iscoroutine(value):
+            value.close()
+
+
+def shows_forgotten_await(error: BaseException) -> bool:
+    """Return True if Python raised ``error`` because a coroutine was used instead of its result."""
+    return isinstance(error, TypeError | AttributeError) and "'coroutine'" in str(error)
+
+
+# -- explanations of errors that an action raised ------------------------------------
 
 _MOST_PROBLEMS = 3
 _MOST_NOTES = 5
-_MOST_CAUSES = 10
 _NOTE_LENGTH = 500
 _OTHER_LOOP = re.compile(r"(?:different (?:event )?loop|Event loop is closed)")
 _BY_POSITION = re.compile(r"BaseModel\.__init__\(\) takes 1 positional argument but \d+ were given")
@@ -90,11 +210,7 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
 
 def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
     """Describe the use of an object that belongs to the event loop of another attempt or subtask."""
-    ahead = [error]
-    for _ in range(_MOST_CAUSES):
-        if not ahead:
-            break
-        cause = ahead.pop(0)
+    for cause in _with_causes(error):
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(text_of(cause)):
             return {
                 "expected": "objects of asyncio that belong to the event loop of this attempt of the job",
@@ -102,12 +218,6 @@ def _of_other_loop(error: BaseException) -> dict[str, Any] | None:
                 "fix": "a global client, session, semaphore or lock stays with the loop that used it first: "
                 "yield it from a function with @client, and write await ctx.client(...)",
             }
-        ahead += cause.exceptions if isinstance(cause, BaseExceptionGroup) else ()
-        ahead += [
-            earlier_cause
-            for earlier_cause in (cause.__cause__ or cause.__context__,)
-            if earlier_cause is not None
-        ]
     return None
 
 
@@ -228,9 +338,10 @@ def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[
         error: The error of that line.
         title: Name of the model. Default: all models that the line calls.
     """
-    frame, line = _users_frame(error)
-    if frame is None:
+    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
+    if not users:
         return
+    frame, line = users[-1]
     names = (
         [title] if title is not None else _CALLED.findall(linecache.getline(frame.f_code.co_filename, line))
     )
@@ -241,8 +352,3 @@ def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[
             value = vars(value).get(attribute) if isinstance(getattr(value, "__dict__", None), dict) else None
         if isinstance(value, type) and issubclass(value, BaseModel):
             yield value
-
-
-def _users_frame(error: BaseException) -> tuple[FrameType | None, int]:
-    users = [at for at in traceback.walk_tb(error.__traceback__) if is_users_code(at[0].f_code)]
-    return users[-1] if users else (None, 0)

@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from flink_agents import redaction
 from flink_agents.api.errors import RecordedFailureError
 from flink_agents.api.resources.raised_notes import notes_of
-from flink_agents.runtime.serde.typenames import error_name
+from flink_agents.runtime.serde.typenames import name_of
 
 MOST = 200
 """The largest number of exceptions to check: causes, contexts and members together."""
@@ -146,7 +146,7 @@ def _in_place_of(error: BaseException) -> BaseException:
     """Return the replacement for an exception that cannot be changed."""
     if isinstance(error, ValidationError):
         return _as(_validation(error), error)
-    kind = error_name(type(error))
+    kind = name_of(type(error))
     return _as(
         RecordedFailureError(
             redaction.hidden(_text(error), longest=LONGEST),

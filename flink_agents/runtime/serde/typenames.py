@@ -2,8 +2,9 @@
 
 Only data classes can be named (Pydantic models, dataclasses, named tuples, enums), so reading state never
 runs a constructor that its bytes chose freely. Nor does the lookup of a class run code that the bytes chose:
-no module is imported for a name in them (``type_modules`` lists the modules that are imported), and the
-lookup uses the dictionaries of modules and classes, without running computed attributes.
+it uses the dictionaries of modules and classes, without running computed attributes. Bytes never decide which
+modules are imported. Only if the module of a class is not loaded, modules are imported that the agent's own
+code imports inside its functions, as it would import them anyway, and those of the option ``state.modules``.
 
 The name of a parametrized model has the names of its generic class and of its arguments, so that it is found
 before the program has written it: ``shop.pages:Page[shop.orders:Order]``.
@@ -11,11 +12,18 @@ before the program has written it: ``shop.pages:Page[shop.orders:Order]``.
 
 from __future__ import annotations
 
+import dis
+import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache
-from types import ModuleType
+from importlib import import_module
+from importlib.util import resolve_name
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NewType
 
 from pydantic import BaseModel
@@ -23,8 +31,9 @@ from pydantic import BaseModel
 from flink_agents.api.durable.type_texts import UnreadableTypeError, parameters_of, read_type, write_type
 from flink_agents.api.durable.upgrades import upgrade_of
 from flink_agents.api.errors import UnknownTypeNameError, UnserializableValueError
-from flink_agents.runtime.serde import type_modules
-from flink_agents.runtime.serde.classes.local_classes import local_class, local_name
+
+_DICT = type.__dict__["__dict__"].__get__
+_mro = type.__dict__["__mro__"].__get__
 
 
 def stored_name(cls: type) -> str:
@@ -50,7 +59,7 @@ def type_name(cls: type) -> str:
         UnserializableValueError: The class cannot be found again by its name.
     """
     parameters = parameters_of(cls)
-    name = (parameters and write_type(cls)) or f"{cls.__module__}:{cls.__qualname__}"
+    name = (parameters and write_type(cls)) or name_of(cls)
     resolved_class = _find(name)
     # Pydantic may have two classes of the same arguments, whose values are equal.
     if resolved_class is cls or (parameters is not None and parameters_of(resolved_class) == parameters):
@@ -77,7 +86,13 @@ def resolve_type(name: str) -> type[Any]:
     """
     cls = _find_or_import(name)
     if not is_data_class(cls):
-        raise _unknown(name, _what_is_wrong(name, cls))
+        raise UnknownTypeNameError(
+            f"state holds a value of class {shorten(name)}, which this program does not have",
+            expected="a data class under the name that it had when the value was written",
+            found=_what_is_wrong(name, cls),
+            fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; "
+            "otherwise import its module in the agent's module, or name it in the option state.modules",
+        )
     return cls
 
 
@@ -87,8 +102,8 @@ def type_that_is_there(name: str) -> type[Any] | None:
     return cls if is_data_class(cls) else None
 
 
-def error_name(cls: type[BaseException]) -> str:
-    """Return the name with which an exception's class is written; it may not resolve again."""
+def name_of(cls: type) -> str:
+    """Return the name of a class, such as an exception; it may not resolve again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -150,20 +165,10 @@ def shorten(value: object) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def _unknown(name: str, found: str) -> UnknownTypeNameError:
-    return UnknownTypeNameError(
-        f"state holds a value of class {shorten(name)}, which this program does not have",
-        expected="a data class under the name that it had when the value was written",
-        found=found,
-        fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; otherwise "
-        "import its module in the agent's module, or name it in the option state.modules",
-    )
-
-
 def _what_is_wrong(name: str, cls: Any) -> str:
     module, _, qualname = name.partition(":")
     if module not in sys.modules:
-        return type_modules.why_not(module[:200])
+        return why_not(module[:200])
     if cls is None:
         return f"the module has no such class: {shorten(qualname)}"
     return f"{shorten(qualname)} is not a data class"
@@ -172,7 +177,7 @@ def _what_is_wrong(name: str, cls: Any) -> str:
 def _find_or_import(name: str) -> Any:
     module = name.partition(":")[0]
     if module not in sys.modules:
-        type_modules.import_for(module)
+        import_for(module)
     return _find(name, _find_or_import)
 
 
@@ -233,5 +238,230 @@ def member_of(cls: Any, name: str) -> Any:
     return None
 
 
-_DICT = type.__dict__["__dict__"].__get__
-_mro = type.__dict__["__mro__"].__get__
+# -- modules that may be imported ----------------------------------------------------
+
+_METHODS = (staticmethod, classmethod)
+_INSTALLED = ("site-packages", "dist-packages")
+_PACKAGE = __name__.partition(".")[0]
+
+_lock = threading.RLock()
+_homes: set[str] = set()
+_named: set[str] = set()
+_failed: dict[str, str] = {}
+
+
+def allow_modules(homes: Iterable[str], named: str | None = None) -> None:
+    """Add modules that reading state may import; they stay for the life of the process.
+
+    Args:
+        homes: Modules of the agent's own code.
+        named: Modules that the option ``state.modules`` names, separated by commas, or None.
+    """
+    with _lock:
+        # A module that could not be imported may have another version by now.
+        _failed.clear()
+        _read_imports.cache_clear()
+        _homes.update(homes)
+        _named.update(filter(None, (module.strip() for module in (named or "").split(","))))
+
+
+def import_for(module: str) -> bool:
+    """Import the modules that may define the classes of ``module``; return True if it is loaded now."""
+    with _lock:
+        for name in _candidates(module):
+            _import(name)
+            if module in sys.modules:
+                break
+        return module in sys.modules
+
+
+def why_not(module: str) -> str:
+    """Return the reason why ``module`` is not loaded."""
+    failed = _failed.get(module)
+    return failed or f"the module {module!r} is not imported, and reading state imports none by its bytes"
+
+
+def _import(name: str) -> None:
+    if name in sys.modules or name in _failed:
+        return
+    try:
+        import_module(name)
+    except Exception as error:
+        # The user's own module, which may raise anything.
+        _failed[name] = f"importing {name} raised {type(error).__name__}: {error}"[:500]
+
+
+def _candidates(module: str) -> Iterator[str]:
+    """Yield the modules that may be imported for ``module``, the likeliest first."""
+    if any(module == name or module.startswith(f"{name}.") for name in _named):
+        yield module
+    top = module.partition(".")[0]
+    # Read again if there are more modules than before: bytes may name many that do not exist.
+    inner_imports = _read_imports(len(sys.modules), len(_homes))
+    same = sorted(name for name in {*_homes, *inner_imports} if name.partition(".")[0] == top)
+    # A module with another name may import it.
+    yield from sorted(same, key=lambda name: (name != module, name))
+
+
+@lru_cache(maxsize=1)
+def _read_imports(modules: int, homes: int) -> frozenset[str]:
+    """Return the modules that functions of the agent's own code import when they are called."""
+    imports: set[str] = set()
+    for name in own_modules():
+        module = sys.modules[name]
+        for code in _codes_of(module):
+            imports.update(_imports_of(code, _text(vars(module).get("__package__"))))
+    return frozenset(imports)
+
+
+def own_modules() -> list[str]:
+    """Return the loaded modules of the agent's own code, and the modules of the same kind that they use."""
+    seen: dict[str, None] = {}
+    unread = [name for name in _homes if name in sys.modules]
+    while unread:
+        name = unread.pop()
+        module = sys.modules.get(name)
+        if name in seen or not is_plain(module) or not _is_own(name, module):
+            continue
+        seen[name] = None
+        for value in list(vars(module).values()):
+            used = value.__name__ if is_plain(value) else _defined_in(value)
+            if isinstance(used, str) and used in sys.modules:
+                unread.append(used)
+    return list(seen)
+
+
+def is_plain(module: object) -> bool:
+    """Return True if the content of ``module`` can be read without running its code."""
+    return type(module) is ModuleType
+
+
+def _is_own(name: str, module: Any) -> bool:
+    if name in _homes:
+        return True
+    top = name.partition(".")[0]
+    if top == _PACKAGE or top in sys.stdlib_module_names:
+        return False
+    return not any(part in _text(vars(module).get("__file__")) for part in _INSTALLED)
+
+
+def _defined_in(value: Any) -> Any:
+    if isinstance(value, FunctionType):
+        return value.__module__
+    return _DICT(value).get("__module__") if issubclass(type(value), type) else None
+
+
+def _codes_of(module: Any) -> Iterator[CodeType]:
+    """Yield the code of all functions and methods in a module."""
+    for value in list(vars(module).values()):
+        if isinstance(value, FunctionType):
+            yield value.__code__
+        elif issubclass(type(value), type) and _defined_in(value) == module.__name__:
+            for member in _DICT(value).values():
+                function = getattr(member, "__func__", member) if type(member) in _METHODS else member
+                if isinstance(function, FunctionType):
+                    yield function.__code__
+
+
+def _imports_of(code: CodeType, package: str) -> Iterator[str]:
+    previous_instructions: list[dis.Instruction] = []
+    for current_instruction in dis.get_instructions(code):
+        if current_instruction.opname == "IMPORT_NAME":
+            level, names = (instruction.argval for instruction in previous_instructions[-2:])
+            yield from _names(str(current_instruction.argval), level, names, package)
+        previous_instructions.append(current_instruction)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imports_of(constant, package)
+
+
+def _names(name: str, level: Any, names: Any, package: str) -> Iterator[str]:
+    """Yield the names that an import statement may import: a module, and its names that may be modules."""
+    if isinstance(level, int) and level:
+        try:
+            name = resolve_name("." * level + name, package)
+        except ImportError:
+            return
+    yield name
+    for inner in names or ():
+        if inner != "*":
+            yield f"{name}.{inner}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# -- classes that only a declared type gives -----------------------------------------
+#
+# Such as those of functions. Their names are part of the bytes like those of other classes. The code that
+# reads the bytes declares the same type, which has the classes.
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+_known: ContextVar[LocalClasses | None] = ContextVar("flink_agents_local_classes", default=None)
+
+
+class LocalClasses:
+    """The classes of a declared type, and their subclasses.
+
+    Args:
+        classes: The classes.
+    """
+
+    def __init__(self, classes: Iterable[type]) -> None:
+        self._names: dict[str, type] = {}
+        for cls in classes:
+            name = first = _name(cls)
+            count = 1
+            while name in self._names:
+                count += 1
+                name = f"{first}#{count}"
+            self._names[name] = cls
+        self._by_class = {cls: name for name, cls in self._names.items()}
+
+    @contextmanager
+    def known(self) -> Generator[None]:
+        """Let the codec find these classes."""
+        token = _known.set(self)
+        try:
+            yield
+        finally:
+            _known.reset(token)
+
+    def name_of(self, cls: type) -> str | None:
+        """Return the name of a class, or None."""
+        name = self._by_class.get(cls)
+        if name is None and any(base in self._by_class for base in cls.__mro__):
+            return _name(cls)
+        return name
+
+    def find(self, name: str) -> type | None:
+        """Return the class with a name, or None."""
+        # A copy of the type that was shipped to a worker may have several copies of one class.
+        cls = self._names.get(name) or self._names.get(name.partition("#")[0])
+        if cls is not None:
+            return cls
+        subclasses = [sub for base in self._by_class for sub in _subclasses(base) if _name(sub) == name]
+        return subclasses[-1] if subclasses else None
+
+
+def local_name(cls: type) -> str | None:
+    """Return the name of a class that the declared type gives, or None."""
+    classes = _known.get()
+    return None if classes is None else classes.name_of(cls)
+
+
+def local_class(name: str) -> type | None:
+    """Return the class with that name that the declared type gives, or None."""
+    classes = _known.get()
+    return None if classes is None else classes.find(name)
+
+
+def _name(cls: type) -> str:
+    return _ADDRESS.sub("", name_of(cls))
+
+
+def _subclasses(cls: Any) -> list[type]:
+    direct: list[type] = type.__subclasses__(cls)
+    return [sub for child in direct for sub in (child, *_subclasses(child))]

@@ -8,15 +8,11 @@ sometimes one page, however many events the key has.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
-
-import msgpack
+from typing import Any, NamedTuple
 
 from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.serde.codec import unknown_version
-from flink_agents.runtime.state.slots import MapSlot
+from flink_agents.runtime.state.slots import MapSlot, pack, unpack
 
 MOST_IN_PAGE = 128
 """The most times in the agenda, and in each of its pages."""
@@ -24,7 +20,7 @@ MOST_IN_PAGE = 128
 _VERSION = b"\x01"
 _AGENDA = -1
 
-_pack = cast("Callable[[object], bytes]", msgpack.packb)
+_WHAT = "the list of delayed events of a key"
 
 Time = tuple[int, int]
 """The time of an event in milliseconds since the epoch, and its number."""
@@ -76,11 +72,11 @@ class _Agenda:
     pages: list[_Page] = field(default_factory=list[_Page])
 
     def pack(self) -> bytes:
-        return _VERSION + _pack((self.following, self.following_page, self.first, self.pages))
+        return _VERSION + pack((self.following, self.following_page, self.first, self.pages))
 
     @classmethod
-    def unpack(cls, data: bytes) -> _Agenda:
-        following, following_page, first, pages = _fields(data)[:4]
+    def of(cls, fields: Any) -> _Agenda:
+        following, following_page, first, pages = fields[:4]
         return cls(following, following_page, _times(first), [_Page(*page) for page in pages])
 
 
@@ -182,10 +178,10 @@ class DelayedEvents:
         times = self._page(listed.page)
         insort(times, time)
         if len(times) <= MOST_IN_PAGE:
-            self._entries.put(_entry_of(listed.page), _VERSION + _pack(times))
+            self._entries.put(_entry_of(listed.page), _VERSION + pack(times))
             return
         half = MOST_IN_PAGE // 2
-        self._entries.put(_entry_of(listed.page), _VERSION + _pack(times[:half]))
+        self._entries.put(_entry_of(listed.page), _VERSION + pack(times[:half]))
         self._put_page(agenda, place + 1, times[half:])
 
     def _put_page(self, agenda: _Agenda, place: int, times: list[Time]) -> None:
@@ -193,7 +189,7 @@ class DelayedEvents:
         page = agenda.following_page
         agenda.following_page += 1
         agenda.pages.insert(place, _Page(*times[0], page))
-        self._entries.put(_entry_of(page), _VERSION + _pack(times))
+        self._entries.put(_entry_of(page), _VERSION + pack(times))
 
     def _turn(self, agenda: _Agenda) -> None:
         """Move the times of the first page to the agenda."""
@@ -205,11 +201,11 @@ class DelayedEvents:
         packed = self._entries.get(_entry_of(page))
         if packed is None:
             raise StateFormatError("state lacks times of delayed events", found=f"no page {page}")
-        return _times(_fields(packed))
+        return unpack(_WHAT, packed, _times, _VERSION)
 
     def _agenda(self) -> _Agenda | None:
         packed = self._entries.get(_AGENDA)
-        return None if packed is None else _Agenda.unpack(packed)
+        return None if packed is None else unpack(_WHAT, packed, _Agenda.of, _VERSION)
 
 
 def _entry_of(page: int) -> int:
@@ -219,17 +215,3 @@ def _entry_of(page: int) -> int:
 
 def _times(pairs: list[list[int]]) -> list[Time]:
     return [(due, number) for due, number in pairs]
-
-
-def _fields(data: bytes) -> Any:
-    """Return the fields of an agenda or of a page from their bytes.
-
-    Raises:
-        StateFormatError: They are corrupt, or of an unknown version.
-    """
-    if data[:1] != _VERSION:
-        raise unknown_version("the list of delayed events of a key", data, _VERSION)
-    try:
-        return msgpack.unpackb(data[1:])
-    except (ValueError, msgpack.UnpackException) as error:
-        raise StateFormatError("the delayed events of a key cannot be read", found=str(error)) from error

@@ -15,19 +15,15 @@ The states ``journals`` and ``journal-positions`` belong to no key: see ``journa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
-import msgpack
-
-from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.serde.codec import unknown_version
+from flink_agents.runtime.serde.codec import Packers
 from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
-from flink_agents.runtime.state.slots import MapSlot, OperatorSlot, ValueSlot
+from flink_agents.runtime.state.slots import MapSlot, OperatorSlot, ValueSlot, unpack
 from flink_agents.runtime.state.suspended import ListedRun
 
 HEAD_STATE = "head"
@@ -47,14 +43,7 @@ OBJECT = b"\x00"
 _HEAD_VERSION = b"\x01"
 
 
-class _Packers(threading.local):
-    """A packer for each thread. A garbage collection inside of a packer lets other threads run."""
-
-    def __init__(self) -> None:
-        self.pack = msgpack.Packer().pack
-
-
-_packers = _Packers()
+_packers = Packers()
 
 
 class Timers(Protocol):
@@ -285,30 +274,24 @@ class Head:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        if data[:1] != _HEAD_VERSION:
-            raise unknown_version("the head of a key", data, _HEAD_VERSION)
-        try:
-            journal_id, next_seq, first_pending, next_pending, extra = msgpack.unpackb(data[1:])
-            head = cls(journal_id, next_seq, first_pending, next_pending)
-            if extra is not None:
-                head._take_rare(extra)
-        except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
-            raise StateFormatError("the head of a key cannot be read", found=str(error)) from error
+        return unpack("the head of a key", data, cls._of, _HEAD_VERSION)
+
+    @classmethod
+    def _of(cls, fields: Any) -> Head:
+        journal_id, next_seq, first_pending, next_pending, extra = fields
+        head = cls(journal_id, next_seq, first_pending, next_pending)
+        if extra is not None:
+            head._take_rare(extra)
         return head
 
     def _take_rare(self, extra: dict[str, Any]) -> None:
         """Set the rare fields from the form of :attr:`extra`."""
-        take = extra.pop
-        self.ahead = take("ahead", 0)
-        self.skipped = dict(take("overtaken", ()))
-        self.store, self.marker = take("store", None), take("marker", None)
-        self.origins = tuple(map(tuple, take("fork", ())))
-        self.begin, self.fresh = take("begin", 0), take("fresh", False)
-        self.idle_since, self.unrecorded = take("idle", None), take("unrecorded", False)
-        self.suspended = tuple(map(ListedRun._make, take("suspended", ())))
-        self.signals_expire, self.delayed_due = take("mail", None), take("delayed", None)
-        self.ends = dict(take("ends", ()))
-        self.unknown = extra or None
+        unknown = dict(extra)
+        for name, attribute in _RARE.items():
+            if name in unknown:
+                value = unknown.pop(name)
+                setattr(self, attribute, _FROM_BYTES[name](value) if name in _FROM_BYTES else value)
+        self.unknown = unknown or None
 
 
 _RARE = {
@@ -327,6 +310,14 @@ _RARE = {
     "ends": "ends",
 }
 """The rare fields of a head by their names in the bytes, in the order in which they are written."""
+
+_FROM_BYTES: dict[str, Callable[[Any], Any]] = {
+    "overtaken": dict,
+    "fork": lambda origins: tuple(map(tuple, origins)),
+    "suspended": lambda runs: tuple(map(ListedRun._make, runs)),
+    "ends": dict,
+}
+"""Make the values of rare fields for which MessagePack has other types."""
 
 _EMPTY: tuple[object, ...] = ((), [], {})
 """Values that count as equal to a default of another type."""

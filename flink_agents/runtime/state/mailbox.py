@@ -10,22 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
-import msgpack
-
-from flink_agents.api.errors import StateFormatError
 from flink_agents.api.events.signals import Signal
-from flink_agents.runtime.serde.codec import unknown_version
+from flink_agents.runtime.state.slots import pack, unpack
 
 _VERSION = b"\x01"
 _MEANT_VERSION = b"\x02"
 """Version of a mailbox in which a signal is meant for a run: its signals have one more field."""
-
-_pack = cast("Callable[[object], bytes]", msgpack.packb)
-
 
 UNDECIDED = -1
 """The run of a signal if only records that were not read yet can show which run it belongs to."""
@@ -171,7 +165,7 @@ class Mailbox:
             return None
         meant = any(signal.run is not None for signal in self.signals)
         signals = [list(signal if meant else signal[:6]) for signal in self.signals]
-        return (_MEANT_VERSION if meant else _VERSION) + _pack((signals, self.seen, self.owed))
+        return (_MEANT_VERSION if meant else _VERSION) + pack((signals, self.seen, self.owed))
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:
@@ -182,14 +176,11 @@ class Mailbox:
         """
         if data is None:
             return cls()
-        if data[:1] not in (_VERSION, _MEANT_VERSION):
-            raise unknown_version("the list of signals of a key", data, _VERSION, _MEANT_VERSION)
-        try:
-            signals, seen, owed = msgpack.unpackb(data[1:])[:3]
-            return cls(
-                [StoredSignal(*signal) for signal in signals],
-                seen,
-                [(identity, until) for identity, until in owed],
-            )
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise StateFormatError("the signals of a key cannot be read", found=str(error)) from error
+        return unpack("the list of signals of a key", data, cls._of, _VERSION, _MEANT_VERSION)
+
+    @classmethod
+    def _of(cls, fields: Any) -> Mailbox:
+        signals, seen, owed = fields[:3]
+        return cls(
+            [StoredSignal(*signal) for signal in signals], seen, [(name, until) for name, until in owed]
+        )

@@ -7,18 +7,30 @@ They are decoded at each read, so that no two readers share an object.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from flink_agents.api.errors import MemoryPathError
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import authors_place
+from flink_agents.api.errors import MemoryPathError, StateError, UnsavedChangeError
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
+
+FIRST_CHECKED = 20
+"""The number of executions of each action that are checked in production before sampling starts."""
+
+CHECKED_ONE_IN = 1000
+"""Of the others, one in this number is checked."""
+
+_log = bounded_logger("flink_agents.memory")
 
 Guard = Callable[[], None]
 Noted = Callable[["MemoryTree", str, Any], None]
@@ -62,20 +74,20 @@ class MemoryTree:
     """The nodes of one memory during one run.
 
     Args:
-        scope: The kind of memory.
-        codec: Encodes values.
         slot: The map in state; None for a memory that exists only in this object.
         undo: Log of the run's writes.
-        expires: True if entries of the map expire, so that parents must be refreshed.
-        cached: Nodes that were read already, by path.
 
     Attributes:
+        scope: The kind of memory.
+        codec: Encodes values.
+        expires: True if entries of the map expire, so that parents must be refreshed.
+        cached: Nodes from before the run that were read so far, by path.
         applied: True if state already has the writes to this tree: a run that frees its key made them before.
     """
 
     applied = False
 
-    __slots__ = ("_codec", "_expires", "_cached", "_loaded", "_slot", "_undo", "_written", "scope")
+    __slots__ = ("cached", "codec", "expires", "_loaded", "_slot", "_undo", "_written", "scope")
 
     def __init__(
         self,
@@ -87,28 +99,13 @@ class MemoryTree:
         cached: dict[str, bytes | None] | None = None,
     ) -> None:
         self.scope = scope
-        self._codec = codec
+        self.codec = codec
         self._slot = slot
-        self._expires = expires
-        self._cached: dict[str, bytes | None] = {} if cached is None else cached
+        self.expires = expires
+        self.cached: dict[str, bytes | None] = {} if cached is None else cached
         self._written: Written = {}
         self._undo = undo
         self._loaded = slot is None
-
-    @property
-    def codec(self) -> ValueCodec:
-        """The codec between values and the bytes of nodes."""
-        return self._codec
-
-    @property
-    def expires(self) -> bool:
-        """True if entries of the map expire."""
-        return self._expires
-
-    @property
-    def cached(self) -> dict[str, bytes | None]:
-        """The nodes from before the run that were read so far."""
-        return self._cached
 
     # -- nodes ------------------------------------------------------------------------
 
@@ -117,7 +114,7 @@ class MemoryTree:
         written = self._written
         if path in written:
             return written[path]
-        cached = self._cached
+        cached = self.cached
         if path in cached:
             return cached[path]
         if self._loaded or self._slot is None:
@@ -136,14 +133,14 @@ class MemoryTree:
         """Return the paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
         prefix = path + "." if path else ""
-        nodes = self._cached | self._written
+        nodes = self.cached | self._written
         return sorted(p for p, data in nodes.items() if data is not None and p.startswith(prefix))
 
     def _load(self) -> None:
         if self._loaded or self._slot is None:
             return
         for key, data in self._slot.items():
-            self._cached.setdefault(unescape(key), data)
+            self.cached.setdefault(unescape(key), data)
         self._loaded = True
 
     # -- values -----------------------------------------------------------------------
@@ -158,11 +155,11 @@ class MemoryTree:
             return default
         if data == OBJECT:
             return TreeObject(self, path, guard)
-        return self._codec.decode(data)
+        return self.codec.decode(data)
 
     def set(self, path: str, value: Any) -> MemoryRef:
         """Store a plain value at ``path``."""
-        data = self._codec.encode(value)
+        data = self.codec.encode(value)
         if parents_of(path):
             self.make_parents(path)
         if self.raw(path) == OBJECT:
@@ -177,7 +174,7 @@ class MemoryTree:
         """Add ``value`` to the list at ``path``."""
         parents_of(path)
         data = self.raw(path)
-        items = [] if data is None else self._codec.decode(data) if data != OBJECT else OBJECT
+        items = [] if data is None else self.codec.decode(data) if data != OBJECT else OBJECT
         if not isinstance(items, list):
             raise MemoryPathError(
                 f"{path!r} in {self.scope.value} memory is no list",
@@ -206,7 +203,7 @@ class MemoryTree:
                 f"a plain value is at {path!r} in {self.scope.value} memory",
                 fix=f"new_object({path!r}, overwrite=True) replaces it",
             )
-        if data != OBJECT or self._expires:
+        if data != OBJECT or self.expires:
             self.put(path, OBJECT)
 
     def _check_parents(self, path: str, parents: tuple[str, ...]) -> None:
@@ -222,7 +219,7 @@ class MemoryTree:
     def _through_value(self, path: str, parent: str, data: bytes) -> MemoryPathError:
         return MemoryPathError(
             f"{path!r} leads through a plain value in {self.scope.value} memory",
-            found=f"{parent!r} holds {type(self._codec.decode(data)).__name__}",
+            found=f"{parent!r} holds {type(self.codec.decode(data)).__name__}",
             fix=f"delete({parent!r}) first, or choose another path",
         )
 
@@ -230,7 +227,7 @@ class MemoryTree:
         """Create the objects around ``path`` that do not exist."""
         for parent in parents_of(path):
             data = self.raw(parent)
-            if data is None or (self._expires and data == OBJECT):
+            if data is None or (self.expires and data == OBJECT):
                 self.put(parent, OBJECT)
             elif data != OBJECT:
                 raise self._through_value(path, parent, data)
@@ -239,7 +236,7 @@ class MemoryTree:
 
     def fork(self, undo: Undo) -> MemoryTree:
         """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
+        twin = MemoryTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
         return twin
@@ -251,9 +248,9 @@ class MemoryTree:
 
     def nodes(self) -> dict[str, bytes]:
         """Return the nodes from before the run that were read so far."""
-        if not self._cached:
+        if not self.cached:
             return {}
-        return {path: data for path, data in self._cached.items() if data is not None}
+        return {path: data for path, data in self.cached.items() if data is not None}
 
     def load(self, whole: bool = False) -> dict[str, bytes | None]:
         """Read all nodes, so that nothing is read from state later.
@@ -264,7 +261,7 @@ class MemoryTree:
         if whole:
             self._loaded = True
         self._load()
-        return self._cached
+        return self.cached
 
     def changes(self) -> dict[str, bytes | None]:
         """Return the writes that differ from the values before; None stands for a removed node.
@@ -272,8 +269,8 @@ class MemoryTree:
         Objects come after the nodes inside of them, so that no object expires before its fields.
         """
         changes: dict[str, bytes | None] = {}
-        cached = self._cached
-        expires = self._expires
+        cached = self.cached
+        expires = self.expires
         for path, data in reversed(self._written.items()):
             if cached.get(path) != data or (expires and data is not None):
                 changes[path] = data
@@ -281,51 +278,7 @@ class MemoryTree:
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
         """Note that state has these changes."""
-        self._cached.update(changes)
-
-
-class ScopedTree(MemoryTree):
-    """The nodes below one object of another tree, as a separate tree.
-
-    Writes stay in it until the hand-over.
-
-    Args:
-        outer: The other tree.
-        path: Path of the object in it. The object need not exist.
-        undo: Log of the writes to this tree.
-    """
-
-    __slots__ = ("_outer", "_root")
-
-    def __init__(self, outer: MemoryTree, path: str, undo: Undo) -> None:
-        super().__init__(outer.scope, outer._codec, None, undo, outer._expires)
-        self._outer = outer
-        self._root = path
-
-    @override
-    def raw(self, path: str) -> bytes | None:
-        written = self._written
-        return written[path] if path in written else self._outer.raw(f"{self._root}.{path}")
-
-    @override
-    def below(self, path: str) -> list[str]:
-        start = len(self._root) + 1
-        nodes = {node[start:] for node in self._outer.below(self._root)} | self._written.keys()
-        prefix = path + "." if path else ""
-        return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
-
-    def hand_over(self) -> None:
-        """Write the changes of this tree to the other tree.
-
-        Raises:
-            MemoryPathError: By now, a plain value is where an object was.
-        """
-        for path, data in self._written.items():
-            full = f"{self._root}.{path}"
-            if data is not None:
-                self._outer.make_parents(full)
-            if data is not None or self._outer.raw(full) is not None:
-                self._outer.put(full, data)
+        self.cached.update(changes)
 
 
 def take_back(undo: Undo, mark: int) -> None:
@@ -432,3 +385,106 @@ class TreeObject(MemoryObject):
     @override
     def fields(self) -> dict[str, Any]:
         return {name: self.get(name) for name in self.field_names()}
+
+
+# -- changes that were not written ---------------------------------------------------
+#
+# An action that changes a value which it read, and does not write it, loses the change. In the harness, each
+# execution is checked, and such an action fails. In production, the first executions of an action are checked
+# and then one in many, and a warning is logged once per action.
+
+
+class MutableRead(NamedTuple):
+    """A mutable value that an action read from memory.
+
+    Attributes:
+        tree: The memory.
+        path: Its path.
+        node: The bytes at the path; None if there were none, so that the action got its default.
+        encoded: The bytes of the value.
+        value: The value.
+        place: The user's line.
+    """
+
+    tree: MemoryTree
+    path: str
+    node: bytes | None
+    encoded: bytes
+    value: Any
+    place: str | None
+
+    def is_lost(self) -> bool:
+        """Return True if the value was changed, and memory still has the old bytes."""
+        if self.tree.raw(self.path) is not self.node:
+            return False  # Each write creates new bytes, even equal ones.
+        try:
+            return self.tree.codec.encode(self.value) != self.encoded
+        except StateError:
+            return True
+
+
+class ReadWatch:
+    """Selects the executions whose reads are checked.
+
+    Attributes:
+        strict: True if all are checked, and fail.
+        skips: The number of executions of each action that are not checked before the next one that is.
+    """
+
+    def __init__(self) -> None:
+        self.strict = False
+        self.skips: dict[str, int] = {}
+        self._checked: dict[str, int] = {}
+
+    def begin(self, action: str) -> list[MutableRead]:
+        """Return the list for the reads of an execution, and select the next execution to check."""
+        if not self.strict:
+            checked = self._checked[action] = self._checked.get(action, 0) + 1
+            if checked >= FIRST_CHECKED:
+                self.skips[action] = CHECKED_ONE_IN - 1 - (FIRST_CHECKED if checked == FIRST_CHECKED else 0)
+        return []
+
+    def check(self, step: Any, reads: list[MutableRead]) -> None:
+        """Check the reads of an execution that succeeded.
+
+        Raises:
+            UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
+        """
+        lost = next((read for read in reads if read.is_lost()), None)
+        if lost is None:
+            return
+        error = _unwritten(step, lost)
+        if self.strict:
+            raise error
+        self.skips[step.action.name] = sys.maxsize
+        _log.warning("%s", error)
+
+
+def note_read(reads: list[MutableRead], tree: MemoryTree, path: str, value: Any) -> None:
+    """Add a value that an execution read to ``reads``, unless state could not hold it."""
+    with suppress(StateError):
+        reads.append(
+            MutableRead(tree, path, tree.raw(path), tree.codec.encode(value), value, authors_place())
+        )
+
+
+def check_reads(step: Any) -> None:
+    """Check the reads of an execution that succeeded.
+
+    Raises:
+        UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
+    """
+    if step.reads:
+        step.shared.reads.check(step, step.reads)
+
+
+def _unwritten(step: Any, lost: MutableRead) -> UnsavedChangeError:
+    memory = lost.tree.scope.value.replace("-", "_")
+    return UnsavedChangeError(
+        f"action {step.action.name!r} changed a value that it read from memory, and did not write it",
+        expected=f"ctx.{memory}_memory.set({lost.path!r}, value) after the change",
+        found=f"{shorten(lost.value)} in the action, which memory does not have",
+        fix=f"set it, or call append({lost.path!r}, item) for a list; if the change is for this action "
+        "alone, change a copy: copy.deepcopy(value)",
+        where=lost.place,
+    )

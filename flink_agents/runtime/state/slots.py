@@ -1,11 +1,42 @@
-"""The interface of Flink's state that the core uses: values and maps of a key, a map of the operator."""
+"""The interface of Flink's state that the core uses, and the form of the runtime's own entries in it.
+
+State has values and maps of a key, and a map of the operator. An entry has a version byte, and MessagePack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar, cast
+
+import msgpack
+
+from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.serde.codec import unknown_version
 
 K = TypeVar("K")
+T = TypeVar("T")
+
+pack = cast("Callable[[object], bytes]", msgpack.packb)
+
+
+def unpack(what: str, data: bytes, make: Callable[[Any], T], *versions: bytes) -> T:
+    """Return an entry from its bytes.
+
+    Args:
+        what: The entry, for messages.
+        data: The bytes.
+        make: Returns the entry for what MessagePack has.
+        versions: The versions that it may have.
+
+    Raises:
+        StateFormatError: The bytes are corrupt, or of an unknown version.
+    """
+    if data[:1] not in versions:
+        raise unknown_version(what, data, *versions)
+    try:
+        return make(msgpack.unpackb(data[1:], strict_map_key=False))
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        raise StateFormatError(f"{what} cannot be read", found=str(error)) from error
 
 
 class ValueSlot(Protocol):

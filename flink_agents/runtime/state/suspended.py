@@ -7,22 +7,17 @@ also has the open waits, and the number of outputs that have left the operator a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, cast
-
-import msgpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.serde.codec import unknown_version
+from flink_agents.runtime.state.slots import pack, unpack
 
 _VERSION = b"\x05"
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which may come from outside."""
-
-_pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 class ListedRun(NamedTuple):
@@ -97,18 +92,9 @@ class StoredWait:
         """Return the text by which a signal can name the wait."""
         return wait_id(key_text, seq, self.step, self.task, self.nth)
 
-    def fields(self) -> list[Any]:
-        """Return the fields that state stores."""
-        return [
-            self.kind,
-            self.step,
-            self.task,
-            self.nth,
-            self.deadline,
-            self.name,
-            self.began,
-            self.request,
-        ]
+    def stored(self) -> list[Any]:
+        """Return the form of the wait in state."""
+        return [self.kind, *(getattr(self, wait_field.name) for wait_field in fields(self))]
 
 
 @dataclass(frozen=True)
@@ -130,11 +116,6 @@ WAIT_CLASSES: Mapping[str, type[StoredWait]] = {
     wait_class.kind: wait_class for wait_class in (StoredPause, StoredSignalWait)
 }
 """The classes of waits by their kinds."""
-
-
-def read_wait(kind: str, *fields: Any) -> StoredWait:
-    """Return the wait with these :meth:`StoredWait.fields`."""
-    return WAIT_CLASSES[kind](*fields)
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
@@ -205,26 +186,10 @@ class Suspension:
 
     def pack(self) -> bytes:
         """Return the bytes."""
-        records = [[record.kind.value, record.step, record.index, record.data] for record in self.records]
-        return _VERSION + _pack(
-            (
-                self.number,
-                self.seq,
-                self.started_at,
-                self.plan,
-                records,
-                list(self.unstored),
-                self.bound,
-                self.recorded,
-                [wait.fields() for wait in self.waits],
-                {path: list(counts) for path, counts in self.left.items()},
-                {path: [list(attempt) for attempt in failed] for path, failed in self.failed.items()},
-                self.submission,
-                [list(part) for part in self.parts],
-                self.input,
-                self.identity,
-            )
-        )
+        values = {name: getattr(self, name) for name in _STORED_FIELDS}
+        values["records"] = [(kind.value, step, index, data) for kind, _, step, index, data in self.records]
+        values["waits"] = [wait.stored() for wait in self.waits]
+        return _VERSION + pack(list(values.values()))
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:
@@ -233,28 +198,20 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        if data[:1] != _VERSION:
-            raise unknown_version("a suspended run", data, _VERSION)
-        try:
-            fields: list[Any] = msgpack.unpackb(data[1:], strict_map_key=False)
-            number, seq, started_at, plan, records, unstored, bound, recorded, waits = fields[:9]
-            output_counts, failed, submission, parts, packed, identity = fields[9:]
-            return cls(
-                number,
-                seq,
-                started_at,
-                plan,
-                [Record(RecordKind(kind), seq, step, index, value) for kind, step, index, value in records],
-                unstored,
-                bound,
-                recorded,
-                [read_wait(*wait) for wait in waits],
-                {path: (counts[0], counts[1]) for path, counts in output_counts.items()},
-                failed,
-                submission,
-                tuple((step, count) for step, count in parts),
-                packed,
-                identity,
-            )
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-            raise StateFormatError("a suspended run cannot be read", found=str(error)) from error
+        return unpack("a suspended run", data, cls._of, _VERSION)
+
+    @classmethod
+    def _of(cls, stored: list[Any]) -> Suspension:
+        values: dict[str, Any] = dict(zip(_STORED_FIELDS, stored, strict=True))
+        values["records"] = [
+            Record(RecordKind(kind), values["seq"], step, index, data)
+            for kind, step, index, data in values["records"]
+        ]
+        values["waits"] = [WAIT_CLASSES[kind](*stored_fields) for kind, *stored_fields in values["waits"]]
+        values["left"] = {path: (counts[0], counts[1]) for path, counts in values["left"].items()}
+        values["parts"] = tuple((step, count) for step, count in values["parts"])
+        return cls(**values)
+
+
+_STORED_FIELDS = [stored.name for stored in fields(Suspension) if stored.name != "last_deadline"]
+"""The fields that the bytes have, in this order."""

@@ -31,7 +31,9 @@ class FakeFlink(CheckpointPoller):
         self._triggered = self._discarded = 0
         self._aborted: set[int] = set()
 
-    def pruner(self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics) -> Pruner | None:
+    def create_pruner(
+        self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics
+    ) -> Pruner | None:
         """Return the pruner of a subtask, by the harness's clock; None if nothing is pruned."""
         policy = Prune(config.get(AgentOptions.PRUNE))
         retention = config.get(AgentOptions.RETENTION)
@@ -49,32 +51,32 @@ class FakeFlink(CheckpointPoller):
         """Stop reporting to it."""
         self._told = [other_listener for other_listener in self._told if other_listener is not listener]
 
-    def trigger(self) -> int:
+    def trigger_checkpoint(self) -> int:
         """Take a checkpoint, and return its number. It includes everything committed before."""
         number = next(self._numbers)
         for _ in range(CHANGES + 1):
             # Its id is the smallest one to which earlier commits can be bound.
             self._triggered = number
-            self._answer()
+            self._notify_listeners()
         return number
 
-    def complete(self, number: int) -> None:
+    def complete_checkpoint(self, number: int) -> None:
         """Complete a checkpoint: earlier ones are discarded, and records that only they need are pruned.
 
         Raises:
             AgentConfigurationError: It was aborted.
         """
-        self.check(number)
+        self.check_checkpoint(number)
         self._discarded = max(self._discarded, number)
-        self._answer()
+        self._notify_listeners()
         for pruner in list(self._told):
             pruner.wait_until_pruned(PRUNE_SECONDS)
 
-    def abort(self, number: int) -> None:
+    def abort_checkpoint(self, number: int) -> None:
         """Abort a checkpoint."""
         self._aborted.add(number)
 
-    def check(self, number: int) -> None:
+    def check_checkpoint(self, number: int) -> None:
         """Check that a checkpoint was not aborted.
 
         Raises:
@@ -88,7 +90,7 @@ class FakeFlink(CheckpointPoller):
                 fix="take another snapshot",
             )
 
-    def _answer(self) -> None:
+    def _notify_listeners(self) -> None:
         view = CheckpointView(
             1, next(self._answers), highest=self._triggered, discarded=self._discarded, progress=()
         )

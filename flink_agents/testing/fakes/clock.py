@@ -90,7 +90,7 @@ class ClockedLoop(Protocol):
         """Call a function if the test's thread waits for this loop, which then continues to wait."""
         ...
 
-    def tell_test(self) -> None:
+    def notify_test(self) -> None:
         """Let the test's thread look for work."""
 
     def wake(self) -> None:
@@ -136,10 +136,10 @@ class Clock:
         with self.lock:
             remaining_seconds = (time_ms - START) / 1000 - self._wall
             if remaining_seconds > 0:
-                self._move(remaining_seconds)
-            self.reset(time_ms)
+                self._move_loops(remaining_seconds)
+            self.set_wall_clock(time_ms)
 
-    def seconds(self) -> float:
+    def loop_seconds(self) -> float:
         """Return the time of the loops, which never goes back."""
         return self._seconds
 
@@ -152,7 +152,7 @@ class Clock:
 
     # -- moving -----------------------------------------------------------------------
 
-    def reset(self, time_ms: int) -> None:
+    def set_wall_clock(self, time_ms: int) -> None:
         """Set the wall clock alone: the harness returns to an earlier moment, or from one."""
         self._wall = (time_ms - START) / 1000
 
@@ -164,17 +164,17 @@ class Clock:
             patience: Real seconds to wait for a loop that executes code.
         """
         while True:
-            self._settle(patience)
+            self._wait_for_loops(patience)
             loop_seconds = self._rest_of_loops()
             remaining_seconds = (time_ms - START) / 1000 - self._wall
             # Code that looks again every millisecond must not make an hour longer than that.
             if loop_seconds is None or loop_seconds > remaining_seconds or loop_seconds <= SHORT_SECONDS:
                 break
-            self._move(loop_seconds)
+            self._move_loops(loop_seconds)
         self.time = time_ms
 
     @contextmanager
-    def flying(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
+    def fly_to_delayed(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
         """Let time also pass to delayed events: the end of a bounded input waits for them.
 
         Args:
@@ -190,7 +190,7 @@ class Clock:
             self._next_due = _no_delayed_event
             self._is_flying = False
 
-    def _move(self, seconds: float) -> None:
+    def _move_loops(self, seconds: float) -> None:
         with self.lock:
             self._wall += seconds
             self._seconds += seconds
@@ -202,12 +202,12 @@ class Clock:
 
     # -- for the loops ----------------------------------------------------------------
 
-    def add(self, loop: ClockedLoop) -> None:
+    def add_loop(self, loop: ClockedLoop) -> None:
         """Add a loop whose timers follow this clock."""
         with self.lock:
             self._loops.add(loop)
 
-    def remove(self, loop: ClockedLoop) -> None:
+    def remove_loop(self, loop: ClockedLoop) -> None:
         """Remove a loop that is closing."""
         with self.lock:
             self._loops.discard(loop)
@@ -265,12 +265,12 @@ class Clock:
             loop_seconds = self._rest_of_loops()
             due = self._next_due(self.time)
             if due is not None and (loop_seconds is None or (due - self.time) / 1000 <= loop_seconds):
-                self._move((due - START) / 1000 - self._wall)
+                self._move_loops((due - START) / 1000 - self._wall)
                 for loop in loops:
-                    loop.tell_test()
+                    loop.notify_test()
                 return True
             if loop_seconds is not None:
-                self._move(loop_seconds)
+                self._move_loops(loop_seconds)
                 return True
             self._note_hang(loops)
             return None
@@ -290,15 +290,15 @@ class Clock:
         dues = [loop.next_due for loop in self._loops_now()]
         return min((max(0.0, due - self._seconds) for due in dues if due is not None), default=None)
 
-    def _settle(self, patience: float) -> None:
+    def _wait_for_loops(self, patience: float) -> None:
         """Wait until no loop executes code, except code that looks again and again."""
         end = RealTime.seconds() + patience
-        while not all(loop.is_at_rest or self._polls(loop) for loop in self._loops_now()):
+        while not all(loop.is_at_rest or self._is_polling(loop) for loop in self._loops_now()):
             if RealTime.seconds() >= end:
                 return
             RealTime.sleep(0.0005)
 
-    def _polls(self, loop: ClockedLoop) -> bool:
+    def _is_polling(self, loop: ClockedLoop) -> bool:
         due = loop.next_due
         return due is not None and 0 < due - self._seconds <= SHORT_SECONDS
 

@@ -23,8 +23,8 @@ from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.common.current import current_action_run
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
-from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside
-from flink_agents.runtime.durable.values import identity
+from flink_agents.runtime.concurrency.bridge import cancelled_from_outside
+from flink_agents.runtime.execution.calls.arguments import encode_arguments
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun
 from flink_agents.runtime.journal.calls import action_path, step_name, task_of
@@ -68,11 +68,11 @@ class RecordedAnswer:
     value: Any = None
     error: BaseException | None = None
 
-    def give(self) -> Any:
+    def return_or_raise(self) -> Any:
         """Return a copy of the function's result, or raise a copy of its error."""
         if self.error is not None:
-            raise _copied(self.error).with_traceback(None)
-        return _copied(self.value)
+            raise _copy_value(self.error).with_traceback(None)
+        return _copy_value(self.value)
 
 
 class AnswerLog:
@@ -91,10 +91,10 @@ class AnswerLog:
         self._codec = codec
         self._lock = threading.Lock()
         self._answers: dict[tuple[MadeCall, int], list[RecordedAnswer]] = {}
-        self._given: Counter[tuple[MadeCall, int, str]] = Counter()
+        self._answers_by_call: Counter[tuple[MadeCall, int, str]] = Counter()
         self._over: set[int] = set()
-        self._made: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
-        self._executed: defaultdict[MadeCall, defaultdict[Execution, set[int]]] = _sets()
+        self._call_counts: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
+        self._executed: defaultdict[MadeCall, defaultdict[Execution, set[int]]] = _empty_sets()
         self._steps: list[Any] = []
         self._orders = 0
         self._most_made: dict[MadeCall, int] = {}
@@ -119,11 +119,11 @@ class AnswerLog:
             self._most_made = {}
             self.timed = False
 
-    def die(self) -> None:
+    def release_answers(self) -> None:
         """Release all waiting answers at once: the operator has crashed, and nothing takes them."""
         self._dead.set()
 
-    def recorded(self, timed: bool) -> None:
+    def end_recording(self, timed: bool) -> None:
         """End the recording.
 
         Args:
@@ -134,14 +134,14 @@ class AnswerLog:
         # The plan of the job does not show the actions of sub-agents.
         limited = any(step.action.settings.timeout is not None for step in self._steps)
         self.timed = self.timed or timed or fired or limited
-        self._most_made = {call_key: _in_all_runs(counts) for call_key, counts in self._made.items()}
+        self._most_made = {call_key: _in_all_runs(counts) for call_key, counts in self._call_counts.items()}
 
     @property
     def has_answers(self) -> bool:
         """True if there are answers of calls that were running when the last execution ended."""
         return bool(self._answers)
 
-    def repeat(self, stored: Counter[MadeCall]) -> None:
+    def repeat_answers(self, stored: Counter[MadeCall]) -> None:
         """Repeat the answers of functions from now on; those of ``stored`` calls are not needed."""
         self.repeats = True
         self._begin_execution()
@@ -150,7 +150,7 @@ class AnswerLog:
                 if number < stored[call_key]:
                     self._over.update(answer.order for answer in answers)
 
-    def repeated(self, stored: Counter[MadeCall]) -> list[str]:
+    def repeated_functions(self, stored: Counter[MadeCall]) -> list[str]:
         """Return the functions called after the crash although all of their calls are ``stored``."""
         functions: list[str] = []
         for call_key, count in stored.items():
@@ -171,31 +171,31 @@ class AnswerLog:
                     call = CallRecord.unpack(self._codec, record.data).call
                     # Actions make calls, in any of their tasks.
                     step, task = task_of(record.step)
-                    step_key = (journal.key, self._number(record.seq), step_name(step, action_path(task)))
+                    step_key = (journal.key, self._run_number(record.seq), step_name(step, action_path(task)))
                     stored[(*step_key, call.function, call.arguments)] += 1
         return stored
 
-    def _number(self, seq: int) -> int:
+    def _run_number(self, seq: int) -> int:
         """Return the identity of a run; None if another run may get its number in the next attempt."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
         self._dead.clear()
         with self._lock:
-            self._given.clear()
+            self._answers_by_call.clear()
             self._over.clear()
-            self._made.clear()
+            self._call_counts.clear()
             self._executed.clear()
             self._steps.clear()
 
     # -- calls ------------------------------------------------------------------------------
 
-    def of(
+    def wrap_callable(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> DurableCallable:
         """Return ``what`` with a function that is recorded or repeated."""
         try:
-            called = identity(self._codec, what, args, kwargs)
+            _, called = encode_arguments(self._codec, what, args, kwargs)
         except AgentsError:
             return what  # The runtime rejects it.
         run = step.run
@@ -203,7 +203,7 @@ class AnswerLog:
         end = attempt.run.attempt_end if isinstance(attempt.run, SubAgentRun) else None
         call_key = (
             run.key_text,
-            self._number(run.sequence_number),
+            self._run_number(run.sequence_number),
             step_name(step.path, "" if end is None else end.path),
             called.function,
             called.arguments,
@@ -214,32 +214,36 @@ class AnswerLog:
         with self._lock:
             # As long as they exist, no other objects have their ids.
             self._steps += [step] if attempt is step else [step, attempt]
-            number = self._made[call_key][execution]
-            self._made[call_key][execution] += 1
+            number = self._call_counts[call_key][execution]
+            self._call_counts[call_key][execution] += 1
         call = _Call(self, call_key, number, attempt_name, execution)
         function: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
         return replace(what, function=function, name=what.identity)
 
-    def began(self, call: _Call) -> RecordedAnswer | None:
+    def note_start(self, call: _Call) -> RecordedAnswer | None:
         """Record that the function of a call starts, and return the answer to repeat."""
         with self._lock:
-            self._executed[call.asked][call.execution].add(call.number)
+            self._executed[call.recorded_answer][call.execution].add(call.number)
             if not self.repeats:
                 return None
-            answers = self._answers.get((call.asked, call.number), [])
-            former_answers = sum(_attempts(answer.attempt) < _attempts(call.attempt) for answer in answers)
-            answer_index = former_answers + self._given[call.asked, call.number, call.attempt]
-            self._given[call.asked, call.number, call.attempt] += 1
+            answers = self._answers.get((call.recorded_answer, call.number), [])
+            former_answers = sum(
+                _attempt_numbers(answer.attempt) < _attempt_numbers(call.attempt) for answer in answers
+            )
+            answer_index = (
+                former_answers + self._answers_by_call[call.recorded_answer, call.number, call.attempt]
+            )
+            self._answers_by_call[call.recorded_answer, call.number, call.attempt] += 1
             # A replay may skip the attempts that got them.
             self._over.update(answer.order for answer in answers[:answer_index])
             return answers[min(answer_index, len(answers) - 1)] if answers else None
 
-    def ended(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
+    def note_answer(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
         """Record the answer of a function."""
         with self._lock:
             if not self.repeats:
-                answer = RecordedAnswer(call.attempt, self._orders, seconds, _copied(value), error)
-                self._answers.setdefault((call.asked, call.number), []).append(answer)
+                answer = RecordedAnswer(call.attempt, self._orders, seconds, _copy_value(value), error)
+                self._answers.setdefault((call.recorded_answer, call.number), []).append(answer)
                 self._orders += 1
 
     def pauses_before(self, answer: RecordedAnswer, limit: float | None) -> Iterator[float]:
@@ -272,7 +276,7 @@ class AnswerLog:
                 if other_answer.order < answer.order
             )
 
-    def came(self, answer: RecordedAnswer) -> None:
+    def note_returned(self, answer: RecordedAnswer) -> None:
         """Record that an answer was returned."""
         with self._lock:
             self._over.add(answer.order)
@@ -283,7 +287,7 @@ class _Call:
     """One durable call: its identity, its number among equal calls, and the attempt that makes it."""
 
     outside: AnswerLog
-    asked: MadeCall
+    recorded_answer: MadeCall
     number: int
     attempt: str
     execution: Execution
@@ -293,26 +297,26 @@ class _Call:
 
         @functools.wraps(what.function)
         async def function(*args: Any, **kwargs: Any) -> Any:
-            answer = self.outside.began(self)
+            answer = self.outside.note_start(self)
             if answer is None:
-                return await self._recorded(functools.partial(what.function, *args, **kwargs))
+                return await self._record_result(functools.partial(what.function, *args, **kwargs))
             for pause in self.outside.pauses_before(answer, what.seconds):
                 await asyncio.sleep(pause)
-            self.outside.came(answer)
-            return answer.give()
+            self.outside.note_returned(answer)
+            return answer.return_or_raise()
 
         return function
 
-    async def _recorded(self, function: Callable[[], Awaitable[Any]]) -> Any:
+    async def _record_result(self, function: Callable[[], Awaitable[Any]]) -> Any:
         began = time.monotonic()
         try:
             value = await function()
         except BaseException as error:
             if cancelled_from_outside(error):
                 raise  # No answer came.
-            self.outside.ended(self, time.monotonic() - began, None, error)
+            self.outside.note_answer(self, time.monotonic() - began, None, error)
             raise
-        self.outside.ended(self, time.monotonic() - began, value, None)
+        self.outside.note_answer(self, time.monotonic() - began, value, None)
         return value
 
     def called(self, what: DurableCallable) -> Callable[..., Any]:
@@ -320,22 +324,22 @@ class _Call:
 
         @functools.wraps(what.function)
         def function(*args: Any, **kwargs: Any) -> Any:
-            answer = self.outside.began(self)
+            answer = self.outside.note_start(self)
             if answer is not None:
                 for pause in self.outside.pauses_before(answer, what.seconds):
                     time.sleep(pause)
-                self.outside.came(answer)
-                return answer.give()
+                self.outside.note_returned(answer)
+                return answer.return_or_raise()
             began = time.monotonic()
             try:
                 value = what.function(*args, **kwargs)
             except BaseException as error:
-                self.outside.ended(self, time.monotonic() - began, None, error)
+                self.outside.note_answer(self, time.monotonic() - began, None, error)
                 raise
             if inspect.isawaitable(value):
                 # The answer comes when the runtime awaits it, which works only once.
-                return self._recorded(lambda: value)
-            self.outside.ended(self, time.monotonic() - began, value, None)
+                return self._record_result(lambda: value)
+            self.outside.note_answer(self, time.monotonic() - began, value, None)
             return value
 
         return function
@@ -360,20 +364,22 @@ class OutsideCalls:
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Make a call of an action that runs on the agent loop."""
-        return self._inner.call(step, self._outside.of(step, what, args, kwargs), args, kwargs)
+        return self._inner.call(step, self._outside.wrap_callable(step, what, args, kwargs), args, kwargs)
 
     def call_from_thread(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Make a call of an action that runs in a thread, and wait for its end."""
-        return self._inner.call_from_thread(step, self._outside.of(step, what, args, kwargs), args, kwargs)
+        return self._inner.call_from_thread(
+            step, self._outside.wrap_callable(step, what, args, kwargs), args, kwargs
+        )
 
 
-def _sets() -> defaultdict[MadeCall, defaultdict[Execution, set[int]]]:
+def _empty_sets() -> defaultdict[MadeCall, defaultdict[Execution, set[int]]]:
     return defaultdict(lambda: defaultdict(set))
 
 
-def _attempts(name: str) -> list[int]:
+def _attempt_numbers(name: str) -> list[int]:
     """Return the numbers of an attempt and of those that enclose it, the outermost first."""
     return [int(number) for number in name.split(".")] if name else []
 
@@ -386,7 +392,7 @@ def _in_all_runs(counts: Mapping[Execution, int]) -> int:
     return sum(most.values())
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from flink_agents.runtime.concurrency.outcomes import awaited_outcome
-from flink_agents.runtime.concurrency.timeouts import WorkerPool
+from flink_agents.runtime.concurrency.bridge import awaited_outcome
+from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution import limits
-from flink_agents.runtime.execution.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.stacks import Stack
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
@@ -146,18 +146,18 @@ class _Look:
     def __init__(self, loop: LoopOfTimers, has_files: bool) -> None:
         self._loop = loop
         self._has_files = has_files
-        self._seen: set[int] = set()
+        self._seen_ids: set[int] = set()
         self.threads = 0
 
     def is_outside(self, awaitable: Any) -> bool:
-        if id(awaitable) in self._seen or (asyncio.isfuture(awaitable) and awaitable.done()):
+        if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
-        self._seen.add(id(awaitable))
+        self._seen_ids.add(id(awaitable))
         stack = Stack.of(awaitable)
         frame = stack.frames[-1] if stack.frames else None
         if frame is not None:
             if frame.f_code is asyncio.sleep.__code__:
-                return any(_refers(timer, stack.last) for timer in self._loop.own_timers)
+                return any(_refers_to(timer, stack.last) for timer in self._loop.own_timers)
             if frame.f_code.co_filename in _PRIMITIVES or _is_of_limiter(frame):
                 return self._has_files
             if any(outer.f_code in _POOL_CODES for outer in stack.frames[-2:]):
@@ -184,7 +184,7 @@ class _Look:
 
     def _has_timer(self, future: Any) -> bool:
         """Return True if a timer of the loop ends a future."""
-        return any(_refers(timer, future) for timer in self._loop.virtual_timers)
+        return any(_refers_to(timer, future) for timer in self._loop.virtual_timers)
 
 
 def _is_of_limiter(frame: FrameType) -> bool:
@@ -200,7 +200,7 @@ def _code_of(task: asyncio.Task[Any]) -> object:
     return getattr(task.get_coro(), "cr_code", None)
 
 
-def _refers(timer: Any, future: Any) -> bool:
+def _refers_to(timer: Any, future: Any) -> bool:
     """Return True if the callback of a timer has a future: as its object, an argument, or in its closure."""
     callback = timer._callback
     arguments = timer._args or ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.common.metrics import Gauge
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.state.keyed_state import POSITION, KeyedState
 
@@ -59,7 +59,7 @@ class TimerQueue:
         self._queue: list[tuple[int, str]] = []
         self._most = LEAST_TIMERS
 
-    def add(self, at: int, key: str) -> None:
+    def add_timer(self, at: int, key: str) -> None:
         """Add a timer."""
         heapq.heappush(self._queue, (at, key))
         if len(self._queue) > self._most:
@@ -67,7 +67,7 @@ class TimerQueue:
             self._queue = sorted({(at, key) for at, key in self._queue if at in self._timers(key)})
             self._most = max(LEAST_TIMERS, 2 * len(self._queue))
 
-    def first(self) -> tuple[int, str] | None:
+    def first_timer(self) -> tuple[int, str] | None:
         """Return the time and the key of the first timer, or None; at equal times, the first key's."""
         while self._queue:
             at, key = self._queue[0]
@@ -86,7 +86,7 @@ class FakeBackend:
 
     Attributes:
         journals: The state of the operator that names the store.
-        behind: The subtask as downstream streams see it, if event time is held.
+        downstream: The subtask as downstream streams see it, if event time is held.
         touched: Keys whose state was used since this set was last cleared.
         timers: The timers by the name of their kind in :class:`KeyState`.
     """
@@ -98,7 +98,7 @@ class FakeBackend:
         self.clock = clock
         self.memory_ttl = memory_ttl
         self.watermark = -(2**63)
-        self.behind: DownstreamView | None = None
+        self.downstream: DownstreamView | None = None
         self.touched: set[str] = set()
         self._numbers: dict[str, int] = {}
         self.timers = {
@@ -114,19 +114,19 @@ class FakeBackend:
         state = self.keys.get(self.key)
         if state is None:
             state = KeyState()
-            self.restore(self.key, state)
+            self.restore_key(self.key, state)
         return state
 
-    def restore(self, key: str, state: KeyState) -> None:
+    def restore_key(self, key: str, state: KeyState) -> None:
         """Set the whole state of a key, with its timers."""
         self.keys[key] = state
         self.touched.add(key)
         self._numbers.setdefault(key, len(self._numbers))
         for kind, queue in self.timers.items():
             for at in getattr(state, kind):
-                queue.add(at, key)
+                queue.add_timer(at, key)
 
-    def number(self, key: str) -> int:
+    def key_number(self, key: str) -> int:
         """Return the position of a key in the order in which the subtask first saw them."""
         return self._numbers[key]
 
@@ -143,9 +143,9 @@ class FakeBackend:
         journals = self.journals if names_store else None
         return KeyedState(head, pending, _Memory(self), unpruned, delayed, journals)
 
-    def tell(self, low: LowWatermark) -> None:
+    def report_watermark(self, low: LowWatermark) -> None:
         """Report the subtask's output watermark downstream."""
-        self.behind = DownstreamView(low)
+        self.downstream = DownstreamView(low)
 
     # -- Keys -------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class FakeBackend:
         timers: set[int] = getattr(self.current, kind)
         if timestamp not in timers:
             timers.add(timestamp)
-            self.timers[kind].add(timestamp, self.text())
+            self.timers[kind].add_timer(timestamp, self.text())
 
 
 class OperatorState:
@@ -314,28 +314,28 @@ class DownstreamView:
 
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
-        self._told: dict[str, int] = {}
+        self._watermarks: dict[str, int] = {}
 
     @property
     def is_idle(self) -> bool:
         """True as long as no row has come, so that downstream streams do not wait for the subtask."""
-        return "" not in self._told
+        return "" not in self._watermarks
 
     def watermark(self, tag: str = "") -> int:
         """Return the watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
-        return self._told.get(tag, NO_TIMESTAMP)
+        return self._watermarks.get(tag, NO_TIMESTAMP)
 
-    def row(self, tag: str = "") -> int:
+    def accept_row(self, tag: str = "") -> int:
         """Accept a row, and return the watermark before it."""
         watermark = self.watermark(tag)
         carried = self._low.take(tag)
-        self._told[tag] = watermark if carried is None else max(watermark, carried)
+        self._watermarks[tag] = watermark if carried is None else max(watermark, carried)
         return watermark
 
-    def carriers(self) -> None:
+    def accept_carriers(self) -> None:
         """Accept the due rows that have a watermark but no output."""
         for tag in self._low.due():
-            self.row(tag)
+            self.accept_row(tag)
 
 
 @dataclass(frozen=True)

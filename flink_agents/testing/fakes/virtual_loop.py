@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.testing.fakes.clock import (
@@ -67,7 +67,7 @@ class IdleSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        return self.loop.rest(super().select)
+        return self.loop.wait_for_work(super().select)
 
 
 class ClockedSelectorLoop(asyncio.SelectorEventLoop):
@@ -83,7 +83,7 @@ class ClockedSelectorLoop(asyncio.SelectorEventLoop):
 
     @override
     def time(self) -> float:
-        return self.clock.seconds() + self.ahead
+        return self.clock.loop_seconds() + self.ahead
 
 
 class VirtualLoop(ActionLoop, ClockedSelectorLoop):
@@ -114,7 +114,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         self._outside = OutsideWork(agent, self)
         super().__init__(selector)
         self._files = len(selector.get_map())
-        clock.add(self)
+        clock.add_loop(self)
 
     # -- time -------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         agent = self.agent
         return None if agent is None else agent._bridge.act_meanwhile(act)  # pyright: ignore[reportPrivateUsage]
 
-    def tell_test(self) -> None:
+    def notify_test(self) -> None:
         """Let the test's thread look for work."""
         agent = self.agent
         if agent is not None:
@@ -209,12 +209,12 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
 
     @override
     def close(self) -> None:
-        self.clock.remove(self)
+        self.clock.remove_loop(self)
         super().close()
 
     # -- waiting ----------------------------------------------------------------------
 
-    def rest(self, select: Callable[[float], Any]) -> Any:
+    def wait_for_work(self, select: Callable[[float], Any]) -> Any:
         """Wait until there is something to do; returns the sockets that are ready.
 
         Args:
@@ -281,7 +281,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
         return self._pause, False
 
     def _next_look_at_end(self, rest: float | None) -> tuple[float, bool]:
-        self.clock.remove(self)
+        self.clock.remove_loop(self)
         if rest is None:
             return SLICE_SECONDS, False
         # Code that looks again and again at a process gives it the time to end.
@@ -337,6 +337,6 @@ def _is_of_runtime(callback: Any) -> bool:
         name = str(frame.f_globals.get("__name__"))
         if not name.startswith(_BETWEEN):
             # This one awaits a function of the user.
-            return name.startswith(_OWN) and frame.f_code.co_name != "_recorded"
+            return name.startswith(_OWN) and frame.f_code.co_name != "_record_result"
         frame = frame.f_back
     return False

@@ -39,7 +39,7 @@ class KeyedSignal:
     key: str
 
 
-def unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
+def split_input(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
     """Return a recorded input with its timestamp, and the key's canonical string if it is a signal."""
     if isinstance(record, KeyedSignal):
         return record.record, timestamp, record.key
@@ -97,7 +97,7 @@ def delayed_in(state: KeyState) -> list[Due]:
     return [Due(*event) for event in _events_of(state).all()] if state.delayed else []
 
 
-def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
+def pending_delayed(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
     """Return the delayed events of a key in a form to display."""
     delayed_events: list[PendingDelayed] = []
     for due, packed in delayed_in(state):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import BrokerDownloadError, JavaNotFoundError, MissingExtraError
-from flink_agents.connectors.maven import CHECK_NETWORK, download, exclusive
+from flink_agents.connectors.maven import CHECK_NETWORK, download_artifact, lock_path
 from flink_agents.runtime.flink.launch.jvm import find_java_home, java_fix, search_java
 
 KAFKA_VERSION = "4.3.1"
@@ -82,11 +82,11 @@ def class_path() -> list[Path]:
 
     settings = GlobalSettings.load()
     listing = Path(settings.cache_dir) / f"flink-agents-kafka-{KAFKA_VERSION}.json"
-    if jars := _listed(listing):
+    if jars := _listed_files(listing):
         return jars
     try:
-        with exclusive(listing.with_suffix(".lock")):
-            jars = _listed(listing) or _fetch(settings.repositories)
+        with lock_path(listing.with_suffix(".lock")):
+            jars = _listed_files(listing) or _fetch_jars(settings.repositories)
             replace_text(listing, json.dumps([str(jar) for jar in jars]))
     except Exception as error:
         # The resolver's exceptions are not documented: errors of HTTP, XML, files, and others.
@@ -99,7 +99,7 @@ def class_path() -> list[Path]:
     return jars
 
 
-def _listed(listing: Path) -> list[Path]:
+def _listed_files(listing: Path) -> list[Path]:
     """Return the files of an earlier resolution, unless one is missing."""
     try:
         jars = [Path(path) for path in json.loads(listing.read_text(encoding="utf-8"))]
@@ -108,7 +108,7 @@ def _listed(listing: Path) -> list[Path]:
     return jars if all(jar.is_file() for jar in jars) else []
 
 
-def _fetch(repositories: dict[str, str]) -> list[Path]:
+def _fetch_jars(repositories: dict[str, str]) -> list[Path]:
     import jgo
 
     artifacts = list(jgo.resolve(KAFKA, repositories=repositories))
@@ -120,7 +120,7 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
         artifact for artifact in logging if (artifact.groupId, artifact.artifactId) not in coordinates
     ]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        return list(pool.map(download, artifacts))
+        return list(pool.map(download_artifact, artifacts))
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -16,8 +16,8 @@ from flink_agents.testing.kafka import process as processes, settings, tools
 from flink_agents.testing.kafka.artifacts import (
     KAFKA_VERSION,
     class_path,
-    exclusive,
     find_java,
+    lock_path,
     replace_text,
     require_extra,
 )
@@ -108,7 +108,7 @@ class KafkaBroker:
     def __exit__(self, *raised: object) -> None:
         if self._guard is not None:
             self.stop()
-            self._guard.release()
+            self._guard.end_guard()
             self._guard = None
 
     @property
@@ -119,12 +119,12 @@ class KafkaBroker:
     @property
     def client_options(self) -> dict[str, Any]:
         """Arguments for the clients of kafka-python: address, and if needed certificate and user."""
-        return settings.client_options(self._known(), self.data / tools.CERTIFICATE)
+        return settings.client_options(self._known_state(), self.data / tools.CERTIFICATE)
 
     @property
     def running(self) -> bool:
         """True while its process exists, even if it is paused."""
-        return self._process() is not None
+        return self._find_process() is not None
 
     @property
     def log(self) -> Path:
@@ -133,8 +133,8 @@ class KafkaBroker:
 
     def status(self) -> BrokerStatus:
         """Return its status."""
-        state = self._state()
-        process = self._process()
+        state = self._read_state()
+        process = self._find_process()
         return BrokerStatus(
             running=process is not None,
             pid=None if process is None else process.pid,
@@ -159,12 +159,12 @@ class KafkaBroker:
         """
         try:
             self.data.mkdir(parents=True, exist_ok=True)
-            with exclusive(self.data / "lock"):
+            with lock_path(self.data / "lock"):
                 if self.running:
                     self._require_same()
-                    self._wait(log_start=0)
+                    self._wait_for_answer(log_start=0)
                     return False
-                self._launch()
+                self._start_process()
                 return True
         except OSError as error:
             raise BrokerStartError(
@@ -181,12 +181,12 @@ class KafkaBroker:
         """
         if not self.data.is_dir():
             return False
-        with exclusive(self.data / "lock"):
-            process = self._process()
+        with lock_path(self.data / "lock"):
+            process = self._find_process()
             if process is not None:
                 processes.end_process(process, timeout)
-                self._reap(ended=True)
-            state = self._state()
+                self._reap_process(ended=True)
+            state = self._read_state()
             if state is not None and state.pid is not None:
                 replace(state, pid=None).write(self._state_file)
             return process is not None
@@ -198,14 +198,14 @@ class KafkaBroker:
 
     def kill(self) -> None:
         """Kill it with SIGKILL, like a crash."""
-        processes.kill_process(self._alive())
-        self._reap(ended=True)
+        processes.kill_process(self._living_process())
+        self._reap_process(ended=True)
 
     def pause(self) -> None:
         """Pause it (SIGSTOP): it keeps its connections and answers nothing."""
         import psutil
 
-        process = self._alive()
+        process = self._living_process()
         process.send_signal(signal.SIGSTOP)
         # One thread takes the signal when it is scheduled. On a loaded machine, the others answer until then.
         while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
@@ -213,7 +213,7 @@ class KafkaBroker:
 
     def resume(self) -> None:
         """Resume it after a pause."""
-        self._alive().send_signal(signal.SIGCONT)
+        self._living_process().send_signal(signal.SIGCONT)
 
     @property
     def _state_file(self) -> Path:
@@ -223,20 +223,20 @@ class KafkaBroker:
     def _properties(self) -> Path:
         return self.data / tools.PROPERTIES
 
-    def _state(self) -> BrokerState | None:
+    def _read_state(self) -> BrokerState | None:
         return settings.read_state(self._state_file)
 
-    def _known(self) -> BrokerState:
-        state = self._state()
+    def _known_state(self) -> BrokerState:
+        state = self._read_state()
         if state is None:
             raise BrokerError("The Kafka broker was never started.", fix=f"start it: directory {self.data}")
         return state
 
-    def _process(self) -> psutil.Process | None:
+    def _find_process(self) -> psutil.Process | None:
         import psutil
 
-        self._reap()
-        state = self._state()
+        self._reap_process()
+        state = self._read_state()
         if state is None or state.pid is None:
             return None
         if self._child is not None and self._child.pid == state.pid:
@@ -244,13 +244,13 @@ class KafkaBroker:
             return psutil.Process(state.pid)
         return processes.find_process(state.pid, self._properties)
 
-    def _alive(self) -> psutil.Process:
-        process = self._process()
+    def _living_process(self) -> psutil.Process:
+        process = self._find_process()
         if process is None:
             raise BrokerError("The Kafka broker does not run.", fix=f"start it: directory {self.data}")
         return process
 
-    def _reap(self, ended: bool = False) -> None:
+    def _reap_process(self, ended: bool = False) -> None:
         """Reap a process that this one started; wait for its end if it must come."""
         if self._child is not None and ended:
             self._child.wait()
@@ -258,7 +258,7 @@ class KafkaBroker:
             self._child = None
 
     def _require_same(self) -> None:
-        state = self._known()
+        state = self._known_state()
         for what, wanted, actual_value in (
             ("port", self._port, state.port),
             ("security", self._security, state.security),
@@ -271,22 +271,22 @@ class KafkaBroker:
                     fix="stop it first, or name another directory",
                 )
 
-    def _launch(self) -> None:
+    def _start_process(self) -> None:
         state = self._next_state()
         settings.require_free(state.port)
         java = find_java()
         jars = class_path()
-        replace_text(self._properties, settings.properties(state, self._options))
+        replace_text(self._properties, settings.broker_properties(state, self._options))
         replace_text(self.data / "log4j2.properties", settings.LOG4J)
         state.write(self._state_file)
         if state.security.endswith("SSL"):
             tools.make_certificate(java, self.data, state.store_password)
         tools.format_storage(java, jars, self.data, state.cluster)
         start = self.log.stat().st_size if self.log.exists() else 0
-        self._child = child = self._execute(java, jars)
+        self._child = child = self._execute_java(java, jars)
         try:
             replace(state, pid=child.pid).write(self._state_file)
-            self._wait(start)
+            self._wait_for_answer(start)
         except BaseException:
             # The caller does not have it yet, and would leave it running.
             child.kill()
@@ -295,7 +295,7 @@ class KafkaBroker:
             raise
 
     def _next_state(self) -> BrokerState:
-        last = self._state()
+        last = self._read_state()
         if last is None:
             return settings.new_state(self._security or "PLAINTEXT", self._port)
         port = self._port or last.port
@@ -306,7 +306,7 @@ class KafkaBroker:
         security = self._security or last.security
         return replace(last, port=port, controller_port=controller, security=security, pid=None)
 
-    def _execute(self, java: Path, jars: list[Path]) -> subprocess.Popen[bytes]:
+    def _execute_java(self, java: Path, jars: list[Path]) -> subprocess.Popen[bytes]:
         command = [
             str(java / "bin" / "java"),
             f"-Xmx{self._memory}",
@@ -331,26 +331,28 @@ class KafkaBroker:
                 start_new_session=True,
             )
 
-    def _wait(self, log_start: int) -> None:
+    def _wait_for_answer(self, log_start: int) -> None:
         """Wait until it answers; raises if its process ends, or if that takes too long."""
         deadline = time.monotonic() + self._timeout
-        while not processes.answers(self.client_options):
+        while not processes.is_answering(self.client_options):
             ended = not self.running
             if ended or time.monotonic() > deadline:
-                raise self._failed(log_start, "ended at once" if ended else f"no answer in {self._timeout} s")
+                raise self._failed_error(
+                    log_start, "ended at once" if ended else f"no answer in {self._timeout} s"
+                )
             time.sleep(_POLL_SECONDS)
 
-    def _failed(self, log_start: int, what: str) -> BrokerError:
+    def _failed_error(self, log_start: int, what: str) -> BrokerError:
         with self.log.open("rb") as file:
             file.seek(log_start)
             text = file.read().decode("utf-8", "replace")
         if "Address already in use" in text:
-            state = self._known()
+            state = self._known_state()
             return settings.port_in_use(f"port {state.port} or {state.controller_port}")
         return BrokerStartError(
             "The Kafka broker did not start.",
             expected="a process that answers requests",
-            found=f"{what}; the end of {self.log}:\n{processes.tail(text)}",
+            found=f"{what}; the end of {self.log}:\n{processes.error_lines(text)}",
             fix="fix the error in its log; if you do not need its records, remove its directory",
         )
 

@@ -14,7 +14,7 @@ _DONE = b"."
 
 
 class ProcessGuard:
-    """Watches this process until ``release``.
+    """Watches this process until ``end_guard``.
 
     Args:
         command: The command to run if this process ends earlier.
@@ -30,7 +30,7 @@ class ProcessGuard:
             start_new_session=True,
         )
 
-    def release(self) -> None:
+    def end_guard(self) -> None:
         """End the guard without running the command."""
         self._process.communicate(_DONE)
 

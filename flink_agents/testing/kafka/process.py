@@ -78,12 +78,12 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def answers(options: dict[str, Any]) -> bool:
+def is_answering(options: dict[str, Any]) -> bool:
     """Return True if a broker answers requests: it describes its cluster, and itself in it."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
-    if not _listens(options["bootstrap_servers"]):
+    if not _is_listening(options["bootstrap_servers"]):
         return False
     try:
         admin = KafkaAdminClient(**{**options, **_LIMITS})
@@ -97,7 +97,7 @@ def answers(options: dict[str, Any]) -> bool:
         admin.close()
 
 
-def _listens(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     """Return True if the port is open: a client that waits for it instead logs each failure."""
     host, _, port = address.partition(":")
     try:
@@ -108,7 +108,7 @@ def _listens(address: str) -> bool:
         return False
 
 
-def tail(text: str) -> str:
+def error_lines(text: str) -> str:
     """Return the lines of a program's output that name errors, then the last lines, without Java frames."""
     lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
     earlier = lines[:-TAIL_LINES]

@@ -144,7 +144,7 @@ def client_options(state: BrokerState, certificate: Path) -> dict[str, Any]:
     return options
 
 
-def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
+def broker_properties(state: BrokerState, extra: Mapping[str, str]) -> str:
     """Return the broker's file of properties."""
     broker_properties = {
         **_DEFAULTS,
@@ -168,10 +168,10 @@ def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
             "org.apache.kafka.common.security.plain.PlainLoginModule required"
             f' username="{state.user}" password="{state.password}" user_{state.user}="{state.password}";'
         )
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in {**broker_properties, **extra}.items())
+    return "".join(f"{name}={_escape(value)}\n" for name, value in {**broker_properties, **extra}.items())
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """Return a value in the encoding of Java's properties, Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n")
     units = text.encode("utf-16-be", "surrogatepass")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flink_agents.api.errors import BrokerStartError
-from flink_agents.testing.kafka.process import tail
+from flink_agents.testing.kafka.process import error_lines
 
 KEY_STORE = "broker.p12"
 CERTIFICATE = "ca.pem"
@@ -33,9 +33,9 @@ def make_certificate(java: Path, directory: Path, password: str) -> None:
     subject = ["-dname", "CN=localhost", "-ext", "san=dns:localhost,ip:127.0.0.1", "-ext", "bc:c=ca:true"]
     kind = ["-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
     environ = {**os.environ, _PASSWORD: password}
-    _run([*keytool, "-genkeypair", *common, *kind, *subject], directory, environ)
+    _run_tool([*keytool, "-genkeypair", *common, *kind, *subject], directory, environ)
     # Written last, so that its existence says that both are complete.
-    _run([*keytool, "-exportcert", "-rfc", *common, "-file", f"{CERTIFICATE}.new"], directory, environ)
+    _run_tool([*keytool, "-exportcert", "-rfc", *common, "-file", f"{CERTIFICATE}.new"], directory, environ)
     (directory / f"{CERTIFICATE}.new").replace(certificate)
 
 
@@ -45,7 +45,7 @@ def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: s
         return
     program = [str(java / "bin" / "java"), *_QUICK, "-cp", join_jars(jars), "kafka.tools.StorageTool"]
     options = ["--cluster-id", cluster, "--config", PROPERTIES, "--ignore-formatted"]
-    _run([*program, "format", *options], directory, None)
+    _run_tool([*program, "format", *options], directory, None)
 
 
 def join_jars(jars: Sequence[Path]) -> str:
@@ -53,7 +53,7 @@ def join_jars(jars: Sequence[Path]) -> str:
     return os.pathsep.join(map(str, jars))
 
 
-def _run(command: list[str], directory: Path, environ: dict[str, str] | None) -> None:
+def _run_tool(command: list[str], directory: Path, environ: dict[str, str] | None) -> None:
     tool = Path(command[0]).name
     try:
         done = subprocess.run(
@@ -78,6 +78,6 @@ def _run(command: list[str], directory: Path, environ: dict[str, str] | None) ->
         raise BrokerStartError(
             f"The directory of a Kafka broker cannot be prepared: {tool} failed.",
             expected=f"settings that Kafka knows, and a directory of a broker: {directory}",
-            found=f"exit code {done.returncode}, and this output:\n{tail(done.stdout)}",
+            found=f"exit code {done.returncode}, and this output:\n{error_lines(done.stdout)}",
             fix="fix the error; if you do not need its records, remove the directory",
         )

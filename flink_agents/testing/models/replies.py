@@ -81,7 +81,7 @@ def error_body(reply: Reply) -> dict[str, Any]:
     return {"error": {"message": reply.text or f"status {reply.status}", "type": kind, "code": None}}
 
 
-def completion(reply: Reply, model: str, number: int) -> dict[str, Any]:
+def completion_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
     """Return the body of ``/chat/completions``."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
     calls = reply.calls(number)
@@ -110,7 +110,7 @@ def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[st
         return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
     yield chunk({"role": "assistant", "content": ""})
-    for piece in _pieces(reply.content):
+    for piece in _split_text(reply.content):
         yield chunk({"content": piece})
     calls = reply.calls(number)
     for index, (name, call) in enumerate(calls):
@@ -119,7 +119,7 @@ def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[st
     yield {**base, "choices": [], "usage": _completion_usage(reply)}
 
 
-def response(reply: Reply, model: str, number: int) -> dict[str, Any]:
+def response_body(reply: Reply, model: str, number: int) -> dict[str, Any]:
     """Return the body of ``/responses``."""
     output: list[dict[str, Any]] = [
         {
@@ -158,7 +158,7 @@ def response(reply: Reply, model: str, number: int) -> dict[str, Any]:
 
 def response_events(reply: Reply, model: str, number: int) -> Iterator[dict[str, Any]]:
     """Return the events of ``/responses`` with ``stream``; a text comes in several events."""
-    whole = response(reply, model, number)
+    whole = response_body(reply, model, number)
     yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):
         if item["type"] == "message":
@@ -167,7 +167,7 @@ def response_events(reply: Reply, model: str, number: int) -> Iterator[dict[str,
             part = {"type": "output_text", "text": "", "annotations": []}
             yield {"type": "response.output_item.added", "output_index": index, "item": added_item}
             yield {"type": "response.content_part.added", **where, "part": part}
-            for piece in _pieces(reply.content):
+            for piece in _split_text(reply.content):
                 yield {"type": "response.output_text.delta", **where, "delta": piece, "logprobs": []}
             yield {"type": "response.output_text.done", **where, "text": reply.content, "logprobs": []}
         else:
@@ -193,6 +193,6 @@ def _completion_usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _pieces(text: str, size: int = 8) -> Iterator[str]:
+def _split_text(text: str, size: int = 8) -> Iterator[str]:
     for begin in range(0, len(text), size):
         yield text[begin : begin + size]

@@ -33,7 +33,7 @@ class ScriptedModel(FunctionModel):
     """
 
     def __init__(self, lines: Iterable[Line], name: str = "scripted") -> None:
-        super().__init__(self._say, stream_function=self._stream, model_name=name)
+        super().__init__(self._respond, stream_function=self._stream, model_name=name)
         self._lines = list(lines)
         self.asked: list[list[ModelMessage]] = []
 
@@ -54,7 +54,7 @@ class ScriptedModel(FunctionModel):
                 f"the model got {len(self.asked)} requests, and {unused_lines} lines of its script are left"
             )
 
-    async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    async def _respond(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return self._response(messages)
 
     async def _stream(

@@ -74,7 +74,7 @@ class ModelServer:
         self._in_flight = 0
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name="model-server", daemon=True)
+        self._thread = threading.Thread(target=self._serve_forever, name="model-server", daemon=True)
         self._started = threading.Event()
         self._port = port
 
@@ -99,7 +99,7 @@ class ModelServer:
         Raises:
             AssertionError: Some were not.
         """
-        unused_replies = self._answer.left if isinstance(self._answer, _Script) else 0
+        unused_replies = self._answer.remaining if isinstance(self._answer, _Script) else 0
         if unused_replies:
             raise AssertionError(f"{unused_replies} replies of the model server were not used")
 
@@ -114,9 +114,11 @@ class ModelServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _serve_forever(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", self._port))
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._accept_connection, "127.0.0.1", self._port)
+        )
         self._port = server.sockets[0].getsockname()[1]
         self._started.set()
         self._loop.run_forever()
@@ -126,15 +128,15 @@ class ModelServer:
         self._loop.run_until_complete(asyncio.gather(*self._connections, return_exceptions=True))
         self._loop.close()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = self._loop.create_task(self._serve(reader, writer))
+    def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve_connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (request := await self._read(reader)) is not None:
-                reply = await self._reply(request)
+            while (request := await self._read_request(reader)) is not None:
+                reply = await self._next_reply(request)
                 if reply.hang_up:
                     break
                 writer.write(_bytes_of(reply, request))
@@ -144,7 +146,7 @@ class ModelServer:
         finally:
             writer.close()
 
-    async def _reply(self, request: ServedRequest) -> Reply:
+    async def _next_reply(self, request: ServedRequest) -> Reply:
         self._in_flight += 1
         self.most_at_once = max(self.most_at_once, self._in_flight)
         try:
@@ -155,7 +157,7 @@ class ModelServer:
         finally:
             self._in_flight -= 1
 
-    async def _read(self, reader: asyncio.StreamReader) -> ServedRequest | None:
+    async def _read_request(self, reader: asyncio.StreamReader) -> ServedRequest | None:
         line = (await reader.readline()).decode("latin-1").split()
         if len(line) < 2:
             return None
@@ -173,16 +175,16 @@ class _Script:
     """Replies, each used once."""
 
     def __init__(self, answers: Iterable[Reply]) -> None:
-        self._left = list(answers)
+        self._remaining_replies = list(answers)
 
     @property
-    def left(self) -> int:
-        return len(self._left)
+    def remaining(self) -> int:
+        return len(self._remaining_replies)
 
     def __call__(self, request: ServedRequest) -> Reply:
-        if not self._left:
+        if not self._remaining_replies:
             return Reply("the script of the model server has no more replies", status=400)
-        return self._left.pop(0)
+        return self._remaining_replies.pop(0)
 
 
 def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
@@ -198,9 +200,9 @@ def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
     elif request.body.get("stream"):
         kind = "text/event-stream"
         make = replies.response_events if of_responses else replies.completion_chunks
-        content = b"".join(map(_event, enumerate(make(reply, model, number)))) + b"data: [DONE]\n\n"
+        content = b"".join(map(_sse_event, enumerate(make(reply, model, number)))) + b"data: [DONE]\n\n"
     else:
-        make_body = replies.response if of_responses else replies.completion
+        make_body = replies.response_body if of_responses else replies.completion_body
         content = json.dumps(make_body(reply, model, number)).encode()
     headers = {"content-type": kind, "content-length": str(len(content)), **reply.headers}
     if reply.retry_after is not None:
@@ -210,7 +212,7 @@ def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
 
 
-def _event(numbered: tuple[int, dict[str, Any]]) -> bytes:
+def _sse_event(numbered: tuple[int, dict[str, Any]]) -> bytes:
     number, event = numbered
     named = f"event: {event['type']}\n" if "type" in event else ""
     if named:

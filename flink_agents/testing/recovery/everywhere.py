@@ -25,7 +25,7 @@ from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.outside import MadeCall
 from flink_agents.testing.faults import Fault, Faults
-from flink_agents.testing.recovery.outcomes import HarnessOutcome, difference
+from flink_agents.testing.recovery.outcomes import HarnessOutcome, first_difference
 from flink_agents.testing.recovery.restarts import Restarts
 from flink_agents.testing.subtasks.crash_points import Crash, CrashPoints, Died, HarnessMoment, progress_of
 
@@ -67,11 +67,13 @@ class Crashes:
         self._harness = harness
         self._points = points
         self._past: Counter[MadeCall] = Counter()
-        points.moment = self._moment
+        points.moment = self._save_moment
 
     # -- executing ----------------------------------------------------------------------
 
-    def explore(self, act: Deliver, resume: Callable[[int], None], again: Deliver, ordered: bool) -> None:
+    def explore_crashes(
+        self, act: Deliver, resume: Callable[[int], None], again: Deliver, ordered: bool
+    ) -> None:
         """Execute a step once without a crash, and then again with each crash.
 
         Args:
@@ -84,18 +86,18 @@ class Crashes:
             RecoveryMismatchError: A crash made a difference.
         """
         harness = self._harness
-        self._points.taken = 0
+        self._points.delivery_count = 0
         self._points.outputs = []
-        initial_moment = self._moment()
+        initial_moment = self._save_moment()
         records = self._journals()
         first = len(self._points.faults.appends)
-        self._past = self._stored() if self._points.outside.has_answers else Counter()
-        self._begin(initial_moment)
+        self._past = self._stored_calls() if self._points.outside.has_answers else Counter()
+        self._begin_step(initial_moment)
         self._points.outside.ordered = ordered
         act()
-        self._points.outside.recorded(any(action.timeout is not None for action in harness.plan.actions))
-        expected = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
-        after = self._moment()
+        self._points.outside.end_recording(any(action.timeout is not None for action in harness.plan.actions))
+        expected = HarnessOutcome.from_harness(harness.checkpoint().keys, harness.codec, self._points.outputs)
+        after = self._save_moment()
         done = _Appended(self._points.faults.appends[first:], self._points.count)
         # The operator without a crash continues after this; others take its place meanwhile.
         aside = harness.set_aside()
@@ -103,54 +105,56 @@ class Crashes:
         faults = self._points.faults
         self._parallelism = len(aside[0])
         try:
-            for crash in _points(done):
-                self._reset(initial_moment, records, crash)
+            for crash in _crash_points(done):
+                self._restore_moment(initial_moment, records, crash)
                 stored = self._until_crash(crash, act, resume, again)
-                outcome = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
-                self._compare(crash, done, expected, outcome, stored, ordered, initial_moment)
+                outcome = HarnessOutcome.from_harness(
+                    harness.checkpoint().keys, harness.codec, self._points.outputs
+                )
+                self._compare_outcomes(crash, done, expected, outcome, stored, ordered, initial_moment)
         finally:
             self._points.crash = None
             self._points.place = place
             self._points.faults = faults
-            harness.take_back(aside, after.kept)
-            self._begin(after)
+            harness.take_back(aside, after.copies)
+            self._begin_step(after)
             self._points.outside.go_on(forget=not harness.busy)
 
     def _until_crash(
         self, crash: Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
     ) -> Counter[MadeCall]:
         """Execute up to a crash, and from the checkpoint before it to the end; return the outcome."""
-        previous_moment = self._before
+        previous_moment = self._previous_moment
         try:
-            self._points.outside.repeat(self._past)
+            self._points.outside.repeat_answers(self._past)
             act()
         except Died:
             pass
         except StoreError as error:
             if not crash.died:
-                raise self._failed(crash, error) from error
+                raise self._failed_error(crash, error) from error
         except Exception as error:
-            raise self._failed(crash, error) from error
+            raise self._failed_error(crash, error) from error
         if crash.died:
             # Calls that are still running may be recorded.
             self._harness.close()
-        stored = self._stored()
+        stored = self._stored_calls()
         if not crash.died:
             return stored
         self._points.faults = Faults(make=lambda: MemoryStore(self._points.place))
         self._points.crash = None
         try:
             self._return_to(crash.checkpoint or previous_moment)
-            self._points.outside.repeat(stored + self._past)
+            self._points.outside.repeat_answers(stored + self._past)
             if crash.checkpoint is not None:
-                resume(crash.checkpoint.taken)
+                resume(crash.checkpoint.delivery_count)
             else:
                 again()
         except Exception as error:
-            raise self._failed(crash, error) from error
+            raise self._failed_error(crash, error) from error
         return stored
 
-    def _stored(self) -> Counter[MadeCall]:
+    def _stored_calls(self) -> Counter[MadeCall]:
         """Return the calls among all stored records."""
         return self._points.outside.stored_among(
             (journal, records)
@@ -158,40 +162,43 @@ class Crashes:
             if fault is None or fault.stores
         )
 
-    def _reset(self, moment: HarnessMoment, journals: Any, crash: Crash) -> None:
+    def _restore_moment(self, moment: HarnessMoment, journals: Any, crash: Crash) -> None:
         """Return to a moment, with the records of that moment."""
         place = MemoryPlace()
         place.store_id = self._points.place.store_id
         place.journals = copy.deepcopy(journals)
         self._points.place = place
-        self._points.faults = Faults(self._points.fault, lambda: MemoryStore(place))
+        self._points.faults = Faults(self._points.next_fault, lambda: MemoryStore(place))
         self._points.crash = crash
         self._return_to(moment)
 
-    def _begin(self, moment: HarnessMoment) -> None:
-        self._before = moment
+    def _begin_step(self, moment: HarnessMoment) -> None:
+        self._previous_moment = moment
         self._points.count = 0
-        self._points.taken, self._points.outputs = moment.taken, list(moment.left)
+        self._points.delivery_count, self._points.outputs = moment.delivery_count, list(moment.outputs)
         self._points.heads = {key: progress_of(state.head) for key, state in moment.snapshot.keys.items()}
 
     def _journals(self) -> Any:
         with self._points.place.lock:
             return copy.deepcopy(self._points.place.journals)
 
-    def _moment(self) -> HarnessMoment:
+    def _save_moment(self) -> HarnessMoment:
         return HarnessMoment(
-            self._harness.checkpoint(), self._harness.kept(), self._points.taken, list(self._points.outputs)
+            self._harness.checkpoint(),
+            self._harness.copy_outside_state(),
+            self._points.delivery_count,
+            list(self._points.outputs),
         )
 
     def _return_to(self, moment: HarnessMoment) -> None:
-        previous_moment = self._before
-        self._harness.return_to(moment.snapshot, moment.kept, self._parallelism)
-        self._begin(moment)
-        self._before = previous_moment
+        previous_moment = self._previous_moment
+        self._harness.return_to(moment.snapshot, moment.copies, self._parallelism)
+        self._begin_step(moment)
+        self._previous_moment = previous_moment
 
     # -- comparing ----------------------------------------------------------------------
 
-    def _compare(
+    def _compare_outcomes(
         self,
         crash: Crash,
         done: _Appended,
@@ -201,10 +208,10 @@ class Crashes:
         ordered: bool,
         moment: HarnessMoment,
     ) -> None:
-        where = _told(crash, done)
-        repeated = self._points.outside.repeated(stored) if crash.died else []
+        where = _describe_crash(crash, done)
+        repeated = self._points.outside.repeated_functions(stored) if crash.died else []
         if repeated:
-            raise _error(
+            raise _mismatch_error(
                 moment,
                 where,
                 "effects",
@@ -212,20 +219,27 @@ class Crashes:
                 expected="a call with a stored record is not repeated",
                 found=f"{repeated[0]} was called again",
             )
-        differs = difference(expected, actual_outcome, ordered)
+        differs = first_difference(expected, actual_outcome, ordered)
         if differs is not None:
-            raise _error(
+            raise _mismatch_error(
                 moment, where, differs.what, differs.key, expected=differs.expected, found=differs.found
             )
 
-    def _failed(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
+    def _failed_error(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
         expected = "the same end as without a crash"
         message = error.message if isinstance(error, AgentsError) else str(error)
         error_text = f"{type(error).__name__}: {message}"[:2000]
-        return _error(self._before, _told(crash, None), "the end", None, expected=expected, found=error_text)
+        return _mismatch_error(
+            self._previous_moment,
+            _describe_crash(crash, None),
+            "the end",
+            None,
+            expected=expected,
+            found=error_text,
+        )
 
 
-def _points(done: _Appended) -> Iterator[Crash]:
+def _crash_points(done: _Appended) -> Iterator[Crash]:
     for number in range(len(done.appends)):
         yield Crash(append=number, stored=False)
         yield Crash(append=number, stored=True)
@@ -234,7 +248,7 @@ def _points(done: _Appended) -> Iterator[Crash]:
         yield Crash(commit=number, stored=True)
 
 
-def _told(crash: Crash, done: _Appended | None) -> str:
+def _describe_crash(crash: Crash, done: _Appended | None) -> str:
     side = "after" if crash.stored else "before"
     if crash.append is None:
         return f"{side} commit {crash.commit}"
@@ -245,7 +259,7 @@ def _told(crash: Crash, done: _Appended | None) -> str:
     return f"{side} append {crash.append} ({kinds})"
 
 
-def _error(
+def _mismatch_error(
     moment: HarnessMoment, where: str, what: str, key: str | None, **details: str
 ) -> RecoveryMismatchError:
     state = moment.snapshot.keys.get(key) if key is not None else None

@@ -39,7 +39,7 @@ class HarnessOutcome:
     codec: ValueCodec
 
     @classmethod
-    def of(
+    def from_harness(
         cls, keys: Mapping[str, KeyState], codec: ValueCodec, outputs: Sequence[tuple[str, str, Any]]
     ) -> HarnessOutcome:
         """Return the outcome of a harness.
@@ -80,7 +80,7 @@ class Difference:
     found: str
 
 
-def difference(
+def first_difference(
     expected: HarnessOutcome, actual_outcome: HarnessOutcome, ordered: bool = True
 ) -> Difference | None:
     """Return the first difference, or None.
@@ -98,14 +98,14 @@ def difference(
             if ordered
             else _same_values(expected_values, actual_values)
         ):
-            return Difference(what, key, _text(expected_values), _text(actual_values))
+            return Difference(what, key, _value_text(expected_values), _value_text(actual_values))
     for key_text in sorted({*expected.memory, *actual_outcome.memory}):
         one_memory = expected.memory.get(key_text, {})
         other_memory = actual_outcome.memory.get(key_text, {})
         if one_memory != other_memory:
-            decoded = _values(expected.codec, one_memory), _values(expected.codec, other_memory)
-            if not _same(*decoded):
-                return Difference("memory", key_text, _text(decoded[0]), _text(decoded[1]))
+            decoded = _memory_values(expected.codec, one_memory), _memory_values(expected.codec, other_memory)
+            if not _is_same(*decoded):
+                return Difference("memory", key_text, _value_text(decoded[0]), _value_text(decoded[1]))
     for key_text in sorted({*expected.runs, *actual_outcome.runs}):
         if expected.runs.get(key_text, 0) != actual_outcome.runs.get(key_text, 0):
             counts = f"{expected.runs.get(key_text, 0)} runs", f"{actual_outcome.runs.get(key_text, 0)} runs"
@@ -113,23 +113,24 @@ def difference(
     for key_text in sorted({*expected.delayed, *actual_outcome.delayed}):
         later = sorted(expected.delayed.get(key_text, [])), sorted(actual_outcome.delayed.get(key_text, []))
         if later[0] != later[1]:
-            return Difference("delayed events", key_text, _text(later[0]), _text(later[1]))
+            return Difference("delayed events", key_text, _value_text(later[0]), _value_text(later[1]))
     return None
 
 
-def _values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
+def _memory_values(codec: ValueCodec, memory: dict[str, bytes]) -> dict[str, Any]:
     return {unescape(path): codec.decode(data) for path, data in sorted(memory.items()) if data != OBJECT}
 
 
 def _same_list(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:
-    return len(expected_values) == len(actual_values) and all(map(_same, expected_values, actual_values))
+    return len(expected_values) == len(actual_values) and all(map(_is_same, expected_values, actual_values))
 
 
 def _same_values(expected_values: Sequence[Any], actual_values: Sequence[Any]) -> bool:
     remaining_values = list(actual_values)
     for value in expected_values:
         at = next(
-            (number for number, other_value in enumerate(remaining_values) if _same(value, other_value)), None
+            (number for number, other_value in enumerate(remaining_values) if _is_same(value, other_value)),
+            None,
         )
         if at is None:
             return False
@@ -137,9 +138,9 @@ def _same_values(expected_values: Sequence[Any], actual_values: Sequence[Any]) -
     return not remaining_values
 
 
-def _same(expected_value: Any, actual_value: Any) -> bool:
+def _is_same(expected_value: Any, actual_value: Any) -> bool:
     if isinstance(expected_value, DeadLetter) and isinstance(actual_value, DeadLetter):
-        return all(_same(getattr(expected_value, name), getattr(actual_value, name)) for name in LETTER)
+        return all(_is_same(getattr(expected_value, name), getattr(actual_value, name)) for name in LETTER)
     try:
         if bool(expected_value == actual_value) and type(expected_value) is type(actual_value):
             return True
@@ -151,7 +152,7 @@ def _same(expected_value: Any, actual_value: Any) -> bool:
         return False
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     try:
         text = repr(value)
     except Exception as error:

@@ -20,7 +20,7 @@ Reorder = int | Callable[[list[Any]], Sequence[Any]]
 """A seed, or a function that returns the given inputs in another order."""
 
 
-def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
+def reorder_inputs(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
     """Return the inputs in the order in which they return.
 
     With a seed, any order is possible: as if each input came from its own source. ``record_of`` makes the
@@ -60,9 +60,9 @@ class Restarts(WaitsShown, Records):
 
     def close(self) -> None:
         """End the operator."""
-        self._end(wait=True)
+        self._end_subtasks(wait=True)
 
-    def _end(self, wait: bool) -> None:
+    def _end_subtasks(self, wait: bool) -> None:
         for subtask in self._subtasks:
             subtask.processor.close(wait)
         self._subtasks = []
@@ -75,8 +75,8 @@ class Restarts(WaitsShown, Records):
         journals = tuple(task.backend.journals.copy() for task in self._subtasks)
         return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs, journals=journals)
 
-    def kept(self) -> dict[str, Any]:
-        """Copies of everything outside of state: outputs, clock and watermark."""
+    def copy_outside_state(self) -> dict[str, Any]:
+        """Return copies of everything outside of state: outputs, clock and watermark."""
         side = {tag: list(values) for tag, values in self._side.items()}
         return {
             "outputs": list(self.outputs),
@@ -89,11 +89,11 @@ class Restarts(WaitsShown, Records):
         }
 
     def return_to(self, snapshot: Snapshot, kept_values: Mapping[str, Any], parallelism: int) -> None:
-        """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
+        """Start a new operator from ``snapshot``, with :meth:`copy_outside_state` as it was."""
         self.close()
         self._meters = MetricSums()
-        self._keep(kept_values)
-        self._start(parallelism, snapshot)
+        self._restore_copies(kept_values)
+        self._start_operator(parallelism, snapshot)
 
     def set_aside(self) -> tuple[list[HarnessSubtask], MetricSums]:
         """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
@@ -104,22 +104,22 @@ class Restarts(WaitsShown, Records):
     def take_back(
         self, aside: tuple[list[HarnessSubtask], MetricSums], kept_values: Mapping[str, Any]
     ) -> None:
-        """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
+        """Continue with an operator that was set aside, and with :meth:`copy_outside_state` as it was."""
         self.close()
         self._subtasks, self._meters = aside
-        self._keep(kept_values)
+        self._restore_copies(kept_values)
 
     @property
     def busy(self) -> bool:
         """True if any key has uncommitted work."""
         return any(subtask.processor.actors for subtask in self._subtasks)
 
-    def _keep(self, kept_values: Mapping[str, Any]) -> None:
+    def _restore_copies(self, kept_values: Mapping[str, Any]) -> None:
         # Tests hold references to these lists.
         self.outputs[:], self.timestamps[:] = kept_values["outputs"], kept_values["timestamps"]
         self.lows[:] = kept_values["lows"]
         for tag in {*self._side, *kept_values["side"]}:
-            self._left(tag)[:] = kept_values["side"].get(tag, [])
+            self._outputs_of(tag)[:] = kept_values["side"].get(tag, [])
             self.side_times(tag)[:] = kept_values["side_times"].get(tag, [])
-        self._clock.reset(kept_values["time"])
+        self._clock.set_wall_clock(kept_values["time"])
         self.current_watermark = kept_values["watermark"]

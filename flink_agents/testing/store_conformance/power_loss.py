@@ -28,7 +28,7 @@ from flink_agents.testing.store_conformance.base import (
 )
 
 
-def torn(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+def tear_files(previous_files: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
     """Yield the files that a loss of power can leave between two copies.
 
     Args:
@@ -89,7 +89,7 @@ class PowerLossCases(SuiteBase):
         await store.append(JOURNAL, [record(0, 0, b"first" * 100)])
         previous_files = stores.files()
         await store.append(JOURNAL, [record(1, n, bytes([n]) * 1000) for n in (1, 2, 3)])
-        for files in torn(previous_files, stores.files()):
+        for files in tear_files(previous_files, stores.files()):
             await stores.restore(files)
             again = await stores.open()
             stored_indexes = indexes(await again.scan(JOURNAL))

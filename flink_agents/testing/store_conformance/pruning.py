@@ -167,7 +167,7 @@ MANY = 100
 """Number of journals that are pruned if the suite sets no bound."""
 
 
-def _names(number: int, prefix: str = "i") -> list[JournalKey]:
+def _journal_keys(number: int, prefix: str = "i") -> list[JournalKey]:
     return [JournalKey("job", f"{prefix}{index}") for index in range(number)]
 
 
@@ -188,16 +188,16 @@ async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> No
 class RemovalCases(SuiteBase):
     """Cases about fully pruned journals."""
 
-    def _some(self) -> int:
+    def _removal_count(self) -> int:
         return MANY if self.removals is None else self.removals
 
     @case
     async def test_the_last_journals_that_were_pruned_are_known(self, stores: Stores) -> None:
         store = await stores.open()
-        journals = _names(3 * self._some())
+        journals = _journal_keys(3 * self._removal_count())
         await _use_up(store, journals)
         for again in (store, await stores.open()):
-            for journal in journals[-self._some() :]:
+            for journal in journals[-self._removal_count() :]:
                 assert await again.pruned_through(journal) == 0
                 assert again is store or again.may_have(journal)
                 with pytest.raises(RecordsPrunedError):
@@ -205,7 +205,7 @@ class RemovalCases(SuiteBase):
         errors = await _in_turn(
             [
                 outcome(again.append(pruned_journal, [record(0)]))
-                for pruned_journal in journals[-self._some() :]
+                for pruned_journal in journals[-self._removal_count() :]
             ]
         )
         assert {type(error) for error in errors} == {RecordsPrunedError}
@@ -216,7 +216,7 @@ class RemovalCases(SuiteBase):
         await store.append(JOURNAL, [record(0), record(1, 1)])
         await store.prune(JOURNAL, 0)
         await store.append(OTHER, [record(0, 2)])
-        await _use_up(store, _names(3 * self._some()))
+        await _use_up(store, _journal_keys(3 * self._removal_count()))
         for again in (store, await stores.open()):
             assert indexes(await again.scan(JOURNAL)) == [1]
             assert indexes(await again.scan(OTHER)) == [2]
@@ -228,7 +228,7 @@ class RemovalCases(SuiteBase):
         store = await stores.open()
         await _use_up(store, [JOURNAL])
         await store.append(JOURNAL, [record(1, 1)])
-        await _use_up(store, _names(3 * self._some()))
+        await _use_up(store, _journal_keys(3 * self._removal_count()))
         for again in (store, await stores.open()):
             assert await again.pruned_through(JOURNAL) == 0
             assert indexes(await again.scan(JOURNAL, 1)) == [1]
@@ -238,11 +238,11 @@ class RemovalCases(SuiteBase):
         store = await stores.open()
         await _use_up(store, [JOURNAL])
         for turn in range(3):
-            await _use_up(store, _names(self._some() - 1, f"i{turn}_"))
+            await _use_up(store, _journal_keys(self._removal_count() - 1, f"i{turn}_"))
             await store.append(JOURNAL, [record(turn + 1)])
             await store.prune(JOURNAL, turn + 1)
             assert await store.pruned_through(JOURNAL) == turn + 1
-        await _use_up(store, _names(self._some() - 1, "s"))
+        await _use_up(store, _journal_keys(self._removal_count() - 1, "s"))
         assert await (await stores.open()).pruned_through(JOURNAL) == 3
 
     @case
@@ -250,7 +250,7 @@ class RemovalCases(SuiteBase):
         if self.removals is None:
             return  # The store may remember all of them.
         store = await stores.open()
-        journals = _names(6 * self.removals + 2 * AT_ONCE)
+        journals = _journal_keys(6 * self.removals + 2 * AT_ONCE)
         await _use_up(store, journals)
         bound = 2 * self.removals + 2 * AT_ONCE
         for again in (store, await stores.open()):
@@ -271,7 +271,7 @@ class RemovalCases(SuiteBase):
     async def _at_random(self, stores: Stores, chance: random.Random, job: str) -> None:
         """Compare the store with a model, with many operations in flight at a time."""
         store = await stores.open()
-        journals = [JournalKey(job, f"i{index}") for index in range(max(4, self._some() // 2))]
+        journals = [JournalKey(job, f"i{index}") for index in range(max(4, self._removal_count() // 2))]
         runs: dict[JournalKey, list[int]] = {journal: [] for journal in journals}
         pruned = dict.fromkeys(journals, NOTHING_PRUNED)
         for _ in range(12):
@@ -304,7 +304,7 @@ PAGES = 1200
 """More than a listing returns at a time."""
 
 
-async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
+async def _has_no_trace(store: ActionStateStore, journal: JournalKey) -> bool:
     """Return True if there is no trace of the journal."""
     return (
         await store.scan(journal) == []
@@ -326,8 +326,8 @@ class ForgettingCases(SuiteBase):
         await store.prune(OTHER, 2)
         await store.forget("job")
         for again in (store, await stores.open(), await stores.open_for(None)):
-            assert await _unknown(again, JOURNAL)
-            assert await _unknown(again, OTHER)
+            assert await _has_no_trace(again, JOURNAL)
+            assert await _has_no_trace(again, OTHER)
             assert (await again.stats()).records == 0
 
     @case
@@ -341,7 +341,7 @@ class ForgettingCases(SuiteBase):
             await store.prune(journal, 0)
         await store.forget("job")
         for again in (store, await stores.open()):
-            assert await _unknown(again, JOURNAL)
+            assert await _has_no_trace(again, JOURNAL)
             for journal in other_journals:
                 assert indexes(await again.read(journal, 1)) == [0]
                 assert await again.pruned_through(journal) == 0
@@ -364,12 +364,12 @@ class ForgettingCases(SuiteBase):
     async def test_a_journal_is_forgotten_again(self, stores: Stores) -> None:
         for attempt in range(3):
             store = await stores.open()
-            assert await _unknown(store, JOURNAL)
+            assert await _has_no_trace(store, JOURNAL)
             await store.append(JOURNAL, [record(attempt)])
             await store.prune(JOURNAL, attempt)
             await store.append(JOURNAL, [record(attempt + 1)])
             await store.forget("job")
-        assert await _unknown(await stores.open(), JOURNAL)
+        assert await _has_no_trace(await stores.open(), JOURNAL)
 
     @case
     async def test_what_was_forgotten_stays_so_behind_markers(self, stores: Stores) -> None:

@@ -15,7 +15,7 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.settings.stores import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan, LoadedAgent
-from flink_agents.plan.binding.uses import may_make_durable_calls
+from flink_agents.plan.binding.needs import may_make_durable_steps
 from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.flink.shipping.class_copies import dump_for_this_process
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
@@ -26,7 +26,7 @@ from flink_agents.testing.fakes.outside import OutsideCalls
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import FakeBackend, OperatorState, Snapshot
 from flink_agents.testing.fakes.virtual_loop import VirtualLoop
-from flink_agents.testing.subtasks.driver import Driver, HarnessSubtask, leaving
+from flink_agents.testing.subtasks.driver import Driver, HarnessSubtask, output_taker
 from flink_agents.testing.subtasks.due_timers import DueTimers
 from flink_agents.testing.subtasks.hangs import check_hang
 
@@ -53,25 +53,25 @@ class Builder(Driver):
     _flink: FakeFlink | None
     _pauses: Pauses
 
-    def _start(self, parallelism: int, snapshot: Snapshot | None = None) -> None:
+    def _start_operator(self, parallelism: int, snapshot: Snapshot | None = None) -> None:
         """Start a new operator, from a checkpoint if there is one."""
         journals = snapshot.journals if snapshot is not None else ()
         self._subtasks = [
-            self._subtask(number, parallelism, OperatorState.of_subtask(number, parallelism, journals))
+            self._start_subtask(number, parallelism, OperatorState.of_subtask(number, parallelism, journals))
             for number in range(parallelism)
         ]
         for key, state in snapshot.keys.items() if snapshot is not None else ():
-            self._subtask_of(key).backend.restore(key, state.copy())
+            self._subtask_of(key).backend.restore_key(key, state.copy())
         for subtask in self._subtasks:
             subtask.processor.open(subtask.backend)
 
-    def _subtask(self, number: int, parallelism: int, journals: OperatorState) -> HarnessSubtask:
+    def _start_subtask(self, number: int, parallelism: int, journals: OperatorState) -> HarnessSubtask:
         plan = self.plan
         code = self._code
         observers = self._observers
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
-            code, observers = self._shipped((code, observers))
+            code, observers = self._ship_value((code, observers))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         backend.watermark = self.current_watermark
@@ -85,10 +85,10 @@ class Builder(Driver):
             observers,
             self._lineage,
         )
-        subtask = assemble(blueprint, self._host(number, parallelism, backend))
+        subtask = assemble(blueprint, self._create_host(number, parallelism, backend))
         subtask.shared.reads.strict = True
         if subtask.low is not None:
-            backend.tell(subtask.low)
+            backend.report_watermark(subtask.low)
         most_suspended = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         heartbeat = subtask.heartbeat
         due = DueTimers(
@@ -101,7 +101,7 @@ class Builder(Driver):
         )
         return HarnessSubtask(subtask.processor, heartbeat, backend, subtask.shared, due)
 
-    def _shipped(self, value: Shipped) -> Shipped:
+    def _ship_value(self, value: Shipped) -> Shipped:
         """Return the form of a value that workers get.
 
         Raises:
@@ -117,7 +117,7 @@ class Builder(Driver):
             check_shippable(f"the agent {self.plan.name!r}", value)
             raise
 
-    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
+    def _create_host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
         """Return the environment that a subtask runs in."""
         return OperatorHost(
             job_id=self._job_id,
@@ -127,7 +127,7 @@ class Builder(Driver):
             clock=self._clock,
             check_cancelled=partial(check_hang, self._clock),
             keys=backend,
-            outlet=lambda low: leaving(self, backend),
+            outlet=lambda low: output_taker(self, backend),
             make_pruner=self._pruner,
             around_durable=self._around_durable,
             pause=self._pauses.pause,
@@ -137,7 +137,7 @@ class Builder(Driver):
         )
 
     def _pruner(self, metrics: RunMetrics) -> Pruner | None:
-        return None if self._flink is None else self._flink.pruner(self._config, self._clock, metrics)
+        return None if self._flink is None else self._flink.create_pruner(self._config, self._clock, metrics)
 
     @property
     def _around_durable(self) -> Callable[[Durable], Durable]:
@@ -152,9 +152,9 @@ class Builder(Driver):
         # Without a place, a store in memory belongs to its harness: another one must not find its records.
         if name is not None and (name != "memory" or "place" in options):
             return lambda: open_store(name, options)
-        if name is None and not may_make_durable_calls(LoadedAgent(self.plan, self._code)):
+        if name is None and not may_make_durable_steps(LoadedAgent(self.plan, self._code)):
             return None
         if self._crashes is not None:
-            return self._crashes.store
+            return self._crashes.create_store
         place = MemoryPlace()
         return lambda: MemoryStore(place)

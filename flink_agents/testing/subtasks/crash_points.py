@@ -60,9 +60,9 @@ class HarnessMoment:
     """The state of a harness at one moment, the number of inputs it had taken, and its outputs so far."""
 
     snapshot: Snapshot
-    kept: dict[str, Any]
-    taken: int
-    left: list[tuple[str, str, Any]]
+    copies: dict[str, Any]
+    delivery_count: int
+    outputs: list[tuple[str, str, Any]]
 
 
 class CrashPoints:
@@ -78,7 +78,7 @@ class CrashPoints:
         crash: Where the harness crashes; None if it does not.
         heads: What of each key's head a commit changed last.
         count: The number of commits.
-        taken: The number of inputs.
+        delivery_count: The number of inputs.
         outputs: Each emitted value: name of the output, canonical string of the key, value.
         moment: Takes a checkpoint.
     """
@@ -90,19 +90,19 @@ class CrashPoints:
         self.crash: Crash | None = None
         self.heads: dict[str, Progress] = {}
         self.count = 0
-        self.taken = 0
+        self.delivery_count = 0
         self.outputs: list[tuple[str, str, Any]] = []
         self.moment: Callable[[], HarnessMoment]
 
-    def store(self) -> Any:
+    def create_store(self) -> Any:
         """Return a store for one attempt of one subtask."""
         return self.faults.store()
 
-    def delivered(self) -> None:
+    def count_delivery(self) -> None:
         """Record that an input was delivered."""
-        self.taken += 1
+        self.delivery_count += 1
 
-    def commits(self, key: str, packed: bytes | None) -> None:
+    def note_commit(self, key: str, packed: bytes | None) -> None:
         """Note a commit, before any output leaves.
 
         Raises:
@@ -117,21 +117,21 @@ class CrashPoints:
         crash = self.crash
         if crash is not None and crash.commit == self.count - 1 and not crash.stored:
             crash.died = True
-            self.outside.die()
+            self.outside.release_answers()
             raise Died
 
-    def fault(self, number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+    def next_fault(self, number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         """Return the fault of an append."""
         fault = self.crash.fault(number) if self.crash is not None else None
         if fault is not None:
-            self.outside.die()
+            self.outside.release_answers()
         return fault
 
-    def left(self, what: str, key: str, value: Any) -> None:
+    def record_output(self, what: str, key: str, value: Any) -> None:
         """Record an emitted value: name of the output, canonical string of the key, value."""
         self.outputs.append((what, key, value))
 
-    def committed(self) -> None:
+    def note_outputs_left(self) -> None:
         """Note that all outputs of an emission have left.
 
         Raises:
@@ -141,7 +141,7 @@ class CrashPoints:
         wanted = crash is not None and crash.commit is not None and crash.stored and not crash.died
         if crash is not None and wanted and self.count > (crash.commit or 0):
             crash.died, crash.checkpoint = True, self.moment()
-            self.outside.die()
+            self.outside.release_answers()
             raise Died
 
 

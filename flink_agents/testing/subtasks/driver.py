@@ -18,10 +18,10 @@ from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
-from flink_agents.runtime.serde.awaitables import AWAIT_IT
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT
 from flink_agents.testing.fakes.clock import START as START, Clock
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import DownstreamView, FakeBackend
@@ -31,16 +31,16 @@ from flink_agents.testing.subtasks.given import check_open, check_tag
 from flink_agents.testing.subtasks.hangs import check_hang, hang_error
 
 
-def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
+def output_taker(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
     """Return the function that takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
     reference = weakref.ref(driver)
 
-    def leave(emission: Emission) -> None:
+    def emit_outputs(emission: Emission) -> None:
         live_driver = reference()
         if live_driver is not None:
-            live_driver._emit(emission, backend)
+            live_driver._emit_outputs(emission, backend)
 
-    return leave
+    return emit_outputs
 
 
 @dataclass
@@ -112,9 +112,9 @@ class Driver:
             UnknownSideOutputError: The agent has no such side output.
         """
         check_tag(tag, self._code.side_outputs)
-        return self._left(tag)
+        return self._outputs_of(tag)
 
-    def _left(self, tag: str) -> list[Any]:
+    def _outputs_of(self, tag: str) -> list[Any]:
         return self._side.setdefault(tag, [])
 
     def _subtask_of(self, key: str) -> HarnessSubtask:
@@ -142,21 +142,21 @@ class Driver:
         self._run_all(seconds)
         # Time has passed for waits in memory, and with it for runs and events that wait in state.
         while self._clock.time > began and (due := self._next_timer("processing_timers", self._clock.time)):
-            self._fire(due[1], "processing_timers", due[0])
+            self._fire_timer(due[1], "processing_timers", due[0])
             self._run_all(seconds)
 
     def _run_all(self, seconds: float | None) -> None:
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
                 processor = subtask.processor
-                loop = processor.waits.loop
+                loop = processor.loop_access.loop
                 seen = loop.progress
                 for key in waiting:
                     # The heartbeat of another key may have left none.
-                    if timers := subtask.due.of(subtask.backend.keys[key]):
+                    if timers := subtask.due.timers_of(subtask.backend.keys[key]):
                         # The last timer of a key may be there to remove the key.
                         at = min(timers) if self._keeps_timers else max(timers)
-                        self._fire(key, "processing_timers", at)
+                        self._fire_timer(key, "processing_timers", at)
                 # A heartbeat visits a limited number of keys, and leaves others to the next one.
                 if processor.actors and not subtask.heartbeat.is_behind:
                     patience = self._hang_after if seconds is None else seconds
@@ -175,7 +175,7 @@ class Driver:
     @property
     def output_watermark(self) -> int | None:
         """The downstream watermark over all subtasks that are not idle; None before the first one."""
-        behind = [task.backend.behind for task in self._subtasks]
+        behind = [task.backend.downstream for task in self._subtasks]
         watermarks = [view.watermark() for view in behind if view is not None and not view.is_idle]
         low = min(watermarks, default=NO_TIMESTAMP)
         return None if low == NO_TIMESTAMP else low
@@ -184,13 +184,15 @@ class Driver:
         """Return the timestamp of each value of a side output, and the output watermark before it."""
         return self._side_times.setdefault(tag, [])
 
-    def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
+    def _deliver_to_subtask(self, key: str, record: Any, timestamp: int | None) -> None:
         """Deliver a record of a key to its subtask."""
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         if self._crashes is not None:
-            self._crashes.delivered()
-        self._emit(subtask.processor.process(key, record, timestamp, subtask.backend), subtask.backend)
+            self._crashes.count_delivery()
+        self._emit_outputs(
+            subtask.processor.process(key, record, timestamp, subtask.backend), subtask.backend
+        )
 
     def _fire_each(self, kind: str, until: int, fire: Callable[[str, str, int], None]) -> None:
         while (due := self._next_timer(kind, until)) is not None:
@@ -208,45 +210,45 @@ class Driver:
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
         """Return time and key of the first timer that is due; at equal times, the first key's."""
-        firsts = (subtask.backend.timers[kind].first() for subtask in self._subtasks)
+        firsts = (subtask.backend.timers[kind].first_timer() for subtask in self._subtasks)
         first = min((timer for timer in firsts if timer is not None), default=None)
         return first if first is not None and first[0] <= until else None
 
-    def _fire(self, key: str, kind: str, at: int) -> None:
+    def _fire_timer(self, key: str, kind: str, at: int) -> None:
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         getattr(subtask.backend.current, kind).discard(at)
         subtask.heartbeat.fire(at, subtask.backend)
-        self._emit(NOTHING, subtask.backend)
+        self._emit_outputs(NOTHING, subtask.backend)
 
-    def _emit(self, emission: Emission, backend: FakeBackend) -> None:
+    def _emit_outputs(self, emission: Emission, backend: FakeBackend) -> None:
         crashes = self._crashes
         key = backend.key or ""
         if crashes is not None:
-            crashes.commits(key, backend.current.head)
+            crashes.note_commit(key, backend.current.head)
         for tag, value in emission.side_outputs:
-            self._left(tag).append(self._through_flink(value, "a value of a side output"))
+            self._outputs_of(tag).append(self._through_flink(value, "a value of a side output"))
             if crashes is not None:
-                crashes.left(f"side output {tag!r}", key, self._left(tag)[-1])
+                crashes.record_output(f"side output {tag!r}", key, self._outputs_of(tag)[-1])
         outputs = [self._through_flink(value, "an output") for value in emission.outputs]
         self.outputs += outputs
         timestamps: list[int | None] = []
-        if backend.behind is not None:
-            timestamps = self._pass(emission, backend.behind)
+        if backend.downstream is not None:
+            timestamps = self._pass_downstream(emission, backend.downstream)
             self.timestamps += timestamps
         if crashes is not None:
             for what, values in (("outputs", outputs), ("timestamps", timestamps)):
                 for value in values:
-                    crashes.left(what, key, value)
-            crashes.committed()
+                    crashes.record_output(what, key, value)
+            crashes.note_outputs_left()
 
-    def _pass(self, emission: Emission, behind: DownstreamView) -> list[int | None]:
+    def _pass_downstream(self, emission: Emission, behind: DownstreamView) -> list[int | None]:
         """Pass the rows of an emission downstream, and return the timestamps of the outputs."""
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
-            low = behind.watermark(tag) if at is None else behind.row(tag)
+            low = behind.watermark(tag) if at is None else behind.accept_row(tag)
             self.side_times(tag).append((at, low))
-        self.lows += [behind.watermark() if at is None else behind.row() for at in emission.timestamps]
-        behind.carriers()
+        self.lows += [behind.watermark() if at is None else behind.accept_row() for at in emission.timestamps]
+        behind.accept_carriers()
         return emission.timestamps
 
     def _through_flink(self, value: Any, what: str) -> Any:

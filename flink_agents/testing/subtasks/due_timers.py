@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from functools import lru_cache
 
-from flink_agents.runtime.operator.schedules.heartbeat import MAX_DELAY_MS
+from flink_agents.runtime.operator.heartbeat import MAX_DELAY_MS
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.state import LEAST_TIMERS, FakeBackend, KeyState
 from flink_agents.testing.fakes.waits import delayed_times, suspension_of
@@ -28,7 +28,7 @@ class KeyTimes:
         self._times: dict[str, int] = {}
         self._queue: list[tuple[int, str]] = []
 
-    def put(self, key: str, time: int | None) -> None:
+    def set_time(self, key: str, time: int | None) -> None:
         """Set the time of a key; None for no time."""
         if self._times.get(key) == time:
             return
@@ -41,7 +41,7 @@ class KeyTimes:
             # Times may change for a whole test before the first one comes.
             self._queue = sorted((time, key) for key, time in self._times.items())
 
-    def first(self) -> tuple[int, str] | None:
+    def first_time(self) -> tuple[int, str] | None:
         """Return the first time and its key, or None."""
         while self._queue:
             time, key = self._queue[0]
@@ -87,7 +87,7 @@ class DueTimers:
 
     def keys(self) -> list[str]:
         """Return the keys with such timers, in the order in which the subtask first saw them."""
-        self._look()
+        self._update_keys()
         # A timer may serve all keys, whichever key has it.
         every = not self._keeps_timers or (self._holds and bool(self._working))
         due_keys = self._with_timers if every else self._with_timers & self._working
@@ -95,17 +95,17 @@ class DueTimers:
             until = self._clock() + MAX_DELAY_MS
             keys = self._backend.keys
             due_keys = {key for key in self._with_timers if min(keys[key].processing_timers) <= until}
-        return sorted(due_keys, key=self._backend.number)
+        return sorted(due_keys, key=self._backend.key_number)
 
     def first_delayed(self, after: int) -> int | None:
         """Return the first time after a given one at which a key has a delayed event, or None."""
-        self._look()
-        while (first := self._delays.first()) is not None and first[0] <= after:
+        self._update_keys()
+        while (first := self._delays.first_time()) is not None and first[0] <= after:
             # It is delivered at this time, and its key is touched.
-            self._delays.put(first[1], None)
+            self._delays.set_time(first[1], None)
         return None if first is None else first[0]
 
-    def of(self, state: KeyState) -> set[int]:
+    def timers_of(self, state: KeyState) -> set[int]:
         """Return such timers of a key: all except those of its suspended runs, signals and delayed events."""
         timers = state.processing_timers
         if state.head is None or not timers:
@@ -119,18 +119,18 @@ class DueTimers:
         heartbeat = self._next_heartbeat()
         return soon - awaited_among({at for at in soon if at > now and at != heartbeat}, state, head)
 
-    def _look(self) -> None:
+    def _update_keys(self) -> None:
         """Update what is known of keys that have changed, or whose time has come."""
         now = self._clock()
-        while (first := self._later.first()) is not None and first[0] <= now:
-            self._later.put(first[1], None)
+        while (first := self._later.first_time()) is not None and first[0] <= now:
+            self._later.set_time(first[1], None)
             self._backend.touched.add(first[1])
         touched = self._backend.touched
         while touched:
             key = touched.pop()
             state = self._backend.keys.get(key)
-            has_timers = state is not None and bool(self.of(state))
-            works = state and self._works(state)
+            has_timers = state is not None and bool(self.timers_of(state))
+            works = state and self._has_work(state)
             (self._with_timers.add if has_timers else self._with_timers.discard)(key)
             (self._working.add if works else self._working.discard)(key)
             self._note_times(key, state or KeyState(), now)
@@ -143,10 +143,10 @@ class DueTimers:
             times |= _dues_of(head)
         changes = (at - early for at in times for early in (SOON_MS, 0))
         following = min((at for at in changes if at > now), default=None)
-        self._later.put(key, following)
-        self._delays.put(key, None if head is None else head.delayed_due)
+        self._later.set_time(key, following)
+        self._delays.set_time(key, None if head is None else head.delayed_due)
 
-    def _works(self, state: KeyState) -> bool:
+    def _has_work(self, state: KeyState) -> bool:
         """Return True if a key has inputs that wait for more than the end of a suspended run."""
         head = None if state.head is None else _head_of(state.head)
         now = self._clock()

@@ -17,7 +17,7 @@ from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 _OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, UNMATCHED_SIGNALS_TAG})
 
 
-def given_selector(value: Any) -> Callable[[Any], Any]:
+def check_selector(value: Any) -> Callable[[Any], Any]:
     """Return the key selector of a test.
 
     Raises:
@@ -51,7 +51,7 @@ def check_tag(tag: str, declared: Iterable[str]) -> None:
         )
 
 
-def milliseconds(time: object, called: str) -> int:
+def to_milliseconds(time: object, called: str) -> int:
     """Return a test's time in milliseconds.
 
     Args:
@@ -75,7 +75,7 @@ def milliseconds(time: object, called: str) -> int:
     )
 
 
-def given_request(request: Any, called: str) -> ApprovalRequest:
+def check_request(request: Any, called: str) -> ApprovalRequest:
     """Return the approval request that a test answers.
 
     Args:

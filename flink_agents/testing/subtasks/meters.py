@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup
 from flink_agents.testing.fakes.state import gauges_of, sum_of
 from flink_agents.testing.subtasks.driver import HarnessSubtask
 
@@ -23,16 +23,16 @@ class MetricSums:
     def __init__(
         self, previous_values: MetricValues | None = None, left_out: MetricValues | None = None
     ) -> None:
-        self._before = previous_values or MetricValues({}, {})
+        self._earlier_sums = previous_values or MetricValues({}, {})
         self._left_out = left_out or MetricValues({}, {})
 
-    def read(self, subtasks: Sequence[HarnessSubtask]) -> MetricValues:
+    def sum_metrics(self, subtasks: Sequence[HarnessSubtask]) -> MetricValues:
         """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
-        previous_values = self._before
+        previous_values = self._earlier_sums
         left_out = self._left_out
         return MetricValues(
-            _together(previous_values.agent, left_out.agent, subtasks, _of_agent),
-            _together(previous_values.runtime, left_out.runtime, subtasks, _of_runtime),
+            _add_metrics(previous_values.agent, left_out.agent, subtasks, _of_agent),
+            _add_metrics(previous_values.runtime, left_out.runtime, subtasks, _of_runtime),
         )
 
 
@@ -57,7 +57,7 @@ def _of_runtime(subtask: HarnessSubtask) -> LocalMetricGroup:
     return subtask.shared.telemetry.run_metrics.group
 
 
-def _together(
+def _add_metrics(
     previous_values: Values,
     left_out: Values,
     subtasks: Sequence[HarnessSubtask],

@@ -10,9 +10,9 @@ from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalOutcome, Ap
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.fakes.state import KeyState
-from flink_agents.testing.fakes.waits import PendingDelayed, PendingWait, shown, waits_in, waits_of
+from flink_agents.testing.fakes.waits import PendingDelayed, PendingWait, pending_delayed, waits_in, waits_of
 from flink_agents.testing.subtasks.building import Builder
-from flink_agents.testing.subtasks.given import given_request
+from flink_agents.testing.subtasks.given import check_request
 
 
 class WaitsShown(Builder):
@@ -38,7 +38,7 @@ class WaitsShown(Builder):
         """Return the delayed events of ``key``, by time."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
-        return shown(subtask.backend.keys.get(text, KeyState()), subtask.shared)
+        return pending_delayed(subtask.backend.keys.get(text, KeyState()), subtask.shared)
 
     @property
     def unmatched_signals(self) -> list[UnmatchedSignal]:
@@ -76,8 +76,8 @@ class WaitsShown(Builder):
             arguments: Arguments that replace the request's own, by name.
             by: Name of the person who approves it.
         """
-        request = given_request(request, "approve")
-        return self._answer(request.key, request.approve(arguments, by))
+        request = check_request(request, "approve")
+        return self._send_answer(request.key, request.approve(arguments, by))
 
     def deny(self, request: ApprovalRequest, reason: str | None = None, by: str | None = None) -> list[Any]:
         """Deny a request, and return the outputs that it caused.
@@ -87,8 +87,8 @@ class WaitsShown(Builder):
             reason: The reason.
             by: Name of the person who denies it.
         """
-        request = given_request(request, "deny")
-        return self._answer(request.key, request.deny(reason, by))
+        request = check_request(request, "deny")
+        return self._send_answer(request.key, request.deny(reason, by))
 
-    def _answer(self, key: Any, signal: Signal) -> list[Any]:
+    def _send_answer(self, key: Any, signal: Signal) -> list[Any]:
         return self.signal(key, signal.name, signal.value, wait=signal.wait)

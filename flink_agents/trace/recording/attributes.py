@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.common.logs import bounded
+from flink_agents.api.common.logs import bound_text
 from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.api.resources.raised_notes import message_of
 
@@ -43,27 +43,27 @@ def wait_of(wait: Any) -> dict[str, Any]:
     }
 
 
-def decided(outcome: ApprovalOutcome) -> dict[str, Any]:
+def decision_attributes(outcome: ApprovalOutcome) -> dict[str, Any]:
     """Return the person who decided on an approval, the reason, and the names of changed arguments."""
     attributes = {"action": outcome.request.action}
     texts = {"by": outcome.by, "reason": outcome.reason}
-    attributes |= {name: bounded(redaction.hide(text), MOST_ERROR) for name, text in texts.items() if text}
+    attributes |= {name: bound_text(redaction.hide(text), MOST_ERROR) for name, text in texts.items() if text}
     requested_arguments = outcome.request.arguments
     changed = [name for name, value in outcome.arguments.items() if requested_arguments.get(name) != value]
     return attributes | ({"changed": ", ".join(changed)[:MOST_ERROR]} if outcome.changed and changed else {})
 
 
-def told_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
+def call_facts_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded error of a durable call as attributes."""
     name = str(error.get("type")).rpartition(":")[2].rpartition(".")[2]
-    return {"error": name, "message": bounded(redaction.hide(str(error.get("message"))), MOST_ERROR)}
+    return {"error": name, "message": bound_text(redaction.hide(str(error.get("message"))), MOST_ERROR)}
 
 
-def told_of(error: BaseException) -> dict[str, Any]:
+def call_facts(error: BaseException) -> dict[str, Any]:
     """Return an error as attributes: its class, its message, and the line of your code."""
     attributes = {
         "error": type(error).__name__,
-        "message": bounded(redaction.hide(message_of(error, str)), MOST_ERROR),
+        "message": bound_text(redaction.hide(message_of(error, str)), MOST_ERROR),
     }
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [

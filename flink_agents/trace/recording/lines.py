@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from flink_agents import redaction
 from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.resources.sendable_text import with_number_texts
-from flink_agents.trace.folding import FOLDED, counted
+from flink_agents.trace.folding import FOLDED, count_types
 from flink_agents.trace.recording.attributes import WRITTEN, origin_of, written_of
 from flink_agents.trace.recording.making import TracedSubtask
 from flink_agents.trace.recording.segments import Segment
@@ -74,12 +74,12 @@ class LineMaker:
         lines: list[TraceLine] = []
         for run in ended:
             try:
-                lines.append(self._line(*run))
+                lines.append(self._run_line(*run))
             except Exception as error:
                 failed(error)
         return lines
 
-    def _line(self, run: ObservedRun, segment: Segment, now: float) -> TraceLine:
+    def _run_line(self, run: ObservedRun, segment: Segment, now: float) -> TraceLine:
         job = run.identity or self._subtask.job
         key_text = run.key_text
         number = run.sequence_number
@@ -93,53 +93,53 @@ class LineMaker:
         end = int(now * 1e6)
         # The clock can have been set back meanwhile.
         start = min(int(segment.begun * 1e6), end)
-        attributes = self._steps(segment, start) if segment.steps else ""
+        attributes = self._steps_text(segment, start) if segment.steps else ""
         if segment.executed or segment.waits:
-            attributes += self._waited(segment)
+            attributes += self._waits_text(segment)
         if segment.written:
-            attributes += self._written(segment.written)
+            attributes += self._written_text(segment.written)
         trace = ""
         if parent or context:
             attributes += f",{_members(origin_of(parent, context))}"
             trace = f',"trace":{_quoted(trace_of(context) or "")}' if context else ""
         line = (
-            f'{self._head}{self._keys.get(key_text) or self._shown(key_text)},"sequence_number":{number},'
+            f'{self._head}{self._keys.get(key_text) or self._quote(key_text)},"sequence_number":{number},'
             f'"run_id":"{run_id}","time":{end}e-6,"seconds":{end - start}e-6,'
             f'"attributes":{{{attributes[1:]}}}{trace}{_END}'
         )
         return run_id, line.encode()
 
-    def _steps(self, segment: Segment, start_micros: int) -> str:
+    def _steps_text(self, segment: Segment, start_micros: int) -> str:
         """Return the steps as an attribute."""
         cached_parts = self._parts
         step_texts: list[str] = []
         for function, action, ended, seconds, more in segment.steps:
             if ended is None:
-                part = cached_parts.get((action, more)) or self._action(action, more)
+                part = cached_parts.get((action, more)) or self._action_step(action, more)
                 step_texts.append(f"{part}{int(seconds * 1e9)}e-9}}")
             else:
                 step_texts.append(
-                    self._timed(function, action, int(ended * 1e6) - start_micros, seconds, more)
+                    self._timed_step(function, action, int(ended * 1e6) - start_micros, seconds, more)
                 )
         return f',"{FOLDED}":[{",".join(step_texts)}]'
 
-    def _timed(self, function: str | None, action: str, at: int, seconds: float, more: Any) -> str:
+    def _timed_step(self, function: str | None, action: str, at: int, seconds: float, more: Any) -> str:
         """Return a step of the event loop."""
         if function is None:
-            part = self._parts.get((action, more)) or self._action(action, more)
+            part = self._parts.get((action, more)) or self._action_step(action, more)
             return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6}}'
         part = self._parts.get((function, action, None))
         if part is None:
             text = f'{{"call":{_quoted(function)},"action":{_quoted(action)},"seconds":'
-            part = _keep(self._parts, (function, action, None), text)
+            part = _cache_part(self._parts, (function, action, None), text)
         members_text = f",{_members(more)}" if more else ""
         return f'{part}{int(seconds * 1e6)}e-6,"at":{at}e-6{members_text}}}'
 
-    def _action(self, action: str, sent: tuple[str, ...]) -> str:
-        events = f'"sent":{json.dumps(counted(sent))},' if sent else ""
-        return _keep(self._parts, (action, sent), f'{{"name":{_quoted(action)},{events}"seconds":')
+    def _action_step(self, action: str, sent: tuple[str, ...]) -> str:
+        events = f'"sent":{json.dumps(count_types(sent))},' if sent else ""
+        return _cache_part(self._parts, (action, sent), f'{{"name":{_quoted(action)},{events}"seconds":')
 
-    def _waited(self, segment: Segment) -> str:
+    def _waits_text(self, segment: Segment) -> str:
         """Return the waits and the number of durable calls."""
         attributes = f',"calls":{segment.executed},"replayed":0' if segment.executed else ""
         if segment.waits:
@@ -147,17 +147,17 @@ class LineMaker:
             attributes += f',"phases":{{{",".join(waits)}}}'
         return attributes
 
-    def _written(self, written: Mapping[str, int]) -> str:
+    def _written_text(self, written: Mapping[str, int]) -> str:
         if len(written) == 1:
             ((name, size),) = written.items()
-            return f',"{WRITTEN}":{{{self._keys.get(name) or self._shown(name)}:{size}}}'
+            return f',"{WRITTEN}":{{{self._keys.get(name) or self._quote(name)}:{size}}}'
         return f',"{WRITTEN}":{{{_members(written_of(written))}}}'
 
-    def _shown(self, text: str) -> str:
-        return _keep(self._keys, text, _quoted(redaction.hide(text)))
+    def _quote(self, text: str) -> str:
+        return _cache_part(self._keys, text, _quoted(redaction.hide(text)))
 
 
-def _keep(cache: dict[Any, str], name: Any, part: str) -> str:
+def _cache_part(cache: dict[Any, str], name: Any, part: str) -> str:
     if len(part) <= _LONGEST_KEPT:
         if len(cache) >= _MOST_KEPT:
             cache.clear()

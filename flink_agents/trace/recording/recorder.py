@@ -13,10 +13,10 @@ from flink_agents.api.agents.observers import (
     ReplayedCall,
     RunObserver,
 )
-from flink_agents.api.common.logs import bounded
+from flink_agents.api.common.logs import bound_text
 from flink_agents.api.common.policies import DeadLetter
-from flink_agents.trace.folding import attributes_of_call, counted
-from flink_agents.trace.recording.attributes import MOST_ERROR, told_of, told_of_record
+from flink_agents.trace.folding import attributes_of_call, count_types
+from flink_agents.trace.recording.attributes import MOST_ERROR, call_facts, call_facts_of_record
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.making import TracedSubtask
 from flink_agents.trace.recording.runs import CALLS, CONTENT, MOST_STEPS, RunRecorder
@@ -60,35 +60,35 @@ class TraceRecorder(RunRecorder):
         if sent:
             segment.sent = ()
         if not segment.lasts:
-            if not self._every and not self._wants(action, CALLS):
+            if not self._every and not self._records_rank(action, CALLS):
                 return
-            self._fold(run, segment, (None, action, None if inline else self.now(), seconds, sent))
+            self._fold_step(run, segment, (None, action, None if inline else self.now(), seconds, sent))
             return
-        self._lasts(run, segment)
-        self._settle(run, segment)
-        more = {"sent": counted(sent)} if sent else {}
+        self._let_run_last(run, segment)
+        self._record_failed_actions(run, segment)
+        more = {"sent": count_types(sent)} if sent else {}
         self._end_action(run, segment, action, "ok", {"inline": inline, **more}, seconds=seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Note an attempt of an action that raised. What follows decides which record it has."""
         segment = self._segment(run)
         if segment is not None:
-            self._lasts(run, segment)
-            self._settle(run, segment)
+            self._let_run_last(run, segment)
+            self._record_failed_actions(run, segment)
             segment.sent = ()
-            segment.error = {"action": action, **told_of(error)}
+            segment.error = {"action": action, **call_facts(error)}
             agents = called_agents.get()
             segment.failed = FailedAction(
                 action, segment.error, agents[-1].path if agents else (), self.now()
             )
             if agents:
-                self._settle(run, segment)
+                self._record_failed_actions(run, segment)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
         """Count a retry of an action."""
         segment = self._segment(run)
         if segment is not None:
-            self._settle(run, segment)
+            self._record_failed_actions(run, segment)
             segment.retries[action] += 1
 
     def action_replayed(
@@ -98,11 +98,11 @@ class TraceRecorder(RunRecorder):
         segment = self._segment(run)
         if segment is None:
             return
-        self._lasts(run, segment, again=True)
-        self._settle(run, segment)
+        self._let_run_last(run, segment, again=True)
+        self._record_failed_actions(run, segment)
         segment.replayed += 1
         for function, number, outcome in calls:
-            self._replayed(run, segment, action, function, number, outcome)
+            self._record_replayed_call(run, segment, action, function, number, outcome)
         now = max((call_outcome.ended_at / 1000 for _, _, call_outcome in calls), default=None)
         if letter is None:
             self._end_action(run, segment, action, "ok", {}, now, again=True)
@@ -111,10 +111,10 @@ class TraceRecorder(RunRecorder):
         segment.error = {
             "action": action,
             "error": letter.error_type,
-            "message": bounded(redaction.hide(letter.error_message), MOST_ERROR),
+            "message": bound_text(redaction.hide(letter.error_message), MOST_ERROR),
         }
         self._end_action(run, segment, action, "failed", segment.error, now, again=True)
-        self._event(run, segment, letter.event_type, "dead-lettered", again=True)
+        self._record_event(run, segment, letter.event_type, "dead-lettered", again=True)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -126,18 +126,18 @@ class TraceRecorder(RunRecorder):
         if segment is None:
             return
         if again:
-            self._lasts(run, segment)
+            self._let_run_last(run, segment)
         # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
-        execution = segment.ended(action) if segment.steps else 0
+        execution = segment.ended_executions(action) if segment.steps else 0
         agent = None
         if segment.lasts:
-            self._lasts(run, segment)
-            self._settle(run, segment)
+            self._let_run_last(run, segment)
+            self._record_failed_actions(run, segment)
             execution = segment.actions[action]
             agent = called_agent()
         opened = OpenCall(function, execution, self.now(), agent)
         if again:
-            opened.tell({"again": True})
+            opened.add_attributes({"again": True})
         segment.begin_call(action, number, opened)
         segment.calling = action, execution
         segment.executed += 1
@@ -153,48 +153,50 @@ class TraceRecorder(RunRecorder):
     ) -> None:
         """Record a failed attempt of a durable call that is retried."""
         segment = self._segment(run)
-        opened = None if segment is None else segment.opened(action, number)
+        opened = None if segment is None else segment.open_call(action, number)
         if segment is None or opened is None:
             return
-        self._lasts(run, segment)
-        if self._wants(action, CALLS):
-            if not segment.told and run.identity:
+        self._let_run_last(run, segment)
+        if self._records_rank(action, CALLS):
+            if not segment.is_started and run.identity:
                 # It may pause for long before the next attempt.
-                self._start(run, segment)
+                self._record_start(run, segment)
             now = self.now()
-            attributes = {"action": action, "attempt": attempt, **told_of(error)}
+            attributes = {"action": action, "attempt": attempt, **call_facts(error)}
             # The next attempt of the job may repeat it: its time tells the two apart.
             path = *opened.path(action, number), "attempt", int(now * 1e6)
-            self._put(run, "attempt", function, "failed", path, opened.parent(action), attributes, None, now)
+            self._queue_record(
+                run, "attempt", function, "failed", path, opened.parent(action), attributes, None, now
+            )
 
     def call_retried(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
     ) -> None:
         """Note a further attempt of a durable call."""
         segment = self._segment(run)
-        opened = None if segment is None else segment.opened(action, number)
+        opened = None if segment is None else segment.open_call(action, number)
         if opened is not None:
-            opened.tell({"attempt": attempt})
+            opened.add_attributes({"attempt": attempt})
 
     def call_content(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, what: str, value: Any
     ) -> None:
         """Note the request or the result of a durable call."""
-        shows = self.reads_requests and self._wants(action, CONTENT)
+        shows = self.reads_requests and self._records_rank(action, CONTENT)
         if not shows and what == "request":
             return
         segment = self._short.get(run) or self._lasting.get(run)
-        opened = None if segment is None else segment.opened(action, number)
-        if segment is None or opened is None or not (self._every or self._wants(action, CALLS)):
+        opened = None if segment is None else segment.open_call(action, number)
+        if segment is None or opened is None or not (self._every or self._records_rank(action, CALLS)):
             return
         if what == "result" and (facts := facts_of(value, function)):
-            opened.tell(facts)
+            opened.add_attributes(facts)
         if shows:
             # Lines with whole prompts would be too long.
-            self._lasts(run, segment)
+            self._let_run_last(run, segment)
             # Long strings are cut first: a search of megabytes would stop the event loop.
             shown = redaction.hidden(value, longest=self._most)
-            opened.tell({what: bounded(redaction.hide(shown), self._most)})
+            opened.add_attributes({what: bound_text(redaction.hide(shown), self._most)})
 
     def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
         """Record a durable call that returned."""
@@ -205,17 +207,19 @@ class TraceRecorder(RunRecorder):
         now = self.now()
         seconds = max(0.0, now - opened.begun)
         # Counted before it is asked, as above.
-        if opened.execution == segment.ended(action) and not segment.lasts:
-            if self._every or self._wants(action, CALLS):
+        if opened.execution == segment.ended_executions(action) and not segment.lasts:
+            if self._every or self._records_rank(action, CALLS):
                 steps = segment.steps
                 follows = segment.nth if steps and steps[-1][0] is not None else 0
                 if number.nth != follows or number.task:
-                    opened.tell({"nth": number.nth, **({"task": number.task} if number.task else {})})
+                    opened.add_attributes(
+                        {"nth": number.nth, **({"task": number.task} if number.task else {})}
+                    )
                 segment.nth = number.nth + 1
-                self._fold(run, segment, (function, action, now, seconds, opened.more))
+                self._fold_step(run, segment, (function, action, now, seconds, opened.more))
         else:
             path = opened.path(action, number)
-            self._call(run, segment, action, function, "ok", path, opened, {}, seconds, now)
+            self._record_call(run, segment, action, function, "ok", path, opened, {}, seconds, now)
 
     def call_failed(
         self,
@@ -233,7 +237,9 @@ class TraceRecorder(RunRecorder):
             now = self.now()
             seconds = max(0.0, now - opened.begun)
             path = *opened.path(action, number), "failed", ended_at
-            self._call(run, segment, action, function, "failed", path, opened, told_of(error), seconds, now)
+            self._record_call(
+                run, segment, action, function, "failed", path, opened, call_facts(error), seconds, now
+            )
 
     def call_replayed(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, outcome: CallOutcome
@@ -241,14 +247,14 @@ class TraceRecorder(RunRecorder):
         """Record a call that is replayed: its record may have been lost."""
         segment = self._segment(run)
         if segment is not None:
-            self._lasts(run, segment, again=True)
-            self._settle(run, segment)
+            self._let_run_last(run, segment, again=True)
+            self._record_failed_actions(run, segment)
             segment.replayed += 1
             segment.partial = True
             segment.calling = (action, segment.actions[action])
-            self._replayed(run, segment, action, function, number, outcome)
+            self._record_replayed_call(run, segment, action, function, number, outcome)
 
-    def _replayed(
+    def _record_replayed_call(
         self,
         run: ObservedRun,
         segment: Segment,
@@ -265,19 +271,19 @@ class TraceRecorder(RunRecorder):
         if segment.resumes or path in segment.called:
             return
         if outcome.attempts > 1:
-            opened.tell({"attempt": outcome.attempts})
+            opened.add_attributes({"attempt": outcome.attempts})
         if error is None:
-            self._call(run, segment, action, function, "ok", path, opened, {}, None, now, again=True)
+            self._record_call(run, segment, action, function, "ok", path, opened, {}, None, now, again=True)
         else:
             path = (*path, "failed", outcome.ended_at)
-            attributes = told_of_record(error)
+            attributes = call_facts_of_record(error)
             if path in segment.called:
                 return
-            self._call(
+            self._record_call(
                 run, segment, action, function, "failed", path, opened, attributes, None, now, again=True
             )
 
-    def _call(
+    def _record_call(
         self,
         run: ObservedRun,
         segment: Segment,
@@ -291,19 +297,21 @@ class TraceRecorder(RunRecorder):
         now: float,
         again: bool = False,
     ) -> None:
-        self._lasts(run, segment)
-        if self._wants(action, CALLS):
+        self._let_run_last(run, segment)
+        if self._records_rank(action, CALLS):
             call_attributes = attributes_of_call(action, function, {**(opened.more or {}), **attributes})
             parent = opened.parent(action)
             segment.called.add(path)
-            self._put(run, "call", function, outcome, path, parent, call_attributes, seconds, now, again)
+            self._queue_record(
+                run, "call", function, outcome, path, parent, call_attributes, seconds, now, again
+            )
 
-    def _fold(self, run: ObservedRun, segment: Segment, step: Step) -> None:
+    def _fold_step(self, run: ObservedRun, segment: Segment, step: Step) -> None:
         """Add a step to the line of its run."""
         segment.steps.append(step)
         if segment.lasts or len(segment.steps) > MOST_STEPS:
             # The writer's thread found out meanwhile that the run lasts, or its line would be too long.
-            self._lasts(run, segment)
+            self._let_run_last(run, segment)
 
     # -- agents that actions call -----------------------------------------------------
 
@@ -313,7 +321,7 @@ class TraceRecorder(RunRecorder):
         agents = called_agents.get()
         if segment is None:
             return
-        self._lasts(run, segment)
+        self._let_run_last(run, segment)
         parent = called_agent() or ("action", action, segment.actions[action])
         execution = segment.actions[action]
         number = segment.agents[action, execution, agent]
@@ -334,15 +342,15 @@ class TraceRecorder(RunRecorder):
         if segment is None or not agents or not (error is None or isinstance(error, Exception)):
             return
         last_agent = agents[-1]
-        if not self._wants(action, CALLS):
+        if not self._records_rank(action, CALLS):
             return
         executed = segment.executed - last_agent.before[0]
         replayed = segment.replayed - last_agent.before[1]
         again = replayed > 0 and not executed
         attributes = {"action": action, "calls": executed, "replayed": replayed}
         outcome = "ok" if error is None else "failed"
-        more = {} if error is None else told_of(error)
-        self._put(
+        more = {} if error is None else call_facts(error)
+        self._queue_record(
             run,
             "agent",
             agent,

@@ -20,8 +20,8 @@ from flink_agents import redaction
 from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObserver
 from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.api.settings.tracing import TraceLevel
-from flink_agents.trace.folding import attributes_of_call, counted
-from flink_agents.trace.recording.attributes import WRITTEN, decided, told_of, wait_of
+from flink_agents.trace.folding import attributes_of_call, count_types
+from flink_agents.trace.recording.attributes import WRITTEN, call_facts, decision_attributes, wait_of
 from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
 from flink_agents.trace.recording.segments import FutureRun, Segment, Step
@@ -106,11 +106,11 @@ class RunRecorder(RunObserver):
         self._lasting: dict[ObservedRun, Segment] = {}
         self._unfolding = threading.Lock()
         self._collecting = threading.Lock()
-        self._made = RecordMaker(subtask)
+        self._make_record = RecordMaker(subtask)
         self._ended: deque[EndedRun] = deque()
         self._lines = LineMaker(subtask)
-        writer.look = self.look
-        writer.collect = self.collect
+        writer.look = self.record_lasting_runs
+        writer.collect = self.queue_lines
 
     @property
     def writer(self) -> TraceWriter:
@@ -118,7 +118,7 @@ class RunRecorder(RunObserver):
         return self._writer
 
     @property
-    def known(self) -> int:
+    def unfinished_count(self) -> int:
         """Number of runs that have not ended, and so are kept in memory."""
         return len(self._short) + len(self._lasting)
 
@@ -130,10 +130,12 @@ class RunRecorder(RunObserver):
     def blocked(self, identity: str, key_text: str, sequence_number: int) -> None:
         """Record that the input of a later run waits for a suspended run of its key. Never raises."""
         run: Any = FutureRun(key_text, sequence_number)
-        if self._share >= 100 or self._samples(run):
-            make_record = partial(self._made, run, identity, "run", self._subtask.agent, WAITING, (), None)
+        if self._share >= 100 or self._is_sampled(run):
+            make_record = partial(
+                self._make_record, run, identity, "run", self._subtask.agent, WAITING, (), None
+            )
             # Without the time in its attributes, all records of one input have one id.
-            self._writer.put(partial(make_record, {"for": QUEUED_FOR}, None, self.now(), False))
+            self._writer.queue_record(partial(make_record, {"for": QUEUED_FOR}, None, self.now(), False))
 
     def approval_ended(self, run: ObservedRun, action: str, wait: str, outcome: ApprovalOutcome) -> None:
         """Record who decided on an approval, once: a run that resumes again finds it in its journal."""
@@ -143,14 +145,14 @@ class RunRecorder(RunObserver):
         self._approved[wait] = None
         if len(self._approved) > MOST_SUSPENDED:
             del self._approved[next(iter(self._approved))]
-        self._lasts(run, segment)
-        self._settle(run, segment)
+        self._let_run_last(run, segment)
+        self._record_failed_actions(run, segment)
         what = outcome.request.what, outcome.decision.value
-        self._put(run, "approval", *what, ("approval", wait), (), decided(outcome))
+        self._queue_record(run, "approval", *what, ("approval", wait), (), decision_attributes(outcome))
 
     def begin(self, run: ObservedRun) -> Segment | None:
         """Return the notes of a run that begins; None if it is not recorded. Never raises."""
-        if self._share < 100 and not self._samples(run):
+        if self._share < 100 and not self._is_sampled(run):
             return None
         segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
         if self._suspended:
@@ -162,7 +164,7 @@ class RunRecorder(RunObserver):
                 self._writer.start()
             except RuntimeError as error:
                 # The process has too many threads.
-                self._writer.drop(error)
+                self._writer.count_unmade(error)
         return segment
 
     def end(self, run: ObservedRun) -> None:
@@ -177,17 +179,17 @@ class RunRecorder(RunObserver):
                         if run.identity or self._subtask.job:
                             self._ended.append((run, segment, self.now()))
                         if len(self._ended) >= AT_ONCE:
-                            self.collect()
+                            self.queue_lines()
                         return
                     self._short[run] = segment
             elif run.phase is _QUEUED:
-                self._forget(run)
+                self._forget_run(run)
                 return
             self.phase_changed(run, None)
         except Exception as error:
-            self._writer.drop(error)
+            self._writer.count_unmade(error)
 
-    def _forget(self, run: ObservedRun) -> None:
+    def _forget_run(self, run: ObservedRun) -> None:
         """Forget a run whose input left the queue: it gets other notes when it is queued again."""
         with self._unfolding:
             self._short.pop(run, None)
@@ -198,59 +200,61 @@ class RunRecorder(RunObserver):
         """Record the start, the suspension or the end of a run."""
         phase = run.phase
         if phase in _START_LESS:
-            if phase is Phase.INPUT and self._samples(run):
+            if phase is Phase.INPUT and self._is_sampled(run):
                 # Its record is there, its input is not: nothing else would ever tell of it.
-                if (segment := self._segment(run)) is not None and self._is_found(run, segment):
-                    self._start(run, segment)
-                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
+                if (segment := self._segment(run)) is not None and self._is_recorded(run, segment):
+                    self._record_start(run, segment)
+                self._writer.queue_record(
+                    self._record_unfinished(run, "its input to come again", run.since, {})
+                )
             return
         segment = self._segment(run)
         if segment is None:
             # For example, a suspended run resumes.
             segment = run.notes = self.begin(run)  # pyright: ignore[reportAttributeAccessIssue]
         if segment is not None:
-            self._enter(run, segment, phase)
+            self._note_phase(run, segment, phase)
 
-    def _enter(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
+    def _note_phase(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
         """Note what a phase says of a run that has begun."""
         if phase is Phase.COMMITTED:
-            self._end(run, "dead-lettered" if segment.dead else "completed")
+            self._record_end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
             waits = [wait_of(wait) for wait in run.open_waits]
-            self._end(run, "suspended", {"waits": waits}, [wait["id"] for wait in waits])
+            self._record_end(run, "suspended", {"waits": waits}, [wait["id"] for wait in waits])
         elif phase is Phase.FAILED:
             # The run starts again, and has one span for its end: this one is a part.
-            self._end(run, "failed", path=("failed", int(self.now() * 1e6)))
+            self._record_end(run, "failed", path=("failed", int(self.now() * 1e6)))
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
         """Record that a run continues without an event."""
         segment = self._segment(run)
         if segment is not None:
-            self._lasts(run, segment)
+            self._let_run_last(run, segment)
             segment.dead = segment.dead or dead_letter
             ended_by = getattr(run, "ended_by", None)
             if ended_by is not None:
-                segment.error = told_of(ended_by)
+                segment.error = call_facts(ended_by)
             outcome = "dead-lettered" if dead_letter else "ignored"
             if (failed := segment.failed) is not None and failed.event is None:
                 # The end of its action is recorded now. If that fails, all of it is repeated.
                 segment.failed = failed._replace(event=(event_type, outcome))
                 return
-            self._settle(run, segment)
+            self._record_failed_actions(run, segment)
             if (calling := segment.calling) is not None and segment.actions[calling[0]] == calling[1]:
                 # Nothing else ends it: its calls have it as their parent.
                 self._end_action(run, segment, calling[0], "failed", segment.error or {})
-            self._event(run, segment, event_type, outcome)
+            self._record_event(run, segment, event_type, outcome)
 
-    def _event(
+    def _record_event(
         self, run: ObservedRun, segment: Segment, event_type: str, outcome: str, again: bool = False
     ) -> None:
         """Record an event that a run gives up."""
         number = segment.actions[f"event {event_type}"]
         segment.actions[f"event {event_type}"] += 1
         path = ("event", event_type, number)
-        again = again or segment.repeats
-        self._put(run, "event", event_type, outcome, path, None, segment.error or {}, replayed=again)
+        again = again or segment.is_replay
+        self._queue_record(run, "event", event_type, outcome, path, None, segment.error or {}, replayed=again)
 
     # -- actions ----------------------------------------------------------------------
 
@@ -269,13 +273,13 @@ class RunRecorder(RunObserver):
         number = segment.actions[action]
         segment.actions[action] += 1
         retries = segment.retries.pop(action, 0)
-        if self._wants(action, CALLS):
+        if self._records_rank(action, CALLS):
             more = attributes | ({"attempt": retries + 1} if retries else {})
-            again = again or segment.repeats
+            again = again or segment.is_replay
             what = run, "action", action, outcome, ("action", action, number), None
-            self._put(*what, more, seconds, now, again)
+            self._queue_record(*what, more, seconds, now, again)
 
-    def _settle(self, run: ObservedRun, segment: Segment, restarts: bool = False) -> None:
+    def _record_failed_actions(self, run: ObservedRun, segment: Segment, restarts: bool = False) -> None:
         """Record an action that failed, since it is known what follows.
 
         Args:
@@ -289,20 +293,20 @@ class RunRecorder(RunObserver):
         action, attributes, parent, now, event = failed
         if event is not None and not restarts:
             self._end_action(run, segment, action, "failed", attributes, now)
-            self._event(run, segment, *event)
-        elif self._wants(action, CALLS):
+            self._record_event(run, segment, *event)
+        elif self._records_rank(action, CALLS):
             retries = segment.retries.get(action, 0)
             more = attributes | ({"attempt": retries + 1} if retries else {})
             # The next attempt of the job may repeat it: its time tells the two apart.
             path = *parent, "action", action, "failed", int(now * 1e6)
-            self._put(run, "action", action, "failed", path, parent or None, more, None, now)
+            self._queue_record(run, "action", action, "failed", path, parent or None, more, None, now)
 
-    def _wants(self, action: str, rank: int) -> bool:
+    def _records_rank(self, action: str, rank: int) -> bool:
         return self._levels.get(action, self._level) >= rank
 
     # -- runs that last ---------------------------------------------------------------
 
-    def look(self) -> None:
+    def record_lasting_runs(self) -> None:
         """Record runs that last, and those that have been in one phase for a while.
 
         Called by the writer's thread.
@@ -312,16 +316,16 @@ class RunRecorder(RunObserver):
         for run, segment in [*self._short.items(), *self._lasting.items()]:
             phase = run.phase
             since = run.since
-            if not run.identity or segment.told and not since:
+            if not run.identity or segment.is_started and not since:
                 continue
             age = max(now - segment.begun, clock - since if since else 0.0)
-            if not segment.told and age >= LASTS_SECONDS and self._is_found(run, segment):
-                self._start(run, segment)
-            if since and clock - since >= PHASE_SECONDS and segment.seen != (phase, since):
-                segment.seen = phase, since
-                self._tell_phase(run, segment, phase, since)
+            if not segment.is_started and age >= LASTS_SECONDS and self._is_recorded(run, segment):
+                self._record_start(run, segment)
+            if since and clock - since >= PHASE_SECONDS and segment.last_phase != (phase, since):
+                segment.last_phase = phase, since
+                self._record_phase(run, segment, phase, since)
 
-    def _is_found(self, run: ObservedRun, segment: Segment) -> bool:
+    def _is_recorded(self, run: ObservedRun, segment: Segment) -> bool:
         """Let a run last. Return False if it has ended meanwhile."""
         with self._unfolding:
             if segment.lasts:
@@ -330,10 +334,10 @@ class RunRecorder(RunObserver):
             if self._short.pop(run, None) is None:
                 del self._lasting[run]
                 return False
-            self._unfold(run, segment)
+            self._unfold_steps(run, segment)
             return True
 
-    def _lasts(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
+    def _let_run_last(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
         """Let a run last. For the threads that execute the run: when it returns, all steps have records.
 
         Args:
@@ -345,28 +349,30 @@ class RunRecorder(RunObserver):
             if not segment.lasts:
                 self._lasting[run] = segment
                 self._short.pop(run, None)
-            self._unfold(run, segment, again and not segment.executed)
+            self._unfold_steps(run, segment, again and not segment.executed)
 
-    def _unfold(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
+    def _unfold_steps(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
         """Create records of the steps that have none. Call it with the lock."""
         # Before the steps are read: a thread that adds one later sees it, and comes here, too.
         segment.lasts = True
         while steps := segment.steps[:]:
             # At once: a run can have many. Its thread only adds steps, at the end.
             del segment.steps[: len(steps)]
-            self._put_steps(run, segment, steps, again)
+            self._queue_steps(run, segment, steps, again)
 
-    def _put_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
+    def _queue_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
         for function, action, end, seconds, more in steps:
             inline = end is None
-            end = segment.at = (segment.at or segment.begun) + seconds if end is None else end
+            end = segment.last_step_end = (
+                (segment.last_step_end or segment.begun) + seconds if end is None else end
+            )
             number = segment.actions[action]
             path: SpanPath = "action", action, number
             if function is None:
                 segment.actions[action] += 1
                 segment.unfolded = 0
-                attributes = {"inline": inline, **({"sent": counted(more)} if more else {})}
-                self._put(run, "action", action, "ok", path, None, attributes, seconds, end, again)
+                attributes = {"inline": inline, **({"sent": count_types(more)} if more else {})}
+                self._queue_record(run, "action", action, "ok", path, None, attributes, seconds, end, again)
             else:
                 attributes = attributes_of_call(action, function, more)
                 task = attributes.pop("task", "")
@@ -374,15 +380,17 @@ class RunRecorder(RunObserver):
                 segment.unfolded = nth + 1
                 call = call_path(action, number, function, task, nth)
                 segment.called.add(call)
-                self._put(run, "call", function, "ok", call, path, attributes, seconds, end)
+                self._queue_record(run, "call", function, "ok", call, path, attributes, seconds, end)
 
-    def _start(self, run: ObservedRun, segment: Segment) -> None:
+    def _record_start(self, run: ObservedRun, segment: Segment) -> None:
         """Record the start of a run that lasts."""
-        segment.told = True
-        make_record = partial(self._made, run, run.identity, "run", self._subtask.agent, STARTED, (), None)
-        self._writer.put(partial(make_record, {}, 0.0, segment.begun, False))
+        segment.is_started = True
+        make_record = partial(
+            self._make_record, run, run.identity, "run", self._subtask.agent, STARTED, (), None
+        )
+        self._writer.queue_record(partial(make_record, {}, 0.0, segment.begun, False))
 
-    def _tell_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
+    def _record_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
         # Of several calls of one function, the first one.
         opened = reversed(segment.all_opened())
         calls = {call.function: (call.more or {}).get("attempt", 1) for call in opened}
@@ -391,9 +399,13 @@ class RunRecorder(RunObserver):
             waits_for = QUEUED_FOR
         elif phase in WAITS:
             waits_for = waits_for or phase.value.removeprefix("waits for ")
-        self._writer.put(self._looked(run, waits_for, since, {"calls": calls} if calls else {}))
+        self._writer.queue_record(
+            self._record_unfinished(run, waits_for, since, {"calls": calls} if calls else {})
+        )
 
-    def _looked(self, run: ObservedRun, waits_for: str, since: float, more: dict[str, Any]) -> Pending:
+    def _record_unfinished(
+        self, run: ObservedRun, waits_for: str, since: float, more: dict[str, Any]
+    ) -> Pending:
         """Return a record of a run that has not ended.
 
         Args:
@@ -405,40 +417,42 @@ class RunRecorder(RunObserver):
         start_time = round(self.now() - (self._clock() - since), 3) if since else None
         attributes = {"for": redaction.hide(waits_for), "since": start_time, **more}
         outcome = WAITING if waits_for else RUNNING
-        make_record = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
+        make_record = partial(
+            self._make_record, run, run.identity, "run", self._subtask.agent, outcome, (), None
+        )
         return partial(make_record, attributes, None, self.now(), False)
 
     def closed(self) -> None:
         """Write all records, also of runs that have not ended."""
         for run, segment in [*self._short.items(), *self._lasting.items()]:
-            self._settle(run, segment, restarts=True)
-            if run.identity and not segment.told and self._is_found(run, segment):
-                self._start(run, segment)
-        self.collect()
+            self._record_failed_actions(run, segment, restarts=True)
+            if run.identity and not segment.is_started and self._is_recorded(run, segment):
+                self._record_start(run, segment)
+        self.queue_lines()
         self._writer.close()
 
     # -- records ----------------------------------------------------------------------
 
-    def collect(self) -> None:
+    def queue_lines(self) -> None:
         """Queue the lines of runs that have ended. For Flink's thread, and for that of the writer."""
         with self._collecting:
             ended = self._ended
             # Another thread may append meanwhile.
-            lines = self._lines([ended.popleft() for _ in range(len(ended))], self._writer.drop)
-            self._writer.put_lines(lines)
+            lines = self._lines([ended.popleft() for _ in range(len(ended))], self._writer.count_unmade)
+            self._writer.queue_lines(lines)
 
-    def _samples(self, run: ObservedRun) -> bool:
+    def _is_sampled(self, run: ObservedRun) -> bool:
         if self._share >= 100:
             return True
         return zlib.crc32(run.key_text.encode("utf-8", "surrogatepass")) % 100 < self._share
 
-    def _end(
+    def _record_end(
         self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()
     ) -> None:
         segment = self._segment(run)
         assert segment is not None
-        self._lasts(run, segment)
-        self._settle(run, segment, restarts=outcome == "failed")
+        self._let_run_last(run, segment)
+        self._record_failed_actions(run, segment, restarts=outcome == "failed")
         del self._lasting[run]
         # A suspended run gets new notes when it resumes.
         run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -457,7 +471,9 @@ class RunRecorder(RunObserver):
         replayed = self._is_repeated(run, segment, outcome)
         what = run, run.identity, "run", self._subtask.agent, outcome, tuple(path), () if path else None
         seconds = max(0.0, now - segment.begun)
-        self._writer.put(partial(self._made, *what, attributes | (more or {}), seconds, now, replayed))
+        self._writer.queue_record(
+            partial(self._make_record, *what, attributes | (more or {}), seconds, now, replayed)
+        )
 
     def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
@@ -478,7 +494,7 @@ class RunRecorder(RunObserver):
                 del self._suspended[next(iter(self._suspended))]
         return repeated
 
-    def _put(
+    def _queue_record(
         self,
         run: ObservedRun,
         kind: str,
@@ -493,4 +509,4 @@ class RunRecorder(RunObserver):
     ) -> None:
         what = run, run.identity, kind, name, outcome, path, parent or ()
         now = self.now() if now is None else now
-        self._writer.put(partial(self._made, *what, attributes, seconds, now, replayed))
+        self._writer.queue_record(partial(self._make_record, *what, attributes, seconds, now, replayed))

@@ -106,7 +106,7 @@ class OpenCall:
         self.agent = agent
         self.more: dict[str, Any] | None = None
 
-    def tell(self, facts: Mapping[str, Any]) -> None:
+    def add_attributes(self, facts: Mapping[str, Any]) -> None:
         """Add attributes."""
         self.more = {**(self.more or {}), **facts}
 
@@ -149,9 +149,9 @@ class Segment:
 
     Attributes:
         lasts: True if its steps get separate records. Set once, by the thread of the run or the writer's.
-        told: True if the run has a record of its start.
+        is_started: True if the run has a record of its start.
         steps: The steps that have no record yet, in the order of their ends.
-        at: End of the last step that got a separate record from here; 0.0 if there is none.
+        last_step_end: End of the last step that got a separate record from here; 0.0 if there is none.
         nth: Number that the next call of the present action has, if one follows the other in its own task.
         unfolded: The same number, of calls whose steps got separate records.
         resumes: True if this attempt of the task has recorded its earlier segments.
@@ -164,14 +164,14 @@ class Segment:
         dead: True if an event became a dead letter.
         error: The last error.
         waits: Durations of its phases in which it waited; None if there were none. The runtime adds to them.
-        seen: The last recorded phase, and its start.
+        last_phase: The last recorded phase, and its start.
         written: The memory that the run wrote.
         open: The calls that have not ended, by action, task and number; None if there were none.
     """
 
     lasts: bool = False
-    told: bool = False
-    at: float = 0.0
+    is_started: bool = False
+    last_step_end: float = 0.0
     nth: int = 0
     unfolded: int = 0
     resumes: bool = False
@@ -183,7 +183,7 @@ class Segment:
     calling: tuple[str, int] | None = None
     dead: bool = False
     error: dict[str, Any] | None = None
-    seen: tuple[Phase, float] | None = None
+    last_phase: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
     open: dict[tuple[str, str, int], OpenCall] | None = None
     waits: dict[Phase, float] | None = None
@@ -203,11 +203,11 @@ class Segment:
         return {phase.name.lower(): seconds for phase, seconds in (self.waits or {}).items()}
 
     @property
-    def repeats(self) -> bool:
+    def is_replay(self) -> bool:
         """True if all that ended so far is in the journal."""
         return self.replayed > 0 and not (self.executed or self.partial)
 
-    def ended(self, action: str) -> int:
+    def ended_executions(self, action: str) -> int:
         """Return the number of ended executions of an action that have no record yet."""
         return sum([step[0] is None and step[1] == action for step in self.steps]) if self.steps else 0
 
@@ -237,7 +237,7 @@ class Segment:
             self.open = {}
         self.open[action, number.task, number.nth] = call
 
-    def opened(self, action: str, number: CallNumber) -> OpenCall | None:
+    def open_call(self, action: str, number: CallNumber) -> OpenCall | None:
         """Return a call that has not ended."""
         return self.open.get((action, number.task, number.nth)) if self.open else None
 

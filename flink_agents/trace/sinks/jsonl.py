@@ -47,7 +47,7 @@ class JsonlSink:
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._size = 0
-        self._since = 0.0
+        self._opened_at = 0.0
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> JsonlSink:
@@ -72,19 +72,19 @@ class JsonlSink:
             size = 0
             for _, line in records:
                 if lines and self._size + size + len(line) > self._file_bytes:
-                    self._append(lines, size)
+                    self._append_lines(lines, size)
                     lines = []
                     size = 0
                 lines.append(line)
                 size += len(line)
             if lines:
-                self._append(lines, size)
+                self._append_lines(lines, size)
         except OSError:
-            self._abandon()
+            self._abandon_file()
             raise
 
-    def _append(self, lines: Sequence[bytes], size: int) -> None:
-        file = self._open(size)
+    def _append_lines(self, lines: Sequence[bytes], size: int) -> None:
+        file = self._open_file(size)
         file.write(b"".join(lines))
         self._size += size
         file.flush()
@@ -96,15 +96,15 @@ class JsonlSink:
             self._file = None
             file.close()
 
-    def _open(self, needed: int) -> BinaryIO:
-        old = self._now() - self._since >= self._file_seconds
+    def _open_file(self, needed: int) -> BinaryIO:
+        old = self._now() - self._opened_at >= self._file_seconds
         if self._file is not None and (old or self._size + needed > self._file_bytes) and self._size:
             self.close()
         if self._file is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._make_room()
-            self._since = self._now()
-            name = f"{self._prefix}{int(self._since * 1000):013d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
+            self._opened_at = self._now()
+            name = f"{self._prefix}{int(self._opened_at * 1000):013d}-{uuid.uuid4().hex[:8]}{SUFFIX}"
             self._path = self._directory / name
             # Only the owner may read it: it can hold what inputs hold.
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -115,19 +115,19 @@ class JsonlSink:
     def _make_room(self) -> None:
         """Remove the oldest files of the subtask until a new one fits."""
         files = sorted(
-            path for path in self._directory.glob(f"{self._prefix}*{SUFFIX}") if self._is_own(path)
+            path for path in self._directory.glob(f"{self._prefix}*{SUFFIX}") if self._is_own_file(path)
         )
         sizes = [path.stat().st_size for path in files]
         while files and sum(sizes) + self._file_bytes > self._total:
             files.pop(0).unlink(missing_ok=True)
             sizes.pop(0)
 
-    def _is_own(self, path: Path) -> bool:
-        """True if this agent wrote the file, and not one whose name has the same start."""
+    def _is_own_file(self, path: Path) -> bool:
+        """Return True if this agent wrote the file, and not an agent whose name has the same start."""
         unprefixed_name = path.name.removeprefix(self._prefix)
         return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), unprefixed_name) is not None
 
-    def _abandon(self) -> None:
+    def _abandon_file(self) -> None:
         """Close a file that cannot be written. Its last line may be truncated."""
         file = self._file
         self._file = None

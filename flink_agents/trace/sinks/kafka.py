@@ -51,11 +51,11 @@ class KafkaSink:
 
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Send records and wait until the broker has them."""
-        self._topic.send((record.run_id.encode(), record.to_bytes()) for record in records)
+        self._topic.send_records((record.run_id.encode(), record.to_bytes()) for record in records)
 
     def write_lines(self, lines: Sequence[TraceLine]) -> None:
         """Send lines and wait until the broker has them."""
-        self._topic.send((run_id.encode(), line[:-1]) for run_id, line in lines)
+        self._topic.send_records((run_id.encode(), line[:-1]) for run_id, line in lines)
 
     def close(self) -> None:
         """Close the client."""

@@ -40,11 +40,11 @@ class KafkaTopic:
         self._creates = creates
         self._producer: Any = None
 
-    def send(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+    def send_records(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Send records and wait until the broker has them. One that is too large does not stop the others."""
         from kafka.errors import MessageSizeTooLargeError
 
-        producer = self._open()
+        producer = self._open_producer()
         sent: list[Any] = []
         too_large: MessageSizeTooLargeError | None = None
         for key, value in records:
@@ -65,15 +65,15 @@ class KafkaTopic:
         if producer is not None:
             close_producer(producer, 1.0)
 
-    def _open(self) -> Any:
+    def _open_producer(self) -> Any:
         if self._producer is None:
             from kafka import KafkaProducer
 
             most = int(self._seconds * 1000)
-            redaction.know(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
+            redaction.add_secrets(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
             defaults: Mapping[str, Any] = KafkaProducer.DEFAULT_CONFIG
             client_options = {
-                name: _parsed(value, defaults.get(name)) for name, value in self._client.items()
+                name: _parse_value(value, defaults.get(name)) for name, value in self._client.items()
             }
             sink_options = {
                 "bootstrap_servers": self._servers.split(","),
@@ -90,7 +90,7 @@ class KafkaTopic:
         return self._producer
 
 
-def _parsed(value: Any, default: Any) -> Any:
+def _parse_value(value: Any, default: Any) -> Any:
     """Convert a string, as configuration files have it, to the type of kafka-python's default."""
     if not isinstance(value, str) or not isinstance(default, (bool, int, float)):
         return value

@@ -16,7 +16,7 @@ from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors.trace import TraceError, TraceOptionError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace import operations
-from flink_agents.trace.folding import unfolded
+from flink_agents.trace.folding import unfold_records
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id, span_of_context
 from flink_agents.trace.sinks.otel_histograms import GenAiHistograms
@@ -73,7 +73,7 @@ class OtelSink:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         if self._histograms is not None:
-            self._histograms.note(records)
+            self._histograms.count_requests(records)
         spans = list(spans_of(records))
         if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise TraceError(
@@ -92,7 +92,7 @@ class OtelSink:
 
 def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
     """Yield a span for each record about something that ended and was not replayed."""
-    for record in unfolded(records):
+    for record in unfold_records(records):
         if not record.is_end or record.replayed:
             continue
         try:
@@ -110,22 +110,26 @@ def span_of(record: TraceRecord) -> Any:
 
     def context(span: str) -> SpanContext:
         flags = TraceFlags(TraceFlags.SAMPLED)
-        ids = _id(record.trace_id, 32), _id(span, 16)
+        ids = _parse_id(record.trace_id, 32), _parse_id(span, 16)
         return SpanContext(*ids, is_remote=False, trace_flags=flags)
 
-    name, operation = _name(record)
+    name, operation = _span_name(record)
     end = _nanoseconds(record.time)
     bad = record.outcome in ("failed", "dead-lettered")
     segment = record.kind == "run" and record.parent_id is not None
     return ReadableSpan(
-        _text(name),
+        _encodable_text(name),
         context=context(record.span_id),
-        parent=context(parent) if (parent := _parent(record)) else None,
-        resource=_resource(_text(record.agent), _text(record.job), *map(os.environ.get, _RESOURCE_VARIABLES)),
-        attributes=_attributes(record, operation),
+        parent=context(parent) if (parent := _parent_span(record)) else None,
+        resource=_create_resource(
+            _encodable_text(record.agent),
+            _encodable_text(record.job),
+            *map(os.environ.get, _RESOURCE_VARIABLES),
+        ),
+        attributes=_span_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
         links=[Link(context(span_id(record.run_id)))] if segment else [],
-        status=Status(StatusCode.ERROR, _error(record)) if bad else Status(),
+        status=Status(StatusCode.ERROR, _error_text(record)) if bad else Status(),
         # Collectors take a span without a duration for a wrong one.
         start_time=max(0, end - max(1, _nanoseconds(record.seconds or 0.0))),
         end_time=end,
@@ -136,7 +140,7 @@ _MOST_NANOSECONDS = (1 << 64) - 1
 _MOST_INTEGER = (1 << 63) - 1
 
 
-def _id(text: str, digits: int) -> int:
+def _parse_id(text: str, digits: int) -> int:
     if len(text) != digits or _HEXADECIMAL.fullmatch(text) is None:
         raise ValueError(f"not an id of {digits} hexadecimal digits")
     return int(text, 16)
@@ -146,15 +150,15 @@ def _nanoseconds(seconds: float) -> int:
     return min(max(1, int(seconds * 1e9)), _MOST_NANOSECONDS)
 
 
-def _text(text: str) -> str:
+def _encodable_text(text: str) -> str:
     """Return a string that UTF-8 has: one span that cannot be encoded would cost its whole batch."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _value(value: Any) -> Any:
+def _attribute_value(value: Any) -> Any:
     """Return a value that an attribute can have."""
     if isinstance(value, str):
-        return _text(value)
+        return _encodable_text(value)
     if isinstance(value, int) and abs(value) > _MOST_INTEGER:
         return str(value)
     return value
@@ -164,7 +168,7 @@ _RESOURCE_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 
 
 @lru_cache(maxsize=64)
-def _resource(agent: str, job: str, *variables: str | None) -> Any:
+def _create_resource(agent: str, job: str, *variables: str | None) -> Any:
     """Return the resource of an agent. Cached, since creating it runs the SDK's detectors."""
     return resource_of(agent, {"flink.job.identity": job})
 
@@ -201,7 +205,7 @@ _FACTS = {
 """Names of the conventions for facts about a request to a model."""
 
 
-def _parent(record: TraceRecord) -> str | None:
+def _parent_span(record: TraceRecord) -> str | None:
     """Return the parent span of a record. The parent of a run may belong to another system."""
     context = record.attributes.get("traceparent")
     if record.kind == "run" and record.parent_id is None and isinstance(context, str):
@@ -209,7 +213,7 @@ def _parent(record: TraceRecord) -> str | None:
     return record.parent_id
 
 
-def _name(record: TraceRecord) -> tuple[str, str]:
+def _span_name(record: TraceRecord) -> tuple[str, str]:
     """Return the name and the operation of a span."""
     if record.kind in ("run", "agent"):
         return f"invoke_agent {record.name}", "invoke_agent"
@@ -225,12 +229,12 @@ def _name(record: TraceRecord) -> tuple[str, str]:
     return f"{record.kind} {record.name}", record.kind
 
 
-def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
+def _span_attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
-        "gen_ai.agent.name": _text(record.agent),
+        "gen_ai.agent.name": _encodable_text(record.agent),
         "flink_agents.run.id": record.run_id,
-        "flink_agents.key": _text(record.key),
+        "flink_agents.key": _encodable_text(record.key),
         "flink_agents.sequence_number": record.sequence_number,
         "flink_agents.outcome": record.outcome,
         "flink_agents.subtask": record.subtask,
@@ -239,24 +243,26 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", "", "")
     if kind:
         model = record.attributes.get("model") if kind == operations.CHAT else None
-        attributes[_OPERATIONS[kind][1]] = _text(str(model or target))
+        attributes[_OPERATIONS[kind][1]] = _encodable_text(str(model or target))
     if kind == operations.MCP and request:
         method, _, name = request.partition(":")
-        attributes["mcp.method.name"] = _text(_MCP_METHODS.get(method, method))
-        attributes |= {"gen_ai.tool.name": _text(name)} if request.startswith(_MCP_TOOL) else {}
+        attributes["mcp.method.name"] = _encodable_text(_MCP_METHODS.get(method, method))
+        attributes |= {"gen_ai.tool.name": _encodable_text(name)} if request.startswith(_MCP_TOOL) else {}
     for name, value in record.attributes.items():
         if name in _FACTS:
             # A list, as the conventions have it: one answer has one reason.
-            value = _value(value)
+            value = _attribute_value(value)
             attributes[_FACTS[name]] = [value] if name == "finish_reason" else value
         elif name == "error":
             value = value.get("error") if isinstance(value, Mapping) else value
-            attributes["error.type"] = _text(str(value))
+            attributes["error.type"] = _encodable_text(str(value))
         elif isinstance(value, str | int | float | bool):
-            attributes[_text(f"flink_agents.{name}")] = _value(value)
+            attributes[_encodable_text(f"flink_agents.{name}")] = _attribute_value(value)
     return attributes
 
 
-def _error(record: TraceRecord) -> str | None:
+def _error_text(record: TraceRecord) -> str | None:
     error = record.attributes.get("error")
-    return _text(str(error.get("error") if isinstance(error, Mapping) else error)) if error else None
+    return (
+        _encodable_text(str(error.get("error") if isinstance(error, Mapping) else error)) if error else None
+    )

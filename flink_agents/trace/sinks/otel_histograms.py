@@ -58,14 +58,14 @@ class GenAiHistograms:
         self._providers: dict[str, str] = {}
         self._wanted = self._is_wanted()
 
-    def note(self, records: Iterable[TraceRecord]) -> None:
+    def count_requests(self, records: Iterable[TraceRecord]) -> None:
         """Count the requests to models among ``records``."""
         for record in records if self._wanted else ():
             if record.kind != "call" or record.replayed:
                 continue
             kind, target, _ = operation_of(record.name)
             if kind in _NAMES:
-                self._count(record, _NAMES[kind], target)
+                self._count_request(record, _NAMES[kind], target)
 
     def close(self) -> None:
         """Export all counts, in bounded time."""
@@ -75,9 +75,9 @@ class GenAiHistograms:
         if provider is not None:
             provider.shutdown(timeout_millis=self._seconds * 1000)
 
-    def _count(self, record: TraceRecord, operation: str, target: str) -> None:
+    def _count_request(self, record: TraceRecord, operation: str, target: str) -> None:
         if self._provider is None:
-            self._open()
+            self._create_histograms()
         facts = record.attributes
         names = self._attributes(facts, operation, target)
         if record.seconds is not None:
@@ -111,7 +111,7 @@ class GenAiHistograms:
             return False
         return True
 
-    def _open(self) -> None:
+    def _create_histograms(self) -> None:
         """Create the histograms when the first request is counted."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # pyright: ignore[reportMissingImports]
             OTLPMetricExporter,

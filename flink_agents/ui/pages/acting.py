@@ -14,11 +14,11 @@ from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse,
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.requests.signal_keys import entered_key
 from flink_agents.ui import queries
-from flink_agents.ui.merging import shown_key, storable
+from flink_agents.ui.merging import shown_key, storable_text
 from flink_agents.ui.outside import json_of
-from flink_agents.ui.pages.fields import Field, fields_of, kind_of, parsed
-from flink_agents.ui.pages.view import View, first
-from flink_agents.ui.rendering import as_json, link
+from flink_agents.ui.pages.fields import Field, fields_of, kind_of, parse_field
+from flink_agents.ui.pages.view import View, first_value
+from flink_agents.ui.rendering import as_json, link_to
 
 ARGUMENT = "argument:"
 
@@ -31,18 +31,18 @@ MOST_SHOWN = 200
 def waiting(view: View, request: Request) -> Response:
     """List the waiting keys, and the events or times that end their waits."""
     agent = request.query_params.get("agent", "")
-    rows = queries.waiting(view.index, agent)
+    rows = queries.waiting_keys(view.index, agent)
     pending = view.outside.requests()
     requests_by_key: dict[tuple[str, str], list[ApprovalRequest]] = {}
     for pending_request in (pending.value if pending else None) or ():
         requests_by_key.setdefault((pending_request.agent, key_of_request(pending_request)), []).append(
             pending_request
         )
-    return view.page(
+    return view.render_page(
         request,
         "waiting.html",
         rows=rows,
-        agents=queries.agents(view.index),
+        agents=queries.agent_names(view.index),
         agent=agent,
         asked=requests_by_key,
         answers=view.outside.answer_about,
@@ -62,9 +62,9 @@ def approvals(view: View, request: Request) -> Response:
     matching_requests = [
         pending_request
         for pending_request in (reading.value if reading else None) or ()
-        if _matches(pending_request, text)
+        if _matches_text(pending_request, text)
     ]
-    return view.page(
+    return view.render_page(
         request,
         "approvals.html",
         reading_=reading,
@@ -77,8 +77,8 @@ def approvals(view: View, request: Request) -> Response:
     )
 
 
-def _matches(approval_request: ApprovalRequest, text: str) -> bool:
-    """True if the key, the agent, the tool or an argument of a request contains a text."""
+def _matches_text(approval_request: ApprovalRequest, text: str) -> bool:
+    """Return True if the key, the agent, the tool or an argument of a request contains a text."""
     if not text:
         return True
     values = (
@@ -95,7 +95,7 @@ def approval(view: View, request: Request) -> Response:
     name = request.query_params.get("id", "")
     approval_request = view.outside.request(name)
     if approval_request is None:
-        return view.page(request, "missing.html", 404, what="pending request", name=name)
+        return view.render_page(request, "missing.html", 404, what="pending request", name=name)
     return _form_of(
         view,
         request,
@@ -112,14 +112,14 @@ def _form_of(
     entered: Form | None = None,
 ) -> Response:
     """Show a request, with its own arguments or with those that a visitor has entered."""
-    return view.page(
+    return view.render_page(
         request,
         "approval.html",
         asked=approval_request,
         key=key_of_request(approval_request),
         run=_run_of(view, approval_request),
         fields=fields,
-        entered={name: first(entered or {}, name) for name in ("more", "reason", "by")},
+        entered={name: first_value(entered or {}, name) for name in ("more", "reason", "by")},
         more_problem=_problem_of_more(entered) if entered else "",
         can_answer=view.settings.signals is not None,
         sent=view.outside.sent.get(approval_request.id),
@@ -131,9 +131,9 @@ def _run_of(view: View, approval_request: ApprovalRequest) -> str:
     """Return the id of the run that made a request; empty if the trace does not have it."""
     parts = wait_of_request(approval_request.id).rsplit("|", 4)
     sequence = int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else -1
-    rows = view.index.ask(
+    rows = view.index.query(
         "SELECT run_id FROM runs WHERE key = ? AND sequence = ? AND agent = ? ORDER BY ended DESC LIMIT 1",
-        [storable(parts[0]), sequence, storable(approval_request.agent)],
+        [storable_text(parts[0]), sequence, storable_text(approval_request.agent)],
     )
     return rows[0]["run_id"] if rows else ""
 
@@ -141,60 +141,64 @@ def _run_of(view: View, approval_request: ApprovalRequest) -> str:
 def answer(view: View, request: Request) -> Response:
     """Send an approval or a denial. A form with a field that cannot be read is shown again."""
     form: Form = request.state.form
-    if first(form, "decision") == "approve":
-        fields = list(_entered(form))
+    if first_value(form, "decision") == "approve":
+        fields = list(_entered_fields(form))
         if any(field.problem for field in fields) or _problem_of_more(form):
-            approval_request = view.outside.request(first(form, "id"))
+            approval_request = view.outside.request(first_value(form, "id"))
             if approval_request is not None:
                 return _form_of(view, request, approval_request, fields, form)
 
     def act(form: Form) -> str:
-        approved = first(form, "decision") == "approve"
-        if not approved and first(form, "decision") != "deny":
+        approved = first_value(form, "decision") == "approve"
+        if not approved and first_value(form, "decision") != "deny":
             raise RejectedAnswerError("this form neither approves nor denies", fix="press one of its buttons")
         response = ApprovalResponse(
-            id=first(form, "id"),
+            id=first_value(form, "id"),
             approved=approved,
-            arguments=_changed(form) if approved else None,
-            reason=first(form, "reason").strip() or None,
-            by=first(form, "by").strip() or None,
+            arguments=_changed_arguments(form) if approved else None,
+            reason=first_value(form, "reason").strip() or None,
+            by=first_value(form, "by").strip() or None,
         )
-        answered_request = view.outside.answer(response, new_arguments=bool(first(form, "more").strip()))
+        answered_request = view.outside.send_answer(
+            response, new_arguments=bool(first_value(form, "more").strip())
+        )
         view.outside.renew_requests()
         key = shown_key(key_of_request(answered_request))
         return f"sent: {'approved' if approved else 'denied'} {answered_request.what} for the key {key}"
 
-    return view.do(request, act, "/approvals")
+    return view.execute_form(request, act, "/approvals")
 
 
-def _entered(form: Form) -> Iterator[Field]:
+def _entered_fields(form: Form) -> Iterator[Field]:
     """Yield the fields of a submitted form, each with the problem of its text."""
     for key in form:
         if key.startswith(ARGUMENT):
             name = key.removeprefix(ARGUMENT)
-            previous_value = json_of(first(form, f"before:{name}") or "null", f"the argument {name}")
+            previous_value = json_of(first_value(form, f"before:{name}") or "null", f"the argument {name}")
             problem = ""
             try:
-                parsed(name, first(form, key), previous_value)
+                parse_field(name, first_value(form, key), previous_value)
             except RejectedAnswerError as error:
                 problem = error.message
-            yield Field(name, kind_of(previous_value), first(form, key), as_json(previous_value), problem)
+            yield Field(
+                name, kind_of(previous_value), first_value(form, key), as_json(previous_value), problem
+            )
 
 
-def _changed(form: Form) -> dict[str, Any] | None:
+def _changed_arguments(form: Form) -> dict[str, Any] | None:
     """Return the changed arguments; None if they are unchanged."""
     changed: dict[str, Any] = {}
-    for field in _entered(form):
-        previous_value = json_of(field.before, field.name)
-        value = parsed(field.name, field.text, previous_value)
+    for field in _entered_fields(form):
+        previous_value = json_of(field.previous_value, field.name)
+        value = parse_field(field.name, field.text, previous_value)
         if value != previous_value:
             changed[field.name] = value
-    return changed | _further(form) or None
+    return changed | _further_arguments(form) or None
 
 
-def _further(form: Form) -> dict[str, Any]:
+def _further_arguments(form: Form) -> dict[str, Any]:
     """Return the arguments in the field of further ones."""
-    more = first(form, "more").strip()
+    more = first_value(form, "more").strip()
     added = json_of(more, "the field of further arguments") if more else {}
     if not isinstance(added, dict):
         raise RejectedAnswerError("further arguments are a JSON object", found=more[:100])
@@ -203,7 +207,7 @@ def _further(form: Form) -> dict[str, Any]:
 
 def _problem_of_more(form: Form) -> str:
     try:
-        _further(form)
+        _further_arguments(form)
     except RejectedAnswerError as error:
         return error.message
     return ""
@@ -215,22 +219,22 @@ def dead_letters(view: View, request: Request) -> Response:
     unknown = {
         name: any(letter.origin is None for letter in reading.value or ()) for name, reading in topics.items()
     }
-    return view.page(request, "dead_letters.html", topics=topics, unknown=unknown)
+    return view.render_page(request, "dead_letters.html", topics=topics, unknown=unknown)
 
 
 def redrive(view: View, request: Request) -> Response:
     """Send dead letters back."""
 
     def act(form: Form) -> str:
-        to = first(form, "to").strip() or None
-        topic, places = first(form, "topic"), form.get("place", [])
-        if first(form, "all"):
+        to = first_value(form, "to").strip() or None
+        topic, places = first_value(form, "topic"), form.get("place", [])
+        if first_value(form, "all"):
             reading = view.outside.letters().get(topic)
             places = [letter.place for letter in (reading.value if reading else None) or ()]
-        done = view.outside.redrive(topic, places, to)
+        done = view.outside.redrive_letters(topic, places, to)
         return "sent back: " + ", ".join(f"{number} into {topic}" for topic, number in done.items())
 
-    return view.do(request, act, "/dead-letters")
+    return view.execute_form(request, act, "/dead-letters")
 
 
 SIGNAL_FIELDS = ("key", "name", "wait", "value", "id")
@@ -243,7 +247,7 @@ def signals(view: View, request: Request) -> Response:
 
 
 def _signal_form(view: View, request: Request, field_texts: Mapping[str, str]) -> Response:
-    return view.page(request, "signals.html", topic=view.settings.signals, given=field_texts)
+    return view.render_page(request, "signals.html", topic=view.settings.signals, given=field_texts)
 
 
 def send(view: View, request: Request) -> Response:
@@ -251,21 +255,25 @@ def send(view: View, request: Request) -> Response:
     form: Form = request.state.form
 
     def act(form: Form) -> str:
-        name, key, wait = (first(form, field).strip() for field in ("name", "key", "wait"))
+        name, key, wait = (first_value(form, field).strip() for field in ("name", "key", "wait"))
         if not name or not (key or wait):
             raise RejectedAnswerError("a signal needs a name, and a key or the id of a wait")
-        value = json_of(first(form, "value").strip() or "null", "the value")
+        value = json_of(first_value(form, "value").strip() or "null", "the value")
         signal = Signal(
-            name, value, None if wait else entered_key(key), first(form, "id").strip() or None, wait or None
+            name,
+            value,
+            None if wait else entered_key(key),
+            first_value(form, "id").strip() or None,
+            wait or None,
         )
-        view.outside.signal(signal)
+        view.outside.send_signal(signal)
         return f"sent the signal {name} to {view.settings.signals}"
 
     try:
-        view.tell(request, "good", act(form))
+        view.show_message(request, "good", act(form))
     except AgentsError as error:
         # With what was entered, so that it can be corrected.
-        view.tell(request, "bad", str(error))
-        return _signal_form(view, request, {name: first(form, name) for name in SIGNAL_FIELDS})
-    back = {name: first(form, name) for name in ("key", "name", "wait")}
-    return RedirectResponse(link("/signals", **back), 303)
+        view.show_message(request, "bad", str(error))
+        return _signal_form(view, request, {name: first_value(form, name) for name in SIGNAL_FIELDS})
+    back = {name: first_value(form, name) for name in ("key", "name", "wait")}
+    return RedirectResponse(link_to("/signals", **back), 303)

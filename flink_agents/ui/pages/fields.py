@@ -29,14 +29,14 @@ class Field:
         name: Name of the argument.
         kind: ``number``, ``bool``, ``decimal``, ``date``, ``time``, ``text``, ``optional`` or ``json``.
         text: The text in the field.
-        before: The value of the request, as JSON.
+        previous_value: The value of the request, as JSON.
         problem: The reason why the text is no such value; empty if it is.
     """
 
     name: str
     kind: str
     text: str
-    before: str
+    previous_value: str
     problem: str = ""
 
     @property
@@ -75,7 +75,7 @@ def fields_of(arguments: Mapping[str, Any]) -> list[Field]:
     return [Field(name, kind_of(value), text_of(value), as_json(value)) for name, value in arguments.items()]
 
 
-def parsed(name: str, text: str, previous_value: Any) -> Any:
+def parse_field(name: str, text: str, previous_value: Any) -> Any:
     """Return the value of a field.
 
     Args:
@@ -96,8 +96,8 @@ def parsed(name: str, text: str, previous_value: Any) -> Any:
     if kind == "optional":
         return _of_optional(text)
     if kind in ("decimal", "date", "time"):
-        return _like(name, text, kind)
-    return _json(name, text, previous_value, kind)
+        return _format_like(name, text, kind)
+    return _parse_json(name, text, previous_value, kind)
 
 
 def _of_optional(text: str) -> Any:
@@ -115,7 +115,7 @@ _EXAMPLES = {
 }
 
 
-def _like(name: str, text: str, kind: str) -> str:
+def _format_like(name: str, text: str, kind: str) -> str:
     """Return a text of a kind that JSON does not have."""
     try:
         if kind == "decimal" and not _NUMBER.fullmatch(text):
@@ -125,14 +125,14 @@ def _like(name: str, text: str, kind: str) -> str:
         if kind == "time":
             datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(name, _EXAMPLES[kind], text) from None
+        raise _invalid_field_error(name, _EXAMPLES[kind], text) from None
     return text
 
 
-def _json(name: str, text: str, previous_value: Any, kind: str) -> Any:
+def _parse_json(name: str, text: str, previous_value: Any, kind: str) -> Any:
     if kind == "bool":
         if text not in ("true", "false"):
-            raise _invalid(name, "true or false", text)
+            raise _invalid_field_error(name, "true or false", text)
         return text == "true"
     what = "a number, such as 80"
     if kind == "json":
@@ -140,14 +140,14 @@ def _json(name: str, text: str, previous_value: Any, kind: str) -> Any:
     try:
         value = json_of(text, f"the argument {name}")
     except RejectedAnswerError as error:
-        raise _invalid(name, what, text, f": {error.message}" if kind == "json" else "") from None
+        raise _invalid_field_error(name, what, text, f": {error.message}" if kind == "json" else "") from None
     fits = isinstance(value, int | float) if kind == "number" else isinstance(value, type(previous_value))
     if not fits or (kind == "number" and isinstance(value, bool)):
-        raise _invalid(name, what, text)
+        raise _invalid_field_error(name, what, text)
     return value
 
 
-def _invalid(name: str, what: str, text: str, why: str = "") -> RejectedAnswerError:
+def _invalid_field_error(name: str, what: str, text: str, why: str = "") -> RejectedAnswerError:
     return RejectedAnswerError(
         f"{name} takes {what}{why}",
         expected=what,

@@ -17,7 +17,7 @@ from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.queries import OPEN
-from flink_agents.ui.rendering import environment, link
+from flink_agents.ui.rendering import create_environment, link_to
 from flink_agents.ui.settings import CHOSEN_JOB, ConsoleSettings
 
 NAVIGATION = (
@@ -44,22 +44,22 @@ class View:
         index: Index of the records.
         outside: Access to brokers and to Flink.
         templates: The templates.
-        said: Messages for the next page, by session.
+        messages: Messages for the next page, by session.
     """
 
     settings: ConsoleSettings
     index: TraceIndex
     outside: Outside
-    templates: Environment = field(default_factory=environment)
-    said: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
+    templates: Environment = field(default_factory=create_environment)
+    messages: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
 
-    def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    def render_page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page."""
         text = self.templates.get_template(template).render(
             navigation=NAVIGATION,
             here="/" + request.url.path.strip("/").partition("/")[0],
             csrf=getattr(request.state, "csrf", ""),
-            messages=list(self.said.pop(getattr(request.state, "session", ""), ())),
+            messages=list(self.messages.pop(getattr(request.state, "session", ""), ())),
             reading=not self.index.ready.is_set(),
             problem=self.index.problem,
             now=time.time(),
@@ -77,29 +77,31 @@ class View:
         """Return the local jobs that do not run although runs of them have not ended."""
         query = f"SELECT 1 FROM main.runs WHERE job = ? AND status IN ({OPEN}) LIMIT 1"
         jobs = [job for job in self.outside.local_jobs() if not job.runs]
-        return [job for job in jobs if self.index.ask_all(query, [job.run.identifier])]
+        return [job for job in jobs if self.index.query_all(query, [job.run.identifier])]
 
-    def tell(self, request: Request, kind: str, text: str) -> None:
+    def show_message(self, request: Request, kind: str, text: str) -> None:
         """Show a message to a visitor on the next page."""
-        if len(self.said) > 1000:
-            self.said.clear()
-        self.said.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
+        if len(self.messages) > 1000:
+            self.messages.clear()
+        self.messages.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
 
-    def do(self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str) -> Response:
+    def execute_form(
+        self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str
+    ) -> Response:
         """Execute a form, and redirect to a page that shows the result."""
         try:
-            self.tell(request, "good", act(request.state.form))
+            self.show_message(request, "good", act(request.state.form))
         except AgentsError as error:
-            self.tell(request, "bad", str(error))
-        return RedirectResponse(back if "?" in back else link(back), 303)
+            self.show_message(request, "bad", str(error))
+        return RedirectResponse(back if "?" in back else link_to(back), 303)
 
 
-def first(form: Mapping[str, list[str]], name: str) -> str:
+def first_value(form: Mapping[str, list[str]], name: str) -> str:
     """Return the first value of a field."""
     return form.get(name, [""])[0]
 
 
-def number(text: str | None, least: int = 0, most: int = 1_000_000) -> int:
+def parse_number(text: str | None, least: int = 0, most: int = 1_000_000) -> int:
     """Return the number in a text, or the minimum if it is not a number."""
     try:
         return min(max(int(text or least), least), most)

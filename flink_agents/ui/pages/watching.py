@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flink_agents.trace.rendering import activity
+from flink_agents.trace.rendering import activity_lines
 from flink_agents.ui import graph, queries
-from flink_agents.ui.pages.view import View, number
+from flink_agents.ui.pages.view import View, parse_number
 from flink_agents.ui.queries import RunFilter
-from flink_agents.ui.timeline import timeline
+from flink_agents.ui.timeline import create_timeline
 
 MINUTES = 60
 SINCE = ((0, "any time"), (900, "15 minutes"), (3600, "1 hour"), (86400, "1 day"), (604800, "1 week"))
@@ -23,8 +23,8 @@ def overview(view: View, request: Request) -> Response:
     """Show jobs, rates and errors."""
     by_agent = queries.by_agent(view.index)
     totals = {status: sum(row[status] for row in by_agent.values()) for status in queries.STATUSES}
-    series = queries.series(view.index, MINUTES, time.time())
-    return view.page(
+    series = queries.count_per_minute(view.index, MINUTES, time.time())
+    return view.render_page(
         request,
         "overview.html",
         jobs=view.outside.jobs(),
@@ -33,15 +33,15 @@ def overview(view: View, request: Request) -> Response:
         totals=totals,
         rate=(sum(series["completed"][-5:]) + sum(series["failed"][-5:])) / 5,
         chart=json.dumps(series),
-        errors=queries.errors(view.index),
-        oldest=queries.waiting(view.index, most=5),
+        errors=queries.frequent_errors(view.index),
+        oldest=queries.waiting_keys(view.index, most=5),
         answers=view.outside.answer_about,
-        pending=_pending(view),
+        pending=_pending_count(view),
         invalid=view.index.invalid,
     )
 
 
-def _pending(view: View) -> int | None:
+def _pending_count(view: View) -> int | None:
     """Return the number of requests without an answer from this console; None if it is not known."""
     reading = view.outside.requests()
     if reading is None or reading.value is None:
@@ -55,20 +55,20 @@ def agents(view: View, request: Request) -> Response:
     plans = {plan.name: plan for plan in view.settings.plans}
     drawn: list[tuple[graph.Drawing, bool]] = []
     for name in sorted({*by_agent, *plans}):
-        counts = queries.counts(view.index, name)
+        counts = queries.count_records(view.index, name)
         runs = sum(by_agent.get(name, {}).values())
         if name in plans:
-            drawn.append((graph.draw(plans[name], counts, runs), True))
+            drawn.append((graph.draw_plan(plans[name], counts, runs), True))
         else:
             drawn.append((graph.draw_flow(name, graph.seen_flow(counts), counts, runs), False))
-    calls = {name: _calls(view, name) for name in by_agent}
-    return view.page(
+    calls = {name: _call_counts(view, name) for name in by_agent}
+    return view.render_page(
         request, "agents.html", drawn=drawn, by_agent=by_agent, calls=calls, box_width=graph.NODE_WIDTH
     )
 
 
-def _calls(view: View, agent: str) -> list[dict[str, Any]]:
-    rows = view.index.ask(
+def _call_counts(view: View, agent: str) -> list[dict[str, Any]]:
+    rows = view.index.query(
         "SELECT kind, name, sum(number) AS number, sum(seconds) / sum(number) AS mean, "
         "sum(CASE WHEN outcome = 'failed' THEN number ELSE 0 END) AS failed FROM counts "
         "WHERE agent = ? AND kind NOT IN ('run', 'event', 'attempt') "
@@ -87,18 +87,18 @@ def runs(view: View, request: Request) -> Response:
         key=parameters.get("key", ""),
         error=parameters.get("error", ""),
         text=parameters.get("q", "").strip(),
-        since=number(parameters.get("since"), most=10**9),
+        since=parse_number(parameters.get("since"), most=10**9),
         slow=parameters.get("slow") == "1",
-        page=number(parameters.get("page"), most=20_000),
+        page=parse_number(parameters.get("page"), most=20_000),
     )
-    rows, total = queries.runs(view.index, run_filter)
-    return view.page(
+    rows, total = queries.find_runs(view.index, run_filter)
+    return view.render_page(
         request,
         "runs.html",
         rows=rows,
         total=total,
         asked=run_filter,
-        agents=queries.agents(view.index),
+        agents=queries.agent_names(view.index),
         statuses=queries.STATUSES,
         since=SINCE,
         first=run_filter.page * queries.PAGE + 1,
@@ -108,27 +108,29 @@ def runs(view: View, request: Request) -> Response:
 
 def run(view: View, request: Request) -> Response:
     """Show one run."""
-    row_and_trace = queries.run(view.index, request.query_params.get("id", ""))
+    row_and_trace = queries.find_run(view.index, request.query_params.get("id", ""))
     if row_and_trace is None:
-        return view.page(request, "missing.html", 404, what="run", name=request.query_params.get("id", ""))
+        return view.render_page(
+            request, "missing.html", 404, what="run", name=request.query_params.get("id", "")
+        )
     row, trace = row_and_trace
-    behind = view.index.ask(
+    behind = view.index.query(
         "SELECT count(*) FROM runs WHERE key = ? AND agent = ? AND sequence > ? "
         f"AND status IN ({queries.OPEN})",
         [row["key"], row["agent"], row["sequence"]],
     )[0][0]
-    return view.page(
+    return view.render_page(
         request,
         "run.html",
         row=row,
         unfinished=queries.UNFINISHED,
         waits=queries.waits_of(row),
-        said=list(activity(trace)) if row["status"] in ("running", "waiting") else [],
+        said=list(activity_lines(trace)) if row["status"] in ("running", "waiting") else [],
         signals=view.settings.signals,
         servers=view.settings.client.get("bootstrap_servers", ""),
         view_can_end=view.settings.signals is not None,
         decisions=[record for record in trace.records if record.kind == "approval"],
-        line=timeline(trace, time.time()),
+        line=create_timeline(trace, time.time()),
         behind=behind,
         answer=view.outside.answer_about(row["key"]),
         requests=view.outside.requests_of(row["key"], row["sequence"]),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import DocumentError, VectorFilterError
-from flink_agents.api.models.vector_filters import both, matches, parse_filter
+from flink_agents.api.models.vector_filters import both_filters, matches, parse_filter
 from flink_agents.api.vector_store import Document, check_document
 
 
@@ -60,7 +60,7 @@ def test_filters_within_bounds_are_taken() -> None:
 def test_both_filters(first: Any, second: Any) -> None:
     metadata = {"a": 1}
     expected = all(matches(parse_filter(condition), metadata) for condition in (first, second))
-    assert matches(parse_filter(both(first, second)), metadata) == expected
+    assert matches(parse_filter(both_filters(first, second)), metadata) == expected
 
 
 @pytest.mark.parametrize(

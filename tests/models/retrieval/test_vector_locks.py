@@ -14,7 +14,7 @@ def test_a_lock_that_is_collected_while_another_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector of cycles works wherever objects are made: here, where the second directory is made."""
-    first = ProcessLock.of(str(tmp_path / "first"))
+    first = ProcessLock.acquire(str(tmp_path / "first"))
     make = Path.mkdir
 
     def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
@@ -25,12 +25,12 @@ def test_a_lock_that_is_collected_while_another_is_taken(
     monkeypatch.setattr(Path, "mkdir", mkdir)
     locks: list[ProcessLock] = []
     thread = threading.Thread(
-        target=lambda: locks.append(ProcessLock.of(str(tmp_path / "second"))), daemon=True
+        target=lambda: locks.append(ProcessLock.acquire(str(tmp_path / "second"))), daemon=True
     )
     thread.start()
     thread.join(60)
     assert len(locks) == 1
     locks[0].release()
-    again = ProcessLock.of(str(tmp_path / "first"))
+    again = ProcessLock.acquire(str(tmp_path / "first"))
     assert again is not first
     again.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.models.skills import SkillsSpec
-from flink_agents.models.tools.skills.resource import SkillSet, opened
+from flink_agents.models.tools.skills.resource import SkillSet, open_skills
 from flink_agents.testing.models import ScriptedModel
 
 SCRIPT: list[ScriptedModel] = []
@@ -56,7 +56,7 @@ def skill(name: str, **files: str) -> dict[str, str]:
 
 def skill_set(path: Path | str, **said: Any) -> SkillSet:
     """The skills of a path."""
-    return SkillSet([opened("ours", SkillsSpec(path=str(path), **said))])
+    return SkillSet([open_skills("ours", SkillsSpec(path=str(path), **said))])
 
 
 def model() -> Any:

@@ -18,7 +18,7 @@ from flink_agents import Skills
 from flink_agents.api.errors import AgentDefinitionError, DuplicateNameError, SkillError
 from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.models.tools.skills.library import SkillLibrary
-from flink_agents.models.tools.skills.resource import SkillSet, opened
+from flink_agents.models.tools.skills.resource import SkillSet, open_skills
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
@@ -67,7 +67,7 @@ def test_skills_come_from(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "zip in a package": {"package": "shop_manuals", "path": "all.zip"},
     }[form]
     skills = SkillSet(
-        [opened("ours", SkillsSpec.model_validate({name: str(value) for name, value in specs.items()}))]
+        [open_skills("ours", SkillsSpec.model_validate({name: str(value) for name, value in specs.items()}))]
     )
     sys.modules.pop("shop_manuals", None)
     assert asyncio.run(skills.load_skill("refund")) == LOADED
@@ -208,7 +208,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 def test_some_of_the_skills_and_those_of_several_sources(tmp_path: Path) -> None:
     folder = write(tmp_path, {**skill("a"), **skill("b")})
     assert list(SkillLibrary(SkillsSpec(path=str(folder), only=("b",)))) == ["b"]
-    source = opened("ours", SkillsSpec(path=str(folder)))
+    source = open_skills("ours", SkillsSpec(path=str(folder)))
     with pytest.raises(DuplicateNameError, match="two skills 'a'"):
         SkillSet([source, source])
 

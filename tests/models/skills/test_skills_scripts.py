@@ -163,9 +163,9 @@ def test_output_is_bounded_and_its_end_is_kept(tmp_path: Path) -> None:
 def test_a_bounded_output_keeps_what_fits() -> None:
     output = BoundedOutput(7)
     for byte in b"0123456":
-        output.add(bytes([byte]))
+        output.add_output(bytes([byte]))
     assert output.text == "0123456"
-    output.add(b"789")
+    output.add_output(b"789")
     assert output.text == "012\n[3 bytes left out]\n6789"
 
 

@@ -13,35 +13,35 @@ patch(
 )
 patch(
     "order-of-last-again",
-    "calls:CallReplay.__init__",
+    "calls:ExecutionOutcomes.__init__",
     "1 + max(",
     "max(",
     "The first new outcome has the place of the last recorded one.",
 )
 patch(
     "mismatch-unnoticed",
-    "calls:CallReplay.make",
+    "calls:ExecutionOutcomes.match_call",
     "if call is not None and not call.same(identity):",
     "if False:",
     "A call gets the result of another call.",
 )
 patch(
     "intent-unmatched",
-    "calls:CallReplay.make",
+    "calls:ExecutionOutcomes.match_call",
     "recorded.call if recorded is not None else intent",
     "recorded.call if recorded is not None else None",
     "A call whose begin was recorded as another one is made.",
 )
 patch(
     "intent-forgotten",
-    "calls:CallReplay.make",
-    "Call(number, identity, recorded, intent is not None, after)",
-    "Call(number, identity, recorded, False, after)",
+    "calls:ExecutionOutcomes.match_call",
+    "return number, recorded, intent is not None",
+    "return number, recorded, False",
     "A call whose begin was recorded is made without asking the reconciler.",
 )
 patch(
     "unread-calls-unnoticed",
-    "calls:CallReplay.check_end",
+    "calls:ExecutionOutcomes.check_end",
     "if self.mismatch is None:",
     "if False:",
     "An action may end without the calls that it recorded.",
@@ -55,35 +55,35 @@ patch(
 )
 patch(
     "attempt-calls-again",
-    "calls:CallReplay.keep",
+    "calls:ExecutionOutcomes.keep",
     "self._records.outcomes.update(recorded)",
     "pass",
     "A further attempt of an action makes its recorded calls again.",
 )
 patch(
     "first-mismatch-lost",
-    "calls:CallReplay.note_mismatch",
+    "calls:ExecutionOutcomes.note_mismatch",
     "self.mismatch = self.mismatch or mismatch",
     "self.mismatch = mismatch",
     "The last mismatch of an action is reported in place of the first.",
 )
 patch(
     "former-job-unclaimed",
-    "grouped:GroupedStore.claim",
+    "other_jobs:GroupedStore.claim",
     "if not self._is_foreign(group) or group in self._others:",
     "if True:",
     "A successor does not take the journals of the former job over.",
 )
 patch(
     "unstored-twice",
-    "buffered:BufferedJournal._append",
+    "run_journal:RunJournal._append_all",
     "self._unstored.pop(record, None)",
     "pass",
     "What a suspended run has stored is stored again with each append.",
 )
 patch(
     "reads-kept-again",
-    "buffered:BufferedJournal.keep_reads",
+    "run_journal:RunJournal.keep_reads",
     "self._logged = len(self._log.reads)",
     "pass",
     "A suspended run keeps what it read twice.",
@@ -174,35 +174,35 @@ patch(
 )
 patch(
     "removed-fields-return",
-    "memory.reads:overlaid",
+    "memory_reads:overlaid",
     "del nodes[node_path]",
     "pass",
     "A replay sees fields of an object that were not there when the run read it.",
 )
 patch(
     "read-parts-collide",
-    "memory.reads:packed_reads",
+    "memory_reads:packed_reads",
     "1 + first + start",
     "1 + start",
     "What a run reads later is recorded in place of what it read first.",
 )
 patch(
     "read-parts-pile-up",
-    "memory.reads:recorded_reads",
+    "memory_reads:recorded_reads",
     "parts = part if begins else parts + part",
     "parts = parts + part",
     "What a run read is decoded with the parts of an append that failed.",
 )
 patch(
     "old-layout-bound",
-    "run_journal:RunJournal.__init__",
-    "bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS",
-    "bool(recorded)",
+    "run_journal:RunJournal._restore",
+    "layout_of(self._codec, headers) == TASK_NUMBERS",
+    "True",
     "A run that an old version recorded goes on under the old header.",
 )
 patch(
     "reads-recorded-again",
-    "run_journal:RunJournal._append_with_header",
+    "run_journal:RunJournal._append_all",
     "self._logged = max(self._logged, logged)",
     "pass",
     "What a run has read is recorded again with each append.",
@@ -265,71 +265,78 @@ patch(
 )
 patch(
     "own-writes-as-reads",
-    "memory.traced_memory:TracedTree.raw",
+    "memory_reads:TracedTree.raw",
     "if path not in self._written:",
     "if True:",
     "What a run reads of its own writes counts as read of earlier runs.",
 )
 patch(
     "replayed-writes-dropped",
-    "memory.traced_memory:TracedTree.changes",
+    "memory_reads:TracedTree.changes",
     "return dict(reversed(self._written.items())) if self._replays else super().changes()",
     "return super().changes()",
     "A replay does not write what state seems to have already.",
 )
 patch(
     "store-identity-unchecked",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "elif store_id not in copied:",
     "elif False:",
     "A restore with other journals is not found if keys come whose state names no store.",
 )
 patch(
     "store-positions-unchecked",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "for position in self._positions:",
     "for position in ():",
     "A restore with an older copy of the journals is not found if keys come whose state names no position.",
 )
 patch(
     "store-identity-of-a-fork",
-    "other_jobs:JournalIdentity.check",
+    "journals:JournalIdentity.check",
     "not self._other_jobs.continues(",
     "not (",
     "A fork that records in another store is rejected.",
 )
 patch(
     "attempt-counts-on",
-    "calls:CallReplay.restart",
+    "calls:ExecutionOutcomes.restart_numbers",
     "self._made[kind, task] = 0",
     "pass",
     "The next attempt of a sub-agent's action makes calls with new numbers, and so again.",
 )
 patch(
     "attempt-seen-outside",
-    "calls:CallReplay.seen_by",
+    "calls:ExecutionOutcomes.seen_by",
     "if not self.attempts:",
     "if True:",
     "Failures of an attempt of a sub-agent's action are recorded with calls of others.",
 )
 patch(
     "inner-attempts-unrepeated",
-    "calls:CallReplay.of_attempts",
+    "calls:ExecutionOutcomes.of_attempts",
     "is_inside(number.task, path)",
     "_ATTEMPT not in number.task and is_inside(number.task, path)",
     "An attempt repeats its calls, but not the ends of the sub-agents that it had called.",
 )
 patch(
     "turn-ignored",
-    "buffered:BufferedJournal._append",
+    "run_journal:RunJournal._append_all",
     "if self._part_seq != self._seq:",
     "if False:",
     "The next part of a run that was set aside is recorded under its first number.",
 )
 patch(
     "part-as-known",
-    "buffered:BufferedJournal.__init__",
-    "set[Record]() if is_later else set(suspended_records)",
-    "set(suspended_records)",
+    "run_journal:RunJournal._restore",
+    "set[Record]() if is_later else set(suspended)",
+    "set(suspended)",
     "Records of a part that equal those of an earlier part are left out.",
+)
+patch(
+    "recent-grows",
+    "journals:RecentKeys.add",
+    "if len(self.journals) > self._most:",
+    "if False:",
+    "What a task remembers of keys grows without a bound.",
 )

@@ -6,14 +6,14 @@ patch = Room("runtime.loop")
 
 patch(
     "memory-of-the-last-commit",
-    "actor:KeyRuns.finish",
+    "actor:KeyActor.finish",
     "self.memory.update(changes)",
     "pass",
     "The next run of a key does not see what the last one wrote.",
 )
 patch(
     "unrecorded-unnoted",
-    "actor:KeyRuns.finish",
+    "actor:KeyActor.finish",
     "self.unrecorded = self.unrecorded or not run.recorded",
     "pass",
     "A run behind one that recorded nothing does not record what it reads.",
@@ -21,20 +21,20 @@ patch(
 patch(
     "parked-miscounted",
     "actor:KeyActor.backlog",
-    "self.submitted + self.runs.pulled - self.committed",
-    "self.submitted + self.runs.pulled",
+    "self.submitted + self.pulled - self.committed",
+    "self.submitted + self.pulled",
     "Committed inputs count as those that the loop works on.",
 )
 patch(
     "done-with-parked",
     "actor:KeyActor.is_done",
-    "return bool(runs.finished) and not self.backlog",
-    "return bool(runs.finished)",
+    "return bool(self.ended) and not self.backlog",
+    "return bool(self.ended)",
     "An actor counts as done while inputs of its key wait in state.",
 )
 patch(
     "finish-before-marker",
-    "actor:KeyRuns.finish",
+    "actor:KeyActor.finish",
     "run.journal.mark_end()",
     "pass",
     "No marker is taken behind the records of a run.",
@@ -42,28 +42,28 @@ patch(
 patch(
     "withdrawn-unmarked",
     "agent_loop:AgentLoop.withdraw",
-    "journals.unmark_replayed(runs.journal_id, runs.key_text)",
+    "journals.unmark_replayed(actor.journal.key)",
     "pass",
     "The records of inputs that go back to state are not read again.",
 )
 patch(
     "untraced-behind-unrecorded",
     "agent_loop:AgentLoop._new_run",
-    "waiting.ordered or runs.unrecorded or waiting.is_later_part",
+    "waiting.ordered or actor.unrecorded or waiting.is_later_part",
     "waiting.ordered or waiting.is_later_part",
     "A run behind one that recorded nothing does not trace its memory.",
 )
 patch(
     "suspended-goes-on",
     "agent_loop:AgentLoop._begin",
-    "if runs.suspended is not None:",
+    "if actor.suspended is not None:",
     "if False:",
     "An actor begins another run while its suspended one is not in state.",
 )
 patch(
     "actor-begun-twice",
     "agent_loop:AgentLoop._drain",
-    "if not runs.running and (",
+    "if not actor.running and (",
     "if (",
     "Two tasks work on one actor.",
 )
@@ -73,55 +73,6 @@ patch(
     "await self._drain_calls(self._durable)",
     "pass",
     "A close does not wait for calls in flight.",
-)
-patch(
-    "action-replay-empty",
-    "attempts:Attempts.replayed",
-    "self._durable.replay(step, record, self._steps)",
-    "pass",
-    "An action that comes from its record does nothing.",
-)
-patch(
-    "failure-unrecorded",
-    "attempts:Attempts.failed",
-    "await durable.end_failed(step, step.run.side_outputs[side_output_count:])",
-    "pass",
-    "The end of an action that failed is not recorded.",
-)
-patch(
-    "rerun-keeps-records",
-    "attempts:Attempts.failed",
-    "await durable.void(step)",
-    "pass",
-    "An action that runs anew after a mismatch keeps its old records.",
-)
-patch(
-    "pool-memory-lost",
-    "attempts:Attempts._call_within",
-    "run.adopt(step.run)",
-    "pass",
-    "What an action with a timeout wrote in the pool is lost.",
-)
-patch(
-    "limiter-kept",
-    "attempts:Attempts._perform",
-    "limiter.release()",
-    "pass",
-    "An action keeps its place in a limit for ever.",
-)
-patch(
-    "end-unrecorded",
-    "attempts:Attempts._perform",
-    "await durable.end(step)",
-    "pass",
-    "The end of an action is not recorded.",
-)
-patch(
-    "retry-at-once",
-    "attempts:Attempts.pause",
-    "await step.shared.pause(step.retry_state.delay)",
-    "pass",
-    "The next attempt does not wait for its pause.",
 )
 patch(
     "fresh-reads-its-own",
@@ -147,7 +98,7 @@ patch(
 patch(
     "signals-unreserved",
     "replays:Replays.read",
-    "self._reserve(runs, recorded)",
+    "self._reserve(actor, recorded)",
     "pass",
     "A new run takes a signal that a recorded run had taken.",
 )
@@ -168,7 +119,7 @@ patch(
 patch(
     "overdue-by-an-old-timer",
     "replays:Replays._overdue",
-    "if runs.held != since:",
+    "if actor.held != since:",
     "if False:",
     "A timer of an earlier wait ends the present one.",
 )
@@ -182,7 +133,7 @@ patch(
 patch(
     "drained-place-lost",
     "replays:Replays.end_if_drained",
-    "recovery.actor.loaded = order.looked",
+    "actor.loaded = order.looked",
     "pass",
     "Inputs that were looked at are loaded again.",
 )
@@ -202,7 +153,7 @@ patch(
 )
 patch(
     "marker-before-others",
-    "actor:KeyRuns.finish",
+    "actor:KeyActor.finish",
     "run.journal.has_records and waiting.ends_replay",
     "run.journal.has_records",
     "The marker of a key passes recorded runs that are left.",
@@ -245,7 +196,7 @@ patch(
 patch(
     "late-waits-without-ends",
     "suspender:RunSuspender.attach_late",
-    "journal.keep_end(ended.path, ActionRecord(*memory, sent, side, 0))",
+    "ends.append(journal.end_of(ended.path, ActionRecord(*memory, sent, side, 0)))",
     "pass",
     "A run that waits late executes the actions before the wait again when it resumes.",
 )

@@ -6,16 +6,16 @@ patch = Room("runtime.operator")
 
 patch(
     "commit-memory-inline",
-    "commit:RunCommitter.inline",
-    "self._memory(run, changes := run.short_term.changes())",
-    "changes = run.short_term.changes()",
+    "commit:RunCommitter._commit_run",
+    "if end.changes and end.frees_key:",
+    "if end.changes and end.frees_key and actor is not None:",
     "A run of the inline path does not write its memory to state.",
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter._commit",
-    "ended.seq if ended.frees_key else",
-    "ended.seq - 1 if ended.frees_key else",
+    "commit:RunCommitter._number",
+    "end.seq + 1 if end.frees_key else",
+    "end.seq if end.frees_key else",
     "The next run of a key gets the number of the last one.",
 )
 patch(
@@ -27,15 +27,15 @@ patch(
 )
 patch(
     "commit-last-first",
-    "commit:RunCommitter.commit_finished",
-    "finished.popleft()",
-    "finished.pop()",
+    "processor:AgentProcessor.commit",
+    "actor.ended.popleft()",
+    "actor.ended.pop()",
     "Finished runs of a key are committed in the reverse order.",
 )
 patch(
     "commit-head-unwritten",
-    "commit:RunCommitter.commit_finished",
-    "self._head(head, timers)",
+    "commit:RunCommitter.commit",
+    "self._state.head.update(head.pack())",
     "pass",
     "A commit does not write the head.",
 )
@@ -49,14 +49,14 @@ patch(
 patch(
     "commit-number-goes-back",
     "commit:RunCommitter._number",
-    "head.next_seq = max(head.next_seq, seq + 1)",
-    "head.next_seq = seq + 1",
+    "head.next_seq = max(head.next_seq, end.seq + 1 if end.frees_key else end.seq)",
+    "head.next_seq = end.seq + 1 if end.frees_key else end.seq",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
     "commit:RunCommitter._number",
-    "head.begin if actor is None else actor.runs.begin",
+    "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
 )
@@ -69,21 +69,21 @@ patch(
 )
 patch(
     "commit-mark-of-now",
-    "commit:RunCommitter._mark",
-    "mark(actor.head, actor.key_text, actor.unpruned, marker)",
-    "mark(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
+    "commit:RunCommitter.commit",
+    "mark(head, ends[0].run.key_text, unpruned, marker)",
+    "mark(head, ends[0].run.key_text, unpruned, head.marker)",
     "The mark of an unpruned key lies behind the records that are to be pruned.",
 )
 patch(
     "aside-memory-unwritten",
-    "commit:RunCommitter._commit",
-    "self._memory(run, ended.changes)",
+    "commit:RunCommitter._commit_run",
+    "self._memory(run, end.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
 patch(
     "commit-stays-forked",
-    "commit:RunCommitter.commit_finished",
+    "commit:RunCommitter.commit",
     "head.origins = ()",
     "pass",
     "A fork keeps asking its origin after it has taken its records over.",
@@ -189,7 +189,7 @@ patch(
 patch(
     "released-without-memory",
     "processor:AgentProcessor.release",
-    "actor.head, actor.runs.memory, True, searched=False",
+    "actor.head, actor.memory, True, searched=False",
     "actor.head, {}, True, searched=False",
     "A key whose actor is done counts as one without memory.",
 )
@@ -272,30 +272,30 @@ patch(
 )
 patch(
     "signal-twice",
-    "waits.signal_rejections:SignalRejections.reason",
+    "waits.signal_matching:SignalMatcher.reason",
     "if signal.id is not None and mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "waits.signal_rejections:SignalRejections._overflow",
+    "waits.signal_matching:SignalMatcher._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._commit",
-    "ended.seq if ended.frees_key else ended.seq - 1",
-    "ended.seq",
+    "commit:RunCommitter._number",
+    "end.seq + 1 if end.frees_key else end.seq)",
+    "end.seq + 1)",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:RunCommitter._commit",
-    "self._records(run, head, None, True)",
-    "pass",
+    "commit:RunCommitter._records",
+    "suspension is not None and suspension.recorded",
+    "False",
     "The head does not say in which store a suspended run is recorded.",
 )
 patch(
@@ -335,14 +335,14 @@ patch(
 )
 patch(
     "signal-for-nobody",
-    "waits.signal_takers:reserved_for",
+    "waits.signal_matching:reserved_for",
     "return signal._replace(run=suspension.seq) if free else signal",
     "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "waits.signal_takers:SignalTakers.unreserve",
+    "waits.signal_matching:SignalMatcher.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",
@@ -350,7 +350,7 @@ patch(
 patch(
     "signal-unoffered",
     "waits.signals:SignalService.receive",
-    "operator.waits.loop.suspender.offer(actor.runs, stored)",
+    "operator.loop_access.loop.suspender.offer(actor, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )
@@ -363,14 +363,14 @@ patch(
 )
 patch(
     "services-swapped",
-    "assembly:KeyServices.in_order",
-    "for service in services if",
-    "for service in reversed(services) if",
+    "assembly:_operator",
+    "[service for service in services if",
+    "[service for service in reversed(services) if",
     "The key services are called in the reverse order.",
 )
 patch(
     "hook-dropped",
-    "services.hooks:Hooks.__init__",
+    "services.service:Hooks.__init__",
     "for service in self.services]",
     "for service in self.services[1:]]",
     "The hooks of the first key service are not called.",
@@ -384,7 +384,7 @@ patch(
 )
 patch(
     "heartbeat-known-key-expected",
-    "schedules.heartbeat:Heartbeat._wake_restored",
+    "heartbeat:Heartbeat._wake_restored",
     "event_time.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",

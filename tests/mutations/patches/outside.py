@@ -62,14 +62,14 @@ patch(
 )
 patch(
     "data-as-tool-result",
-    "chat.messages.converting:_part",
+    "chat.messages.converting:_convert_part",
     "if of_data or any(map(is_data, files)):",
     "if False:",
     "A record forges the result of a tool.",
 )
 patch(
     "mapping-as-message",
-    "chat.messages.converting:_message",
+    "chat.messages.converting:_convert_message",
     "if isinstance(message, Mapping):",
     "if isinstance(message, Mapping) and 'role' in message:\n"
     "    return _chat_message(ChatMessage(role=message['role'], content=message['content']), now)\n"
@@ -127,14 +127,14 @@ patch(
 )
 patch(
     "answer-of-server-not-redacted",
-    "mcp.calls:MCPServerCalls.recorded",
+    "mcp.calls:MCPServerCalls.run_recorded",
     "return redaction.hidden(await function(*step_arguments, **named), known_only=True)",
     "return await function(*step_arguments, **named)",
     "A server that shows its environment shows it to the model.",
 )
 patch(
     "answer-without-limit",
-    "setup.bodies:_Counter._check",
+    "setup.bodies:_Counter._check_part",
     "if self._bytes > self._limit:",
     "if False:",
     "A decompressed answer has any size.",
@@ -169,7 +169,7 @@ patch(
 )
 patch(
     "absurd-usage",
-    "chat.requests:_tokens",
+    "chat.requests:_token_count",
     "if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:",
     "if True:",
     "One absurd number of tokens fails the job in the metrics.",
@@ -183,7 +183,7 @@ patch(
 )
 patch(
     "odd-vectors",
-    "retrieval.embedding:EmbeddingModelResource._checked",
+    "retrieval.embedding:EmbeddingModelResource._check_vectors",
     "if not np.isfinite(packed).all():",
     "if False:",
     "A vector that is infinite in float32 is stored.",

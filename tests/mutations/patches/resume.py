@@ -6,28 +6,28 @@ patch = Room("runtime.flink.resume")
 
 patch(
     "checkpoints-by-number-alone",
-    "records.checkpoints:candidates",
+    "records.checkpoints:find_candidates",
     "key=lambda candidate: (candidate.start, candidate.number)",
     "key=lambda candidate: candidate.number",
     "A start resumes from a checkpoint of an earlier start that has a greater number.",
 )
 patch(
     "checkpoint-content-unchecked",
-    "records.checkpoints:choose",
-    "_problem(content) or _changed(candidate, digests)",
-    "_problem(content)",
+    "records.checkpoints:choose_checkpoint",
+    "_content_problem(content) or _digest_problem(candidate, digests)",
+    "_content_problem(content)",
     "A start resumes from a checkpoint whose bytes have changed.",
 )
 patch(
     "checkpoint-files-unchecked",
-    "records.checkpoints:_problem",
+    "records.checkpoints:_content_problem",
     "if size < file.size:",
     "if False:",
     "A start resumes from a checkpoint whose file is cut off, if nobody noted its checksum.",
 )
 patch(
     "missing-newest-unnoticed",
-    "start_decision:_resume",
+    "start_decision:_resume_run",
     "if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):",
     "if False:",
     "A start resumes from an older checkpoint after the newest one was deleted.",
@@ -48,7 +48,7 @@ patch(
 )
 patch(
     "gone-is-fresh",
-    "start_decision:_resume",
+    "start_decision:_resume_run",
     "if run.checkpointed or _newest_known(run, progress) > _NONE:",
     "if False:",
     "A start begins anew although there were checkpoints.",
@@ -62,7 +62,7 @@ patch(
 )
 patch(
     "same-identity-again",
-    "start_decision:_identity",
+    "start_decision:_run_identity",
     'return base if generation == 1 else f"{base}@{generation}"',
     "return base",
     "A new job run has the idempotency keys of the one before.",
@@ -91,14 +91,14 @@ patch(
 
 patch(
     "clock-set-back-hides-downtime",
-    "records.job_run:Moment.until",
+    "records.job_run:Moment.seconds_until",
     "if self.boot and self.boot == later.boot:",
     "if False:",
     "The clock is set back while a job is down, and nobody notices that its transactions are gone.",
 )
 patch(
     "late-savepoint-taken-for-the-end",
-    "local_start:LocalStart.finished",
+    "local_start:LocalStart.record_finish",
     'self._stopped or next((f"savepoint {name}" for name in savepoint_names), None)',
     "self._stopped",
     "A job that was stopped with a savepoint too late counts as finished, and starts from the beginning.",
@@ -126,7 +126,7 @@ patch(
 )
 patch(
     "living-start-counts-as-dead",
-    "script:ScriptStart.ended",
+    "script:ScriptStart.end_of",
     "return ScriptEnd.NOT_YET",
     "return ScriptEnd.IN_THE_MIDDLE",
     "A job is skipped although the start that finished it still runs.",
@@ -140,14 +140,14 @@ patch(
 )
 patch(
     "journal-of-a-deleted-folder-accepted",
-    "start_decision:_last",
+    "start_decision:_last_run",
     "if recorded is not None:",
     "if False:",
     "The folder was deleted, and recorded steps are replayed for other inputs.",
 )
 patch(
     "data-without-a-record-removed",
-    "start_decision:_last",
+    "start_decision:_last_run",
     "if remaining_names:",
     "if False:",
     "The record of a job run is gone, and its checkpoints are removed.",

@@ -144,10 +144,3 @@ patch(
     "pass",
     "A restored key is pruned without the records that the store has not read.",
 )
-patch(
-    "recent-grows",
-    "remembered:Recent.add",
-    "if len(self.things) > self._most:",
-    "if False:",
-    "What a task remembers of keys grows without a bound.",
-)

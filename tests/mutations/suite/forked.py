@@ -48,7 +48,7 @@ class Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.reports.append(report)
 
-    def take(self) -> tuple[str, str]:
+    def read_outcome(self) -> tuple[str, str]:
         """Return the outcome of the reports, and the last line of a failure."""
         reports = self.reports
         self.reports = []
@@ -169,7 +169,7 @@ def _child(
                 began = sum(os.times()[:4])
                 following = items[at + 1] if at + 1 < len(items) else None
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                outcome, text = reports.take()
+                outcome, text = reports.read_outcome()
                 tell(at=at, outcome=outcome, seconds=round(sum(os.times()[:4]) - began, 3), text=text)
         finish()
     except BaseException as error:

@@ -83,7 +83,7 @@ def judged(search: Search, options: Options, say: Say) -> bool:
         if result is None or not result.passed:
             result = search.find(table[name])
         # Each result is kept at once: a run that is killed resumes with the next mutation.
-        keep(result)
+        keep_findings(result)
         if not options.check and (result.passed or not options.tests):
             enter_kills(name, result.killers if result.passed else [])
         say(str(result))
@@ -116,7 +116,7 @@ def settled(defect: Defect, search: Search) -> bool:
     )
 
 
-def keep(found: Found) -> None:
+def keep_findings(found: Found) -> None:
     """Keep what was found about a mutation."""
     partial = FOUND / f"{found.name}.partial"
     partial.write_text(json.dumps(asdict(found)))

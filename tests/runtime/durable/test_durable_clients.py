@@ -183,7 +183,7 @@ def test_reconciler_gets_the_client_too() -> None:
 
 
 def test_request_tells_the_arguments_without_the_client() -> None:
-    from flink_agents.runtime.durable.values import request_text
+    from flink_agents.runtime.execution.calls.arguments import request_text
 
     assert request_text(FIRST, ("/a", "?"), {}) == "path='/a', suffix='?'"
 

@@ -11,7 +11,7 @@ from durable_tools import EFFECTS, forget, one_action
 
 from flink_agents import NOT_DONE, DurableCallable
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError
-from flink_agents.runtime.durable.values import request_text
+from flink_agents.runtime.execution.calls.arguments import request_text
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once

@@ -123,7 +123,7 @@ def has(error: BaseException, name: str) -> Any:
         return type(raised)
 
 
-def seen(error: BaseException) -> Any:
+def describe_error(error: BaseException) -> Any:
     return type(error), str(error), [(name, has(error, name)) for name in READ]
 
 
@@ -139,7 +139,7 @@ def handle(event: InputEvent, ctx: Any) -> None:
     try:
         ctx.durable_execute(fail, event.input)
     except Exception as error:
-        SEEN.append(seen(error))
+        SEEN.append(describe_error(error))
     ctx.durable_execute(effect, "next")
 
 
@@ -147,14 +147,14 @@ async def handle_async(event: InputEvent, ctx: Any) -> None:
     try:
         await ctx.durable_execute_async(fail_async, event.input)
     except Exception as error:
-        SEEN.append(seen(error))
+        SEEN.append(describe_error(error))
     await ctx.durable_execute_async(effect, "next")
 
 
 async def handle_branches(event: InputEvent, ctx: Any) -> None:
     calls = [ctx.durable_execute_async(function, event.input) for function in (fail, fail_async)]
     for error in await asyncio.gather(*calls, return_exceptions=True):
-        SEEN.append(seen(error))
+        SEEN.append(describe_error(error))
     await ctx.durable_execute_async(effect, "next")
 
 
@@ -163,7 +163,7 @@ async def handle_branches(event: InputEvent, ctx: Any) -> None:
 def test_a_handler_reads_the_same_as_in_plain_python(name: str, act: Any) -> None:
     forget()
     crash_and_replay(one_action(act), name)
-    assert SEEN == [seen(ERRORS[name]())] * len(SEEN)
+    assert SEEN == [describe_error(ERRORS[name]())] * len(SEEN)
     assert len(SEEN) in (2, 4)
 
 
@@ -173,7 +173,7 @@ def test_an_error_whose_record_lacks_a_part_keeps_its_class(name: str, act: Any)
     forget()
     crash_and_replay(one_action(act), name)
     assert SEEN == [SEEN[0]] * len(SEEN)
-    assert SEEN[0][:2] == seen(LEFT_OUT[name]())[:2]
+    assert SEEN[0][:2] == describe_error(LEFT_OUT[name]())[:2]
 
 
 async def uncaught(event: InputEvent, ctx: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from flink_agents import Agent, DurableCallable, InputEvent, OutputEvent
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import AgentsError, NonDeterminismError
-from flink_agents.runtime.durable.differences import difference
+from flink_agents.runtime.execution.calls.mismatches import difference
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 from tests.suite.tables import each_case

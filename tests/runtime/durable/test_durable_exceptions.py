@@ -21,7 +21,7 @@ from raised_tools import KINDS, OwnBase
 
 from flink_agents import InputEvent, OutputEvent, RetryableError, RetryPolicy, TerminalError
 from flink_agents.api.errors import ActionFailedError, RecordedFailureError
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.testing import OperatorHarness
 from tests.suite.factors import factors
 

@@ -137,7 +137,7 @@ def test_a_replay_raises_an_equal_group(name: str, function: str, act: Any) -> N
 # -- what cannot be made again ------------------------------------------------------------
 
 
-def again(error: BaseException) -> Any:
+def replay_error(error: BaseException) -> Any:
     """What a replay makes of an exception."""
     codec = ValueCodec(False)
     description = codec.decode(codec.encode(failures.describe(codec, error)))
@@ -145,7 +145,7 @@ def again(error: BaseException) -> Any:
 
 
 def test_a_member_that_cannot_be_made_again_is_named_in_its_place() -> None:
-    group = again(Group("several", [ValueError("a"), OwnError(3), NoValue()]))
+    group = replay_error(Group("several", [ValueError("a"), OwnError(3), NoValue()]))
     assert type(group) is Group and group.message == "several"
     first, second, third = group.exceptions
     assert (type(first), type(second), type(third)) == (ValueError, OwnError, RecordedFailureError)
@@ -153,7 +153,7 @@ def test_a_member_that_cannot_be_made_again_is_named_in_its_place() -> None:
 
 
 def test_groups_are_kept_to_a_bounded_depth() -> None:
-    error = again(nested(failures.MAX_DEPTH + 3))
+    error = replay_error(nested(failures.MAX_DEPTH + 3))
     for level in range(failures.MAX_DEPTH):
         assert (type(error), error.message) == (Group, f"level {failures.MAX_DEPTH + 2 - level}")
         error, sibling = error.exceptions
@@ -163,7 +163,7 @@ def test_groups_are_kept_to_a_bounded_depth() -> None:
 
 
 def test_a_group_that_would_become_one_of_another_class_is_named() -> None:
-    error = again(BaseGroup("ends", [NoExit(), ValueError("a")]))
+    error = replay_error(BaseGroup("ends", [NoExit(), ValueError("a")]))
     assert type(error) is RecordedFailureError
     assert error.error_type == "builtins:BaseExceptionGroup"
 
@@ -171,13 +171,13 @@ def test_a_group_that_would_become_one_of_another_class_is_named() -> None:
 def test_what_is_too_large_for_a_record_keeps_its_type_and_the_begin_of_each_part() -> None:
     large = "x" * (failures.MAX_BYTES // 2)
     for error in (ValueError(large, large), Group("g", [ValueError(large), ValueError(large)])):
-        replayed_error = again(error)
+        replayed_error = replay_error(error)
         assert type(replayed_error) is type(error)
         size = len(ValueCodec(False).encode(failures.describe(ValueCodec(False), error)))
         assert failures.MAX_BYTES * 0.9 < size <= failures.MAX_BYTES
-    assert again(ValueError(large)).args == (large,)
+    assert replay_error(ValueError(large)).args == (large,)
 
 
 def test_a_record_never_makes_an_error_that_no_call_can_have_raised() -> None:
     for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()):
-        assert type(again(error)) is RecordedFailureError
+        assert type(replay_error(error)) is RecordedFailureError

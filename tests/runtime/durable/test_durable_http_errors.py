@@ -134,7 +134,7 @@ def read(error: Any, expression: str) -> str:
     return repr(eval(f"error.{expression}", {"error": error}))
 
 
-def seen(error: BaseException, expressions: tuple[str, ...]) -> Any:
+def describe_error(error: BaseException, expressions: tuple[str, ...]) -> Any:
     return type(error), str(error), [(expression, read(error, expression)) for expression in expressions]
 
 
@@ -151,11 +151,11 @@ async def handle(event: InputEvent, ctx: Any) -> None:
     try:
         await ctx.durable_execute_async(call, name, url, retry=ONCE)
     except Exception as error:
-        SEEN.append(seen(error, tuple(expressions)))
+        SEEN.append(describe_error(error, tuple(expressions)))
     try:
         await ctx.durable_execute_async(call_async, name, url, retry=ONCE)
     except Exception as error:
-        SEEN.append(seen(error, tuple(expressions)))
+        SEEN.append(describe_error(error, tuple(expressions)))
     await ctx.durable_execute_async(effect, "next")
 
 
@@ -170,7 +170,7 @@ def raised(name: str, url: str) -> Exception:
 @each_case("name", CLIENTS)
 def test_a_handler_reads_a_status_as_in_plain_python(name: str) -> None:
     forget()
-    expected = seen(raised(name, URL), OF_STATUS[name])
+    expected = describe_error(raised(name, URL), OF_STATUS[name])
     crash_and_replay(one_action(handle), (name, URL, list(OF_STATUS[name])))
     assert len(SEEN) == 4
     for each_time in SEEN:
@@ -180,7 +180,7 @@ def test_a_handler_reads_a_status_as_in_plain_python(name: str) -> None:
 @each_case("name", CLIENTS)
 def test_a_handler_reads_an_error_of_a_connection_as_in_plain_python(name: str) -> None:
     forget()
-    expected = seen(raised(name, REFUSED), OF_CONNECTION[name])
+    expected = describe_error(raised(name, REFUSED), OF_CONNECTION[name])
     crash_and_replay(one_action(handle), (name, REFUSED, list(OF_CONNECTION[name])))
     assert len(SEEN) == 4
     for each_time in SEEN:

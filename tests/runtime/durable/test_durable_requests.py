@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flink_agents import DurableCallable
-from flink_agents.runtime.durable.values import REQUEST_CHARACTERS, request_text
+from flink_agents.runtime.execution.calls.arguments import REQUEST_CHARACTERS, request_text
 
 
 def charge(order: str, total: int, *extras: Any, card: str = "", **others: Any) -> None: ...

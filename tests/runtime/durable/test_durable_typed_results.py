@@ -60,7 +60,7 @@ from typing_extensions import TypedDict
 from flink_agents import DurableCallable, OutputEvent
 from flink_agents.api.errors import ActionFailedError, ResultTypeError
 from flink_agents.api.resources.provenance import ORIGIN
-from flink_agents.runtime.durable.typed_results import ResultType
+from flink_agents.runtime.execution.calls.results import ResultType
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from tests.suite.factors import factors

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from core_agents import Step, action_fails, ask, probe
+from core_agents import Step, action_fails, outputs_of, probe
 
 from flink_agents import (
     Agent,
@@ -99,7 +99,7 @@ def test_chance_differs_by_call_run_key_job_and_action() -> None:
 
 def test_chance_is_the_same_in_every_process() -> None:
     """These values are stored outside: idempotency keys and rows derive from them."""
-    assert ask(draw, config={"job-identifier": "job"}) == [CHANCE]
+    assert outputs_of(draw, config={"job-identifier": "job"}) == [CHANCE]
 
 
 CHANCE = [
@@ -145,7 +145,7 @@ class Leaky(Agent):
     def act(self, event: InputEvent, ctx: Any) -> Iterator[Event]:
         keep(ctx)
         if event.input is not None:
-            yield OutputEvent(output=elsewhere(lambda: event.input(ctx)))
+            yield OutputEvent(output=elsewhere(lambda: USES[event.input](ctx)))
 
 
 def elsewhere(call: Callable[[], Any]) -> str:
@@ -174,8 +174,8 @@ def test_use_after_the_action_is_a_named_error(use: Callable[[Any], Any]) -> Non
     assert harness.state() == state
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-def test_use_from_another_thread_is_a_named_error(use: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_use_from_another_thread_is_a_named_error(use: str) -> None:
     harness = OperatorHarness(Leaky, forced_serialization=False)
     assert harness.push(use) == ["ContextMisuseError"]
     assert harness.memory() == {}

@@ -68,7 +68,7 @@ def is_bad_data(event: Any, ctx: Any) -> None:
     raise KeyError(event.input)
 
 
-def of(action: Callable[..., Any], policy: str) -> Agent:
+def deployed_agent(action: Callable[..., Any], policy: str) -> Agent:
     agent = Agent(name="deployed").add_action("act", [InputEvent], action, on_error=policy)
     return agent.add_resource(
         "model", "chat_model_connection", ResourceDescriptor(clazz="module_that_is_nowhere:make")
@@ -91,13 +91,13 @@ def of(action: Callable[..., Any], policy: str) -> Agent:
     ids=lambda action: action.__name__,
 )
 def test_no_policy_passes_by_what_the_deployment_lacks(action: Callable[..., Any], policy: str) -> None:
-    job = OperatorHarness(of(action, policy))
+    job = OperatorHarness(deployed_agent(action, policy))
     with pytest.raises(ActionFailedError):
         job.push("a record")
     assert not job.dead_letters
 
 
 def test_bad_data_follows_the_policy() -> None:
-    job = OperatorHarness(of(is_bad_data, "dead-letter"))
+    job = OperatorHarness(deployed_agent(is_bad_data, "dead-letter"))
     job.push("a record")
     assert [letter.error_type for letter in job.dead_letters] == ["KeyError"]

@@ -23,7 +23,7 @@ from flink_agents import (
 from flink_agents.api.errors import ActionFailedError, MissingAwaitError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
-from flink_agents.trace.recording.attributes import told_of
+from flink_agents.trace.recording.attributes import call_facts
 from tests.suite.tables import each_case
 
 Group: Any = ExceptionGroup
@@ -89,7 +89,7 @@ def test_the_error_and_the_dead_letter_of_a_group_show_its_causes(
         (letter,) = harness.dead_letters
     assert letter.error_type == "ExceptionGroup"
     assert RAISED[work] in letter.error_message
-    assert RAISED[work] in told_of(failure.value.__cause__ or failure.value)["message"]
+    assert RAISED[work] in call_facts(failure.value.__cause__ or failure.value)["message"]
 
 
 def test_logs_and_attempts_of_a_group_show_its_causes(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
 from flink_agents.api.errors import ActionFailedError, UnsavedChangeError
-from flink_agents.runtime.state import reads
+from flink_agents.runtime.state import memory
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 
@@ -120,7 +120,7 @@ def test_a_lost_change_of_sensory_memory_is_found_too() -> None:
 @pytest.mark.own_conditions
 def test_a_job_warns_once_for_each_action(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flink_agents.memory")
-    watch = reads.ReadWatch()
+    watch = memory.ReadWatch()
     conditions = {"crash": None, "forced_replay": False, "forced_restart": False}
     with OperatorHarness(agent(LOST["default"], "short_term_memory"), **conditions) as harness:
         for subtask in harness._subtasks:
@@ -131,7 +131,7 @@ def test_a_job_warns_once_for_each_action(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_job_checks_the_first_executions_and_then_few() -> None:
-    watch = reads.ReadWatch()
+    watch = memory.ReadWatch()
     checked: list[int] = []
     for number in range(1, 2001):
         if skipped := watch.skips.get("act"):
@@ -139,4 +139,4 @@ def test_a_job_checks_the_first_executions_and_then_few() -> None:
         else:
             watch.begin("act")
             checked.append(number)
-    assert checked == [*range(1, reads.FIRST + 1), 1000, 2000]
+    assert checked == [*range(1, memory.FIRST_CHECKED + 1), 1000, 2000]

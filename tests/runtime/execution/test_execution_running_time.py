@@ -54,7 +54,7 @@ async def sleep_twice_side_by_side(ctx: RunnerContext) -> Any:
     return "slept"
 
 
-def of(body: Callable[..., Any], **settings: Any) -> Agent:
+def timed_agent(body: Callable[..., Any], **settings: Any) -> Agent:
     async def work(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         await ctx.durable_execute_async(step)
         answer = await body(ctx)
@@ -72,12 +72,12 @@ def calling(agent: Agent, name: str = "caller", **settings: Any) -> Agent:
 
 
 PLACES: dict[str, Callable[..., Agent]] = {
-    "top": lambda body, **timeout: of(body, **timeout),
-    "sub-agent": lambda body, **timeout: calling(of(body, **timeout)),
-    "caller": lambda body, **timeout: calling(of(body), **timeout),
-    "both": lambda body, **timeout: calling(of(body, **timeout), **timeout),
+    "top": lambda body, **timeout: timed_agent(body, **timeout),
+    "sub-agent": lambda body, **timeout: calling(timed_agent(body, **timeout)),
+    "caller": lambda body, **timeout: calling(timed_agent(body), **timeout),
+    "both": lambda body, **timeout: calling(timed_agent(body, **timeout), **timeout),
     "two levels": lambda body, **timeout: calling(
-        calling(of(body, **timeout), "middle", **timeout), **timeout
+        calling(timed_agent(body, **timeout), "middle", **timeout), **timeout
     ),
 }
 

@@ -32,7 +32,7 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
 )
 from flink_agents.plan import LoadedAgent, compile_with_code
-from flink_agents.plan.binding.uses import makes_durable_calls
+from flink_agents.plan.binding.needs import makes_durable_steps
 from flink_agents.testing import OperatorHarness
 
 # -- answers -------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_the_code_of_asked_agents_tells_of_their_durable_calls() -> None:
 
     agent = Agent(name="plain").add_action("act", [InputEvent], act)
     bound = [LoadedAgent(*compile_with_code(asking_agent)) for asking_agent in (Asks(), AsksNothing())]
-    assert [makes_durable_calls(bound_agent) for bound_agent in bound] == [True, False]
+    assert [makes_durable_steps(bound_agent) for bound_agent in bound] == [True, False]
 
 
 # -- waits that outlast an execution -----------------------------------------------------------------

@@ -30,7 +30,7 @@ from flink_agents.api.durable.upgrades import replace_upgrade
 from flink_agents.api.errors import StoreError
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.plan.binding.resources import PromptProvider
-from flink_agents.runtime.serde.classes.changed import Stored, read_changed
+from flink_agents.runtime.serde.changed import Stored, read_changed
 from flink_agents.runtime.serde.typenames import Kind
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
@@ -44,14 +44,14 @@ PRECISE = decimal.DefaultContext.prec
 COARSE = 3
 
 
-def seen() -> list[Any]:
+def visible_values() -> list[Any]:
     """Return what the running code sees: its tenant, and its precision."""
     return [tenant.get(), decimal.getcontext().prec]
 
 
 def bind(name: str = "leaked") -> list[Any]:
     """Return what the running code sees, then bind both."""
-    previous_values = seen()
+    previous_values = visible_values()
     tenant.set(name)
     decimal.getcontext().prec = COARSE
     return previous_values
@@ -127,7 +127,7 @@ def agent_of(step: DurableCallable, way: str) -> Agent:
             previous_values = bind(ctx.key)
             decimal.getcontext().prec = PRECISE + ctx.key
             result = ctx.durable_execute(step)
-            return OutputEvent(output=(previous_values, result, seen(), ctx.durable_execute(step)))
+            return OutputEvent(output=(previous_values, result, visible_values(), ctx.durable_execute(step)))
 
     class Async(Agent):
         @action(InputEvent, timeout=timeout)
@@ -138,10 +138,10 @@ def agent_of(step: DurableCallable, way: str) -> Agent:
                 result, again = await ctx.gather(
                     ctx.durable_execute_async(step), ctx.durable_execute_async(step)
                 )
-                return OutputEvent(output=(previous_values, result, seen(), again))
+                return OutputEvent(output=(previous_values, result, visible_values(), again))
             result = await ctx.durable_execute_async(step)
             return OutputEvent(
-                output=(previous_values, result, seen(), await ctx.durable_execute_async(step))
+                output=(previous_values, result, visible_values(), await ctx.durable_execute_async(step))
             )
 
     return Sync() if way.startswith("def") else Async()
@@ -198,14 +198,14 @@ class Chain(Agent):
     @action(InputEvent, when=lambda event: bind() == [NOBODY, PRECISE])
     def first(self, event: InputEvent, ctx: RunnerContext) -> Iterator[Event]:
         yield Passed(before=bind())
-        yield Passed(before=seen())
+        yield Passed(before=visible_values())
 
     @action(Passed, when=lambda event: bind() == [NOBODY, PRECISE])
     async def second(self, event: Passed, ctx: RunnerContext) -> AsyncIterator[Event]:
         previous_values = bind()
         await asyncio.sleep(0)
         yield OutputEvent(output=(event.before, previous_values))
-        yield OutputEvent(output=seen())
+        yield OutputEvent(output=visible_values())
 
 
 BOUND = ["leaked", COARSE]
@@ -220,7 +220,7 @@ def test_actions_and_conditions_bind_nothing_for_each_other() -> None:
                 (BOUND, [NOBODY, PRECISE]),
                 BOUND,
             ]
-    assert seen() == [NOBODY, PRECISE]
+    assert visible_values() == [NOBODY, PRECISE]
 
 
 class Again(Agent):
@@ -263,7 +263,7 @@ class Prompting(Agent):
     def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         bind("acme")
         ctx.get_resource("greet", "prompt")
-        return OutputEvent(output=seen())
+        return OutputEvent(output=visible_values())
 
 
 def test_a_resource_is_created_in_the_context_of_no_action(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,22 +308,22 @@ class Tools(Agent):
     async def with_context(self, ctx: RunnerContext) -> list[Any]:
         """Bind, make a step, and look."""
         previous_values = bind()
-        return [*previous_values, *await ctx.durable_execute_async(bind), *seen()]
+        return [*previous_values, *await ctx.durable_execute_async(bind), *visible_values()]
 
     @action(InputEvent)
     def call(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         bind("acme")
         tools = [ctx.get_resource(name, "tool") for name in ("plain", "limited")]
-        return OutputEvent(output=[each_tool() + seen() for each_tool in tools])
+        return OutputEvent(output=[each_tool() + visible_values() for each_tool in tools])
 
     @action(InputEvent)
     async def call_async(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         bind("acme")
         names = ("plain_async", "limited_async")
-        results = [ctx.get_resource("plain", "tool")() + seen()]
-        results += [await ctx.get_resource(name, "tool")() + seen() for name in names]
-        results += [await ctx.get_resource("with_context", "tool")(ctx=ctx) + seen()]
-        results += [await ctx.durable_execute_async(ctx.get_resource("plain", "tool")) + seen()]
+        results = [ctx.get_resource("plain", "tool")() + visible_values()]
+        results += [await ctx.get_resource(name, "tool")() + visible_values() for name in names]
+        results += [await ctx.get_resource("with_context", "tool")(ctx=ctx) + visible_values()]
+        results += [await ctx.durable_execute_async(ctx.get_resource("plain", "tool")) + visible_values()]
         return OutputEvent(output=results)
 
 
@@ -352,7 +352,7 @@ class Inner(Agent):
     async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         previous_values = bind()
         result = await ctx.durable_execute_async(bind)
-        return OutputEvent(output=[previous_values, result, seen()])
+        return OutputEvent(output=[previous_values, result, visible_values()])
 
     @action(InputEvent)
     def act_too(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
@@ -364,7 +364,7 @@ class Outer(Agent):
     async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         bind("acme")
         answers = [await ctx.call_agent_all(Inner, 1), *await ctx.gather(ctx.call_agent_all(Inner, 2))]
-        return OutputEvent(output=[answers, seen()])
+        return OutputEvent(output=[answers, visible_values()])
 
 
 def test_a_sub_agent_sees_its_caller_and_binds_nothing_for_it() -> None:
@@ -414,7 +414,7 @@ class Asking(Agent):
         step = DurableCallable(using, client=("session", "session_async"))
         result = await ctx.durable_execute_async(step)
         outcome = await ctx.request_approval("pay", {"amount": 1}, check=lambda changed: bind())
-        return OutputEvent(output=[sessions, result, outcome.approved, seen()])
+        return OutputEvent(output=[sessions, result, outcome.approved, visible_values()])
 
 
 def using(session: Any, session_async: Any) -> list[Any]:
@@ -433,7 +433,7 @@ def test_clients_observers_and_checks_bind_nothing_for_actions() -> None:
         (observer,) = harness.observers
         assert isinstance(observer, Binding)
         assert all(heard == new for heard in observer.heard)
-    assert seen() == new
+    assert visible_values() == new
 
 
 def test_a_key_selector_binds_nothing_for_actions() -> None:

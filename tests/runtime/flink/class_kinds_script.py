@@ -81,6 +81,6 @@ if __name__ == "__main__":
         sys.stdout.buffer.write(pickle.dumps((shipped, unshipped)))
     else:
         main_module.in_flink_worker = lambda: True
-        main_module._prepare = lambda: None
+        main_module._prepare_worker = lambda: None
         payloads, errors = pickle.load(sys.stdin.buffer)
         print(json.dumps({**failures(lambda kind, main: read_shipped(payloads, kind)), **errors}))

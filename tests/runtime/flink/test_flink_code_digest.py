@@ -21,7 +21,7 @@ from flink_agents.api.errors.base import code_line
 from flink_agents.runtime.flink.shipping import code_digest
 from flink_agents.runtime.flink.shipping.code_digest import (
     CodeCheck,
-    digest,
+    digest_code,
     functions_in,
     interpreter_name,
 )
@@ -153,7 +153,7 @@ CHANGED = {
 def test_a_change_is_found_and_named(disk: Disk, old: str, new: str, names: str) -> None:
     check = check_with_stale(disk, old, new)
     with pytest.raises(StaleCodeError) as caught:
-        check.check()
+        check.check_modules()
     difference = caught.value.found or ""
     assert sorted(difference.removeprefix("another ").split("; ")[0].split(", ")) == names.split(", ")
 
@@ -162,7 +162,7 @@ def test_the_text_says_what_to_do(disk: Disk) -> None:
     bodies = {n: "".join(f"def f{i}():\n    return {n}\n" for i in range(7)) for n in (1, 2)}
     check = check_with_stale(disk, bodies[1], bodies[2])
     with pytest.raises(StaleCodeError) as caught:
-        check.check()
+        check.check_modules()
     stale = Path(sys.modules[NAME].__file__ or "")
     lines = str(caught.value).split("\n")
     assert lines[0].endswith(f"{NAME}.py: the worker has another version of the module {NAME} in memory")
@@ -187,10 +187,10 @@ def test_values_outside_of_functions_are_found_against_an_earlier_job(disk: Disk
         disk.load(f"LIMIT = {limit}\ndef f(a):\n    return a > LIMIT\n", place=str(limit))
         checks[limit] = check_of(NAME)
     # The module in memory is that of the second one, and nothing can tell.
-    checks[2].check()
-    checks[2].check()
+    checks[2].check_modules()
+    checks[2].check_modules()
     with pytest.raises(StaleCodeError, match="differs outside of functions"):
-        checks[1].check()
+        checks[1].check_modules()
     with pytest.raises(StaleCodeError, match="differs outside of functions"):
         pickle.loads(pickle.dumps(checks[1]))
 
@@ -202,15 +202,15 @@ def test_nothing_is_remembered_while_modules_may_still_be_imported(disk: Disk) -
         checks.append(check_of(NAME))
     for check in checks:
         pickle.loads(pickle.dumps(check))
-    checks[1].check()
+    checks[1].check_modules()
 
 
 def test_a_module_that_is_loaded_again_is_new(disk: Disk) -> None:
     module = disk.load("LIMIT = 1\n")
-    check_of(NAME).check()
+    check_of(NAME).check_modules()
     Path(module.__file__ or "").write_text("LIMIT = 1000\n", encoding="utf-8")
     importlib.reload(module)
-    check_of(NAME).check()
+    check_of(NAME).check_modules()
 
 
 # -- what passes --------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_the_same_code_elsewhere_passes(disk: Disk) -> None:
     expected = "Point.moved Order.known Model.check_a Model.b Color.paint switch work Hollow.__getattr__"
     assert function_names >= set(expected.split())
     assert not any("__init__" in name for name in function_names)
-    check.check()
+    check.check_modules()
 
 
 def test_code_that_has_run_often_passes(disk: Disk) -> None:
@@ -283,15 +283,15 @@ def test_code_that_has_run_often_passes(disk: Disk) -> None:
     check = check_of(NAME)
     for _ in range(100):
         module.f(range(10))
-    check.check()
-    assert digest(module.f.__code__) in check.modules[0].functions
+    check.check_modules()
+    assert digest_code(module.f.__code__) in check.modules[0].functions
 
 
 def test_a_digest_is_the_same_in_each_process() -> None:
     program = (
-        "from flink_agents.runtime.flink.shipping.code_digest import digest\n"
+        "from flink_agents.runtime.flink.shipping.code_digest import digest_code\n"
         'source = \'def f(a): return a in {"a", "b", "c", "d", "e"}\'\n'
-        "print(digest(compile(source, 'a.py', 'exec')).hex())\n"
+        "print(digest_code(compile(source, 'a.py', 'exec')).hex())\n"
     )
     digests: set[str] = set()
     for seed in "12":
@@ -320,32 +320,32 @@ def test_a_module_that_pytest_has_rewritten_passes_here_and_in_a_worker(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = check_of(__name__)
-    check.check()
+    check.check_modules()
     plain = loaded_plainly()
-    assert digest(plain.rewritten.__code__) != digest(rewritten.__code__)
+    assert digest_code(plain.rewritten.__code__) != digest_code(rewritten.__code__)
     monkeypatch.setitem(sys.modules, __name__, plain)
-    check.check()
+    check.check_modules()
 
     code_digest._accepted.clear()
     exec(compile("def rewritten(value):\n    return 2\n", __file__, "exec"), vars(plain))
     with pytest.raises(StaleCodeError, match="another rewritten;"):
-        check.check()
+        check.check_modules()
 
 
 def test_a_file_that_was_edited_after_its_import_passes_in_both_versions(disk: Disk) -> None:
     module = disk.load("def f():\n    return 1\n")
     Path(module.__file__ or "").write_text("def f():\n    return 1 + f()\n", encoding="utf-8")
     check = check_of(NAME)
-    check.check()
+    check.check_modules()
     importlib.reload(module)
-    check.check()
+    check.check_modules()
 
 
 def test_a_module_that_the_worker_has_not_imported_passes(disk: Disk) -> None:
     disk.load("def f():\n    return 1\n")
     check = check_of(NAME)
     del sys.modules[NAME]
-    check.check()
+    check.check_modules()
     assert NAME not in sys.modules
 
 
@@ -353,7 +353,7 @@ def test_another_python_is_not_compared(disk: Disk, caplog: pytest.LogCaptureFix
     check = check_with_stale(disk, "def f():\n    return 1\n", "def f():\n    return 2\n")
     other_check = CodeCheck("CPython 3.1.0 -O0", check.modules)
     with caplog.at_level(logging.WARNING, "flink_agents.code"):
-        pickle.loads(pickle.dumps(other_check)).check()
+        pickle.loads(pickle.dumps(other_check)).check_modules()
     assert [record.getMessage() for record in caplog.records] == [
         "stale modules are not looked for: the job is from CPython 3.1.0 -O0, "
         f"and this is {interpreter_name()}"

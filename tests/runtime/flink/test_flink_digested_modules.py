@@ -42,7 +42,7 @@ class Shop(Base):
 
 
 def modules_of(agent: Agent) -> list[str]:
-    return sorted(module.name for module in CodeCheck.of(compile_with_code(agent)[1]).modules)
+    return sorted(module.name for module in CodeCheck.for_agent(compile_with_code(agent)[1]).modules)
 
 
 def test_the_modules_of_an_agent_and_those_they_use(disk: Disk) -> None:
@@ -119,9 +119,9 @@ def test_a_module_that_travels_with_the_job_is_not_looked_at(disk: Disk) -> None
 def test_a_module_is_digested_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.load("def f():\n    pass\n")
     first = check_of(NAME).modules
-    monkeypatch.setattr(code_digest, "digest", None)
+    monkeypatch.setattr(code_digest, "digest_code", None)
     assert check_of(NAME).modules == first
 
 
 def test_nothing_is_compared_where_the_check_is_switched_off() -> None:
-    assert CodeCheck.of(None).modules == ()
+    assert CodeCheck.for_agent(None).modules == ()

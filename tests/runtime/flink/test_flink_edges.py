@@ -22,7 +22,7 @@ class Task:
 
     def emit(self, is_returned: bool = False) -> bool:
         timers: Any = self
-        return self.prompt.after(timers, is_returned)
+        return self.prompt.flush_after_call(timers, is_returned)
 
 
 def test_the_first_output_after_a_pause_leaves_at_once() -> None:

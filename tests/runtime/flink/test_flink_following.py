@@ -62,27 +62,30 @@ class Flink(ClusterRest):
 def test_each_restart_is_told_once_with_the_authors_line() -> None:
     flink = Flink()
     follower = JobFollower(flink, "j1", "orders")
-    assert (follower.look().restarts, follower.look().changed) == ([], False)
+    assert (follower.poll_job().restarts, follower.poll_job().changed) == ([], False)
     flink.fail(1, "RESTARTING")
-    first = follower.look()
+    first = follower.poll_job()
     assert [str(restart) for restart in first.restarts] == [
         "restart 1 of 3: shop.py:1 in Shop.sell: ValueError: no"
     ]
-    assert (first.changed, first.ended, follower.look().restarts) == (True, False, [])
+    assert (first.changed, first.ended, follower.poll_job().restarts) == (True, False, [])
     flink.fail(2, "RUNNING")
     flink.fail(3, "RUNNING")
-    assert [str(restart)[:14] for restart in follower.look().restarts] == ["restart 2 of 3", "restart 3 of 3"]
+    assert [str(restart)[:14] for restart in follower.poll_job().restarts] == [
+        "restart 2 of 3",
+        "restart 3 of 3",
+    ]
 
 
 def test_the_last_failure_is_no_restart() -> None:
     flink = Flink()
     follower = JobFollower(flink, "j1", "orders")
-    follower.look()
+    follower.poll_job()
     flink.fail(1, "RESTARTING")
     flink.state = "FAILING"  # The history of failures may come later than the state.
-    assert (follower.look().restarts, follower.look().failure) == ([], None)
+    assert (follower.poll_job().restarts, follower.poll_job().failure) == ([], None)
     flink.fail(2, "FAILED")
-    news = follower.look()
+    news = follower.poll_job()
     assert [str(restart)[:14] for restart in news.restarts] == ["restart 1 of 3"]
     assert isinstance(news.failure, JobFailedError)
     assert str(news.failure).startswith("shop.py:2 in Shop.sell: ValueError: no")
@@ -144,7 +147,7 @@ def test_a_job_without_slots_names_the_taskmanager_that_is_gone(failures: list[s
     for number, text in enumerate(failures):
         flink.fail(number, "RESTARTING")
         flink.failures[-1]["stacktrace"] = text
-    restarts = JobFollower(flink, "j1", "orders").look().restarts
+    restarts = JobFollower(flink, "j1", "orders").poll_job().restarts
     assert told in str(restarts[-1])
 
 
@@ -189,7 +192,7 @@ def test_a_failure_is_told_whenever_it_comes_and_whichever_answer_is_lost(
     looks: list[JobUpdate] = []
     while not looks or not looks[-1].ended:
         with contextlib.suppress(ClusterUnavailableError):
-            looks.append(follower.look())
+            looks.append(follower.poll_job())
     restarts = [str(restart) for news in looks for restart in news.restarts]
     limit = "" if silent_at == 1 else " of 3"  # The limit is asked for once.
     assert restarts == [f"restart 1{limit}: shop.py:1 in Shop.sell: ValueError: no"]
@@ -209,7 +212,7 @@ def test_a_job_that_could_not_begin_has_the_failure_of_its_result(result: Any, b
     flink = Flink()
     flink.state = "FAILED"
     flink.result = result
-    failure = JobFollower(flink, "j1", "orders").look().failure
+    failure = JobFollower(flink, "j1", "orders").poll_job().failure
     assert failure is None if begin is None else str(failure).startswith(begin)
 
 
@@ -217,7 +220,7 @@ def test_a_strategy_without_limit_has_no_number_to_name() -> None:
     flink = Flink("Cluster level default restart strategy")
     follower = JobFollower(flink, "j1", "orders")
     flink.fail(1, "RESTARTING")
-    assert str(follower.look().restarts[0]).startswith("restart 1: shop.py:1")
+    assert str(follower.poll_job().restarts[0]).startswith("restart 1: shop.py:1")
 
 
 def test_inputs_are_counted_by_agent() -> None:
@@ -228,8 +231,8 @@ PROGRESS = """
 from flink_agents.runtime.flink.following.console import ProgressBars, is_terminal
 assert is_terminal()
 with ProgressBars({"Shop": 7}) as progress:
-    progress.show({"Shop": 3, "Till": 2})
-    progress.show({"Shop": 5, "Till": 4})
+    progress.show_progress({"Shop": 3, "Till": 2})
+    progress.show_progress({"Shop": 5, "Till": 4})
 """
 
 

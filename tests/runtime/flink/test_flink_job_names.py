@@ -51,7 +51,7 @@ def test_dots_slashes_and_blanks_are_no_name(text: str) -> None:
 @each_case("text", NAMES)
 def test_all_else_is_a_name_with_a_folder_of_its_own(text: str) -> None:
     assert is_name(text)
-    folder = JobFolder.of(Path("state"), text)
+    folder = JobFolder.for_job(Path("state"), text)
     assert folder.path.parent == Path("state").absolute() / "jobs"
     assert folder.path.name not in ("", ".", "..")
 

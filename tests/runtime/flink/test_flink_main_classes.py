@@ -80,7 +80,7 @@ class Operator(threading.Thread):
 
     def run(self) -> None:
         try:
-            main_module._arrives(self._job, "", b"N.", self._announced)
+            main_module._unpickle_operator(self._job, "", b"N.", self._announced)
             _, self.make = pickle.loads(self._payload)
         except BaseException as error:
             self._error = error
@@ -99,7 +99,7 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
-    monkeypatch.setattr(main_module, "_prepare", lambda: None)
+    monkeypatch.setattr(main_module, "_prepare_worker", lambda: None)
     monkeypatch.setattr(main_classes, "_installed", {})
     monkeypatch.setattr(module_uses, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})

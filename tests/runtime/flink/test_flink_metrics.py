@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flink_agents.runtime.flink.metrics import FlinkMetrics
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup
 
 
 class Flink:

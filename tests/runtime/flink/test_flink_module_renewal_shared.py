@@ -133,7 +133,7 @@ def test_code_that_goes_on_behind_its_thread_is_in_use(process: Process) -> None
     process.write("a", {"common": "WORD = 'new'\n"})
     with pytest.raises(StaleCodeError, match=r"in use by the job 'name of job 0'"):
         process.submit(directory, "bank")
-    attempt.end(wait=True)
+    attempt.end_attempt(wait=True)
     assert process.result(directory, "bank") == "new"
 
 

@@ -95,7 +95,9 @@ def test_each_job_of_a_process_has_a_copy_with_its_options(
         # The next job finds the copy of the one before in use.
         assert copy is not None
         location = copy
-        assert settings(rolling_logs._path(copy).read_text())["appender.f.policies.size.size"] == f"{size}MB"
+        assert (
+            settings(rolling_logs._log_path(copy).read_text())["appender.f.policies.size.size"] == f"{size}MB"
+        )
     assert original.read_text() == LEVEL + FILE
 
 

@@ -11,7 +11,7 @@ from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions
 
-INSTALLED = "from flink_agents.runtime.flink.launch import gateway; gateway.install()"
+INSTALLED = "from flink_agents.runtime.flink.launch import gateway; gateway.prepare_jvms()"
 
 
 @each_case(

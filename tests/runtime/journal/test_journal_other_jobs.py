@@ -22,7 +22,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
-from flink_agents.runtime.journal.grouped import GroupedStore
+from flink_agents.runtime.journal.other_jobs import GroupedStore
 from flink_agents.runtime.loop import agent_loop
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.harness import Snapshot

@@ -11,10 +11,15 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.buffered import BufferedJournal
-from flink_agents.runtime.journal.calls import CANCELLED, CallReplay, Mismatch, Number, Outcome, StepRecords
-from flink_agents.runtime.journal.memory.reads import ReadLog, overlaid, recorded_reads
-from flink_agents.runtime.journal.memory.traced_memory import TracedTree
+from flink_agents.runtime.journal.calls import (
+    CANCELLED,
+    ExecutionOutcomes,
+    Mismatch,
+    Number,
+    Outcome,
+    StepRecords,
+)
+from flink_agents.runtime.journal.memory_reads import ReadLog, TracedTree, overlaid, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, CallRecord, RunHeader
@@ -81,7 +86,7 @@ def test_an_object_that_was_read_has_no_other_fields_than_it_had() -> None:
 
 
 def test_the_first_mismatch_of_an_execution_stays() -> None:
-    calls = CallReplay(StepRecords())
+    calls = ExecutionOutcomes(StepRecords())
     first, second = (Mismatch.__new__(Mismatch) for _ in range(2))
     assert calls.note_mismatch(first) is first
     assert calls.note_mismatch(second) is first and calls.mismatch is first
@@ -89,7 +94,7 @@ def test_the_first_mismatch_of_an_execution_stays() -> None:
 
 def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
     """The next attempt of the action stores them before it begins: the calls are not made again."""
-    calls = CallReplay(StepRecords())
+    calls = ExecutionOutcomes(StepRecords())
     number = calls.number(RecordKind.CALL, "")
     calls.unsure[number] = call()
     assert calls.take_unsure() == {number: call()}
@@ -98,14 +103,14 @@ def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
 
 def test_what_a_run_has_read_is_kept_once() -> None:
     log = ReadLog()
-    journal = BufferedJournal(None, CODEC, None, 0, first_header, log=log)
+    journal = RunJournal(None, CODEC, None, 0, first_header, log=log)
     log.node("count", CODEC.encode(1))
     journal.keep_reads()
     journal.keep_reads()
-    assert len(journal.all_records) == 1
+    assert len(journal.records) == 1
     log.node("total", CODEC.encode(2))
     journal.keep_reads()
-    assert len(journal.all_records) == 2
+    assert len(journal.records) == 2
 
 
 def test_the_order_of_outcomes() -> None:
@@ -117,26 +122,31 @@ def test_the_order_of_outcomes() -> None:
     }
     records = StepRecords(outcomes=outcomes)
     assert [number.nth for number, _ in records.in_order()] == [2, 1]
-    calls = CallReplay(records)
-    assert (calls.end(), calls.end()) == (3, 4)
+    calls = ExecutionOutcomes(records)
+    assert (calls.next_place(), calls.next_place()) == (3, 4)
+
+
+def is_no_former(recorded: CallIdentity) -> bool:
+    return False
 
 
 def test_a_call_whose_begin_was_recorded_as_another_one_is_not_made() -> None:
-    calls = CallReplay(StepRecords(intents={nth(0): CallIdentity("other", b"")}))
+    calls = ExecutionOutcomes(StepRecords(intents={nth(0): CallIdentity("other", b"")}))
     with pytest.raises(Mismatch, match="other"):
-        calls.make("", CallIdentity("effect", b""))
+        calls.match_call("", CallIdentity("effect", b""), is_no_former)
 
 
 def test_a_reconciler_is_asked_if_the_begin_of_a_call_was_recorded() -> None:
     identity = CallIdentity("effect", b"")
-    calls = CallReplay(StepRecords(intents={nth(0): identity}))
-    assert [calls.make("", identity).may_have_run for _ in range(2)] == [True, False]
+    calls = ExecutionOutcomes(StepRecords(intents={nth(0): identity}))
+    assert [calls.match_call("", identity, is_no_former)[2] for _ in range(2)] == [True, False]
 
 
 def test_what_a_run_has_kept_is_stored_once() -> None:
     """How waits ended goes to the store with the next record, and only with that one."""
     store = Appended()
-    journal = BufferedJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal = RunJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal.has_waits = True
     journal.keep_outcomes("act", {nth(0): call(order=0)})
     assert journal.unstored == [0]
     done(journal.add_outcomes("act", {nth(1): call(order=1)}))

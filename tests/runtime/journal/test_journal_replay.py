@@ -36,7 +36,7 @@ from flink_agents.api.errors import (
     UnserializableValueError,
 )
 from flink_agents.runtime.journal.records import CallRecord
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 

@@ -25,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.durable.attempts import AttemptEnded, CallAttempts
+from flink_agents.runtime.execution.calls.attempts import AttemptedCall, AttemptEnded
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 from tests.suite.factors import factors
@@ -63,7 +63,7 @@ def begin() -> Iterator[None]:
 
 def go_when_closing(harness: OperatorHarness) -> None:
     """Let calls end when the attempt is ending."""
-    loops: list[Any] = [subtask.processor.waits.running_loop for subtask in harness._subtasks]
+    loops: list[Any] = [subtask.processor.loop_access.running_loop for subtask in harness._subtasks]
 
     def wait() -> None:
         until(lambda: all(loop._bridge.closed for loop in loops))
@@ -75,10 +75,10 @@ def go_when_closing(harness: OperatorHarness) -> None:
 
 def go_when_over(harness: OperatorHarness) -> None:
     """Let calls end when the grace is over."""
-    loop: Any = harness._subtasks[0].processor.waits.running_loop
+    loop: Any = harness._subtasks[0].processor.loop_access.running_loop
 
     def wait() -> None:
-        until(lambda: loop._durable.recording.closed)
+        until(lambda: loop._durable.in_flight.closed)
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))
@@ -436,19 +436,19 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
             if moment == "while it looks":
                 # Another thread ends the attempt right before, and looks at once.
                 ended[0] = True
-                seen.append(attempts.inside)
+                seen.append(call.inside)
             return ended[0]
 
     unused: Any = None
-    attempts = CallAttempts(unused, DurableCallable(book), unused, unused, unused, cast("Any", Ending()))
+    call = AttemptedCall(unused, DurableCallable(book), unused, cast("Any", Ending()))
     if moment == "inside":
-        attempts.enter()
-        assert attempts.inside
-        attempts.leave()
+        call.enter()
+        assert call.inside
+        call.leave()
     else:
         with pytest.raises(AttemptEnded):
-            attempts.enter()
-    assert not attempts.inside
+            call.enter()
+    assert not call.inside
     assert all(seen)
 
 

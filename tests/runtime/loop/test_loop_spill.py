@@ -61,9 +61,9 @@ def push_held(harness: OperatorHarness, records: list[Any]) -> None:
     """Push records of which most have to wait; see that what is in memory stays below the limits."""
     for number, record in enumerate(records):
         harness.push(record)
-        actors = [actor.runs for task in harness._subtasks for actor in task.processor.actors.values()]
-        cached = [0 if runs.recovery is None else len(runs.recovery.cached) for runs in actors]
-        waiting = [held + len(runs.queue) for held, runs in zip(cached, actors, strict=True)]
+        actors = [actor for task in harness._subtasks for actor in task.processor.actors.values()]
+        cached = [0 if actor.recovery is None else len(actor.recovery.cached) for actor in actors]
+        waiting = [held + len(actor.inbox) for held, actor in zip(cached, actors, strict=True)]
         assert max(waiting) <= PER_KEY
         # As in any other case, a key that has room for none may have one that runs next.
         assert sum(waiting) <= TOTAL + len(actors)

@@ -12,7 +12,7 @@ from durable_tools import EFFECTS, SEEN, crash, effect_async, forget, journal
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.journal.memory.reads import recorded_reads
+from flink_agents.runtime.journal.memory_reads import recorded_reads
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record

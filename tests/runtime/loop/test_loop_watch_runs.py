@@ -135,11 +135,11 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "looks":
             # Its task is there, but has not begun: the key still has the state of its last run.
-            (runs,) = [actor.runs for key, actor in agent_loop().actors.items() if key == "squick"]
-            inner = agent_loop().waits.running_loop
-            task = asyncio.create_task(inner._work(runs))
-            inner._watch._runs = {task: runs}
-            inner._watch._look(runs.state.started + 3600)
+            squick = agent_loop().actors["squick"]
+            inner = agent_loop().loop_access.running_loop
+            task = asyncio.create_task(inner._work(squick))
+            inner._watch._actors = {task: squick}
+            inner._watch._look(squick.state.started + 3600)
             looked.set()
 
     with harness_of(act, {"run.stuck-after": "1 h", "loop.blocked-after": "0 s"}) as harness:
@@ -149,7 +149,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
 
         harness.push("quick")
         until(
-            lambda: agent_loop().actors["squick"].runs.finished and not agent_loop().waits.running_loop._tasks
+            lambda: agent_loop().actors["squick"].ended and not agent_loop().loop_access.running_loop._tasks
         )
         harness.push("looks")
         assert looked.wait(30)

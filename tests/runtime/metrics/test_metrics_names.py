@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
+from flink_agents.runtime.metrics.run_metrics import WINDOW, LocalMetricGroup
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy, action
-from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
-from flink_agents.runtime.metrics.run_metrics import Durations, RunMetrics
+from flink_agents.runtime.metrics.run_metrics import WINDOW, LocalMetricGroup, RunMetrics
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once
@@ -139,28 +138,18 @@ def test_timeouts_and_retries_by_action() -> None:
 
 def test_latencies_are_those_of_the_latest_executions() -> None:
     metrics = RunMetrics(["act"])
+    run: Any = None
     for number in range(WINDOW + 5):
-        metrics.on_task_thread["act"].add(number / 1e6)
-    metrics.on_loop["act"].add(1.0)
+        metrics.action_ended(run, "act", number / 1e6, inline=True)
+    metrics.action_ended(run, "act", 1.0, inline=False)
     assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 6
     histogram = metrics.group.get_sub_group("action").get_sub_group("act").get_histogram("latency_us")
     assert histogram.quantile(0) == pytest.approx(6)
     assert histogram.quantile(1) == 1e6
-    # What was read is not read again.
-    assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 6
-    metrics.on_task_thread["act"].add(2.0)
+    assert dict(metrics.group.values())["actions"] == WINDOW + 6
+    metrics.action_ended(run, "act", 2.0, inline=True)
     assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 7
     assert histogram.quantile(1) == 2e6
-
-
-def test_durations() -> None:
-    durations = Durations()
-    assert durations.since(0) == (0, [])
-    durations.add(1.0)
-    durations.add(2.0)
-    assert durations.since(0) == (2, [1.0, 2.0])
-    assert durations.since(1) == (2, [2.0])
-    assert durations.since(2) == (2, [])
 
 
 def test_groups_are_brought_up_to_date_before_they_are_read() -> None:

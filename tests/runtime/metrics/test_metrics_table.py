@@ -1,4 +1,4 @@
-"""The table of metrics against the code, the reference page and the alert rules."""
+"""The metrics of the reference page against the code and the alert rules."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import pytest
 import yaml
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
-from flink_agents.runtime.metrics.table import CHAT, LETTERS, METRICS, RUNTIME, page
 from flink_agents.testing import OperatorHarness
+from tests.runtime.metrics_page import CHAT, LETTERS, RUNTIME, listed_metrics
 
 ROOT = Path(__file__).parents[3]
+METRICS = listed_metrics()
 OWN = {metric.name for metric in METRICS}
 OF_FLINK = {"flink_jobmanager_job_numberOfFailedCheckpoints"}
 PLAIN: dict[str, Any] = {"forced_replay": False, "forced_restart": False, "crash": None}
 
 
-def test_the_reference_page_is_the_table() -> None:
-    written = (ROOT / "docs" / "metrics.md").read_text("utf-8")
-    assert written == page(), "run python -m flink_agents.runtime.metrics.table"
-
-
-def test_each_metric_of_the_code_is_in_the_table() -> None:
+def test_each_metric_of_the_code_is_on_the_page() -> None:
     pattern = re.compile(r'(?:get_counter|get_gauge|get_histogram|get_meter|\bcount)\(\s*"(\w+)"')
     missing = {
         f"{file.relative_to(ROOT)}: {name}"
@@ -53,7 +49,7 @@ async def act(event: Any, ctx: RunnerContext) -> Any:
 
 
 @pytest.mark.own_conditions
-def test_what_a_job_reports_is_in_the_table() -> None:
+def test_what_a_job_reports_is_on_the_page() -> None:
     agent = Agent(name="a").add_action("act", [InputEvent], act, on_error="dead-letter")
     with OperatorHarness(agent, lambda value: value, **PLAIN) as harness:
         harness.push_all(["plain", "fail", "sleep", "signal"])

@@ -339,10 +339,10 @@ def test_answers_take_no_time_where_only_their_order_counts() -> None:
     assert list(outside.pauses_before(RecordedAnswer("", 0, 3600.0), None)) == []
     assert list(outside.pauses_before(RecordedAnswer("", 0, 3600.0), 3601.0)) == []
     assert next(outside.pauses_before(RecordedAnswer("", 0, 3600.0), 3600.0)) > 0
-    outside.recorded(timed=True)
+    outside.end_recording(timed=True)
     waiting = outside.pauses_before(RecordedAnswer("", 0, 3600.0), None)
     assert next(waiting) > 0
-    outside.die()
+    outside.release_answers()
     assert list(waiting) == []
 
 

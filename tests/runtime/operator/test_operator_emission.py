@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from core_agents import Other, Step, action_fails, ask, probe
+from core_agents import Other, Step, action_fails, outputs_of, probe
 
 from flink_agents import Agent, Event, InputEvent, NamedEvent, OutputEvent, action
 from flink_agents.api.errors import (
@@ -205,7 +205,7 @@ def test_what_is_no_event_is_a_named_error(how: str, result: Any, text: str) -> 
 
 def test_sending_none_is_a_named_error() -> None:
     with action_fails(NotAnEventError, "NoneType None"):
-        ask(lambda record, ctx: ctx.send_event(None))
+        outputs_of(lambda record, ctx: ctx.send_event(None))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_event_that_no_action_takes_is_a_named_error(event: Event) -> None:
 
 def test_output_that_flink_cannot_pass_on_is_a_named_error() -> None:
     with pytest.raises(UnserializableValueError, match="cannot be pickled"):
-        ask(lambda record, ctx: (n for n in [1]))
+        outputs_of(lambda record, ctx: (n for n in [1]))
 
 
 # -- order ---------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_side_outputs() -> None:
 @pytest.mark.parametrize("tag", ["nope", "", "dead-letter", None])
 def test_side_output_that_is_not_declared_is_a_named_error(tag: Any) -> None:
     with action_fails(UnknownSideOutputError, repr(tag)):
-        ask(lambda record, ctx: ctx.emit_to(tag, 1))
+        outputs_of(lambda record, ctx: ctx.emit_to(tag, 1))
 
 
 class NothingAside(Agent):
@@ -325,4 +325,4 @@ def test_limit_counts_all_events_of_a_run(count: int, fails: bool) -> None:
 
 def test_records_may_be_anything_that_can_be_pickled() -> None:
     records = [None, 0, "", b"", [], {"a": (1,)}, Step(number=1), ValueError("x").args]
-    assert ask(lambda record, ctx: record, *records) == records
+    assert outputs_of(lambda record, ctx: record, *records) == records

@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, look, on_time, timed_outputs
+from hold_tools import ALIVE_MS, CLOSED, IMPATIENT, on_time, timed_outputs, watermark_behind
 
 from flink_agents import EventTime
 from flink_agents.api.errors import NoWatermarksError, OptionError, TimestampRangeError
+from flink_agents.runtime.operator.end_times import DRAIN
 from flink_agents.runtime.operator.low_watermark import (
     BEHIND,
     FIRST_MS,
@@ -20,7 +21,6 @@ from flink_agents.runtime.operator.low_watermark import (
     NO_TIMESTAMP,
     PROGRESS_MS,
 )
-from flink_agents.runtime.operator.schedules.end_times import DRAIN
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -34,15 +34,15 @@ def test_the_watermark_behind_stays_behind_what_is_not_committed(hold_harness: M
     CLOSED.update(range(3, 10))
     assert harness.output_watermark is None
     harness.watermark(450)
-    assert look(harness) in (-1, 99, 199, 299)
+    assert watermark_behind(harness) in (-1, 99, 199, 299)
     while len(harness.outputs) < 3:
         harness.advance_time(1000)
-    assert look(harness) == 299
+    assert watermark_behind(harness) == 299
     CLOSED.clear()
     harness.run_until_idle()
-    assert look(harness) == 450
+    assert watermark_behind(harness) == 450
     harness.watermark(2000)
-    assert look(harness) == 2000
+    assert watermark_behind(harness) == 2000
     assert sorted(timed_outputs(harness)) == [(n, 100 * n) for n in range(10)]
     assert on_time(harness)
 
@@ -56,10 +56,14 @@ def test_outputs_that_are_younger_pass_the_run_that_is_waited_for(hold_harness: 
     harness.watermark(6000)
     while not harness.outputs:
         harness.advance_time(10)
-    assert (timed_outputs(harness), look(harness)) == ([("quick", 5000)], 999)
+    assert (timed_outputs(harness), watermark_behind(harness)) == ([("quick", 5000)], 999)
     CLOSED.clear()
     harness.run_until_idle()
-    assert (timed_outputs(harness)[1:], look(harness), on_time(harness)) == ([("slow", 1000)], 6000, True)
+    assert (timed_outputs(harness)[1:], watermark_behind(harness), on_time(harness)) == (
+        [("slow", 1000)],
+        6000,
+        True,
+    )
 
 
 def test_a_watermark_below_waits_for_nobody(hold_harness: MakeHarness) -> None:
@@ -67,9 +71,9 @@ def test_a_watermark_below_waits_for_nobody(hold_harness: MakeHarness) -> None:
     harness = hold_harness()
     harness.push(("a", "later"), timestamp=1000)
     harness.watermark(999)
-    assert look(harness) == 999
+    assert watermark_behind(harness) == 999
     harness.watermark(2000)
-    assert look(harness) == 999
+    assert watermark_behind(harness) == 999
 
 
 @pytest.mark.executes_once
@@ -83,7 +87,7 @@ def test_each_output_has_the_timestamp_of_its_own_input(hold_harness: MakeHarnes
     harness.run_until_idle()
     assert timed_outputs(harness) == inputs
     assert on_time(harness)
-    assert look(harness) == 3000
+    assert watermark_behind(harness) == 3000
     harness.push(("a", "late"), timestamp=500)
     harness.push(("a", "none"))
     harness.run_until_idle()
@@ -97,11 +101,11 @@ def test_an_input_that_is_late_holds_nothing(hold_harness: MakeHarness) -> None:
     harness = hold_harness()
     harness.push(("a", "now"), timestamp=1)
     harness.watermark(1000)
-    assert look(harness) == 1000
+    assert watermark_behind(harness) == 1000
     harness.push(("a", "late"), timestamp=1000)
     harness.push(("b", "in time"), timestamp=2000)
     harness.watermark(3000)
-    assert look(harness) == 1999
+    assert watermark_behind(harness) == 1999
 
 
 def test_inline_runs_side_outputs_and_dead_letters(hold_harness: MakeHarness) -> None:
@@ -113,7 +117,7 @@ def test_inline_runs_side_outputs_and_dead_letters(hold_harness: MakeHarness) ->
     assert [letter.timestamp for letter in harness.dead_letters] == [8]
     assert [at for at, _ in harness.side_times("seen")] == [7, None]
     harness.watermark(9)
-    assert look(harness) == 9
+    assert watermark_behind(harness) == 9
 
 
 def test_without_hold_there_are_no_timers_of_it(hold_harness: MakeHarness) -> None:
@@ -148,7 +152,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
     CLOSED.add("slow")
     harness.push(("a", "slow"), timestamp=1)
     [task] = harness._subtasks
-    assert task.backend.behind is not None
+    assert task.backend.downstream is not None
     rounds: list[int] = []
 
     def wait_for_progress(seen: int, seconds: float) -> bool:
@@ -158,7 +162,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
             CLOSED.clear()
         return wait(seen, seconds)
 
-    loop: Any = task.processor.waits.loop
+    loop: Any = task.processor.loop_access.loop
     wait = loop.wait_for_progress
     loop.wait_for_progress = wait_for_progress
     fired: list[int] = []
@@ -183,7 +187,7 @@ def test_progress_needs_no_output(hold_harness: MakeHarness) -> None:
     harness.run_until_idle()
     for at in (100, 200, 300):
         harness.watermark(at)
-        assert look(harness) == at
+        assert watermark_behind(harness) == at
     assert harness.outputs == [1]
 
 
@@ -191,7 +195,7 @@ def test_progress_needs_no_output(hold_harness: MakeHarness) -> None:
 def test_watermarks_of_each_record_are_told_together(hold_harness: MakeHarness) -> None:
     harness = hold_harness()
     harness.push(("a", "now"), timestamp=1)
-    look(harness)
+    watermark_behind(harness)
     [task] = harness._subtasks
     looks: list[int] = []
     read = task.backend.current_watermark
@@ -211,15 +215,15 @@ def test_a_subtask_that_had_a_key_is_never_silent(hold_harness: MakeHarness, par
         harness.push((key, "now"), timestamp=1)
     heard: dict[int, list[int]] = {}
     for number, task in enumerate(harness._subtasks):
-        behind: Any = task.backend.behind
+        behind: Any = task.backend.downstream
         heard[number] = []
 
-        def row(tag: str = "", number: int = number, row: Any = behind.row) -> int:
+        def row(tag: str = "", number: int = number, row: Any = behind.accept_row) -> int:
             if not tag:
                 heard[number].append(harness.current_time)
             return row(tag)
 
-        behind.row = row
+        behind.accept_row = row
     begin = harness.current_time
     harness.advance_time(60_000)
     for times in heard.values():
@@ -235,8 +239,8 @@ def test_a_first_input_gives_a_sign_at_once(hold_harness: MakeHarness) -> None:
     harness.watermark(50)
     harness.push(("a", "slow"), timestamp=100)
     [task] = harness._subtasks
-    assert task.backend.behind is not None
-    assert not task.backend.behind.is_idle
+    assert task.backend.downstream is not None
+    assert not task.backend.downstream.is_idle
 
 
 def test_times_that_tables_do_not_know(hold_harness: MakeHarness) -> None:
@@ -254,7 +258,7 @@ def test_watermarks_that_tables_do_not_know(hold_harness: MakeHarness, watermark
     harness = hold_harness()
     harness.push(("a", "now"), timestamp=5)
     harness.watermark(watermark)
-    assert look(harness) == (None if watermark < 0 else LAST_MS)
+    assert watermark_behind(harness) == (None if watermark < 0 else LAST_MS)
 
 
 def test_event_times_of_the_future_delay_no_commit(hold_harness: MakeHarness) -> None:
@@ -266,7 +270,7 @@ def test_event_times_of_the_future_delay_no_commit(hold_harness: MakeHarness) ->
     harness.watermark(future + 10)
     harness.watermark(future + 20)
     harness.run_until_idle()
-    look(harness)
+    watermark_behind(harness)
     harness.push(("b", 2), timestamp=future + 30)
     soon = harness.current_time + ALIVE_MS // 3
     assert [at for key in "ab" for at in harness.state(key).processing_timers if at < soon]
@@ -291,11 +295,11 @@ def test_how_far_the_watermark_is_behind_is_measured(hold_harness: MakeHarness) 
     harness = hold_harness()
     harness.push(("a", "slow"), timestamp=10)
     harness.watermark(100)
-    look(harness)
+    watermark_behind(harness)
     assert harness.run_metrics[BEHIND] == 91
     CLOSED.clear()
     harness.run_until_idle()
-    look(harness)
+    watermark_behind(harness)
     assert harness.run_metrics[BEHIND] == 0
 
 

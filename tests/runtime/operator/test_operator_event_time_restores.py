@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, look, on_time, timed_outputs
+from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, on_time, timed_outputs, watermark_behind
 
 from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP
 from flink_agents.testing import OperatorHarness
@@ -36,7 +36,7 @@ def test_what_waits_holds_after_a_restore(hold_harness: MakeHarness, parallelism
         assert harness.output_watermark == 99
         CLOSED.clear()
         harness.run_until_idle()
-        assert look(harness) == 500
+        assert watermark_behind(harness) == 500
         assert sorted(filter(None, harness.timestamps)) == everything
         assert on_time(harness)
         assert {at: record for record, at in timed_outputs(harness)}[101 + 10 * 7] == 7
@@ -49,7 +49,7 @@ def test_restored_keys_without_work_hold_nothing(hold_harness: MakeHarness) -> N
         harness.push((key, "now"), timestamp=key)
     harness.restore(harness.snapshot())
     harness.watermark(100)
-    assert look(harness) == 100
+    assert watermark_behind(harness) == 100
 
 
 @pytest.mark.executes_once
@@ -64,7 +64,7 @@ def test_a_restored_signal_holds_nothing_if_an_input_comes_first(
     harness.push(("a", record), timestamp=10)
     harness.run_until_idle()
     harness.watermark(100)
-    assert look(harness) == 100
+    assert watermark_behind(harness) == 100
     assert harness.outputs == [record]
 
 
@@ -78,11 +78,11 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
     harness.push(("a", "new"), timestamp=4)
     [task] = harness._subtasks
     while len(harness.outputs) < 3:
-        ended = task.processor.waits.loop.progress
+        ended = task.processor.loop_access.loop.progress
         harness.advance_time(1000)
-        task.processor.waits.loop.wait_for_progress(ended - 1, 60)
+        task.processor.loop_access.loop.wait_for_progress(ended - 1, 60)
     harness.watermark(4)
-    assert look(harness) == 2
+    assert watermark_behind(harness) == 2
     CLOSED.clear()
     harness.run_until_idle()
     assert timed_outputs(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
@@ -117,10 +117,10 @@ def test_inputs_beyond_the_queue_hold_too(hold_harness: MakeHarness) -> None:
     harness.watermark(30)
     while len(harness.outputs) < 20:
         harness.advance_time(100)
-    assert look(harness) == 19
+    assert watermark_behind(harness) == 19
     CLOSED.clear()
     harness.run_until_idle()
-    assert look(harness) == 30
+    assert watermark_behind(harness) == 30
     assert timed_outputs(harness) == [(number, number) for number in range(31)]
     assert on_time(harness)
 
@@ -139,14 +139,14 @@ def test_forced_starts_of_several_subtasks_come_to_an_end(
         **conditions,
     )
     fired: list[Any] = []
-    fire = harness._fire
+    fire = harness._fire_timer
 
     def counted(*timer: Any) -> None:
         fired.append(timer)
         assert len(fired) < 500
         fire(*timer)
 
-    monkeypatch.setattr(harness, "_fire", counted)
+    monkeypatch.setattr(harness, "_fire_timer", counted)
     for key in range(6):
         harness.signal(key, "paid", 40)
     harness.advance_time(1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.schedules.end_times import DRAIN, START
+from flink_agents.runtime.operator.end_times import DRAIN, START
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing import OperatorHarness
 from tests.runtime.observer_tools import Listener
@@ -105,7 +105,7 @@ def test_other_timers_of_a_savepoint_do_nothing_twice(agent_harness: MakeHarness
     for _ in range(3):
         for key in KEYS:
             for at in sorted(harness.state(key).processing_timers):
-                harness._fire(encode_key(key), "processing_timers", at)
+                harness._fire_timer(encode_key(key), "processing_timers", at)
     harness.run_until_idle()
     harness.end_input()
     assert sorted(harness.outputs) == expected(2)
@@ -131,10 +131,10 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
     harness.push_all([("endless", True), ("a", False), ("b", False)])
     subtask = harness._subtasks[0]
     while len(harness.outputs) < 2:
-        seen = subtask.processor.waits.loop.progress
+        seen = subtask.processor.loop_access.loop.progress
         harness.advance_time(10)
-        if len(harness.outputs) < 2 and subtask.processor.waits.loop.progress == seen:
-            subtask.processor.waits.loop.wait_for_progress(seen, 60)
+        if len(harness.outputs) < 2 and subtask.processor.loop_access.loop.progress == seen:
+            subtask.processor.loop_access.loop.wait_for_progress(seen, 60)
     assert sorted(harness.outputs) == [("a", False), ("b", False)]
     assert (harness.pending("endless"), harness.pending("a"), harness.pending("b")) == (1, 0, 0)
 
@@ -142,12 +142,12 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
 class LookingHarness(OperatorHarness):
     """Looks at state whenever something leaves."""
 
-    def _emit(self, emission: Any, backend: Any) -> None:
+    def _emit_outputs(self, emission: Any, backend: Any) -> None:
         for output in emission.outputs:
             key, count, number = output
             assert self.sequence_number(key) > number, "it left before its run was committed"
             assert self.memory(key)["count"] >= count
-        super()._emit(emission, backend)
+        super()._emit_outputs(emission, backend)
 
 
 def test_nothing_leaves_before_its_run_is_committed() -> None:
@@ -167,7 +167,7 @@ def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) 
     harness.push(("endless", True))
     for _ in range(20):
         (at,) = harness.state("endless").processing_timers
-        harness._fire(encode_key("endless"), "processing_timers", at)
+        harness._fire_timer(encode_key("endless"), "processing_timers", at)
         (following,) = harness.state("endless").processing_timers
         assert following > at
 

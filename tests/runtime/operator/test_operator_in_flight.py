@@ -112,7 +112,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
         agent, lambda number: number, config=config, forced_serialization=False, auto_run=False
     ) as harness:
         [task] = harness._subtasks
-        waits = task.processor.waits
+        waits = task.processor.loop_access
         wait = waits.wait
         full = []
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.records import CallIdentity, CallRecord
+from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.own_conditions
 CODEC = ValueCodec(False)
 
 
-def journal_of(records: list[Record], suspension: Suspension) -> BufferedJournal:
+def journal_of(records: list[Record], suspension: Suspension) -> RunJournal:
     arguments: dict[str, Any] = {"store": None, "codec": CODEC, "journal": None, "seq": 0, "header": None}
-    return BufferedJournal(records=records, suspension=suspension, **arguments)
+    return RunJournal(records=records, suspension=suspension, **arguments)
 
 
 def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None:
@@ -28,5 +28,5 @@ def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None
     equal = Record(RecordKind.CALL, 0, "act", 0, call.pack(CODEC))
     frees_key = Suspension(0, 0, 1, records=[equal], input=b"input")
     keeps_its_key = Suspension(0, 0, 1, records=[equal])
-    assert journal_of([equal], frees_key).all_records == [equal, equal]
-    assert journal_of([equal], keeps_its_key).all_records == [equal]
+    assert journal_of([equal], frees_key).records == [equal, equal]
+    assert journal_of([equal], keeps_its_key).records == [equal]

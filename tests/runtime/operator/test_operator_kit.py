@@ -14,7 +14,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecordsPrunedError
-from flink_agents.runtime.operator.schedules.heartbeat import MOST_COMMITS
+from flink_agents.runtime.operator.heartbeat import MOST_COMMITS
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes import clock
 

@@ -41,13 +41,13 @@ CALLS: list[Any] = []
 def _count_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     MOVES.clear()
     CALLS.clear()
-    move = Clock._move
+    move = Clock._move_loops
 
     def note(self: Clock, seconds: float) -> None:
         MOVES.append(seconds)
         move(self, seconds)
 
-    monkeypatch.setattr(Clock, "_move", note)
+    monkeypatch.setattr(Clock, "_move_loops", note)
 
 
 def agent_of(body: Body, **settings: Any) -> Agent:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.schedules.end_times import START, EndTimes, is_held
-from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
+from flink_agents.runtime.operator.end_times import START, EndTimes, is_held
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 
@@ -85,7 +85,7 @@ def _wait_until_it_rests(harness: OperatorHarness) -> None:
     """Hold the watermark at the end until no run is open."""
     harness.watermark(START)
     for _ in range(50):
-        with harness._clock.flying(harness._next_due):  # pyright: ignore[reportPrivateUsage]
+        with harness._clock.fly_to_delayed(harness._next_due):  # pyright: ignore[reportPrivateUsage]
             harness.run_until_idle()
         if _rests(harness):
             return

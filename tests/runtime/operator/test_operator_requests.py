@@ -24,7 +24,7 @@ from flink_agents import (
 )
 from flink_agents.api.events.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.answers import inspected
+from flink_agents.trace.answers import describe_answer
 from tests.suite.tables import each_case
 
 WAIT_SECONDS = 30
@@ -171,7 +171,7 @@ def test_a_run_that_is_executed_ends_where_it_is(what: str, line: str, words: li
         while what == "fail" and not harness.retries_waiting:
             time.sleep(0.001)
         harness.signal("k", INSPECT, id="i")
-        report = "\n".join(inspected(ANSWERS[-1]))
+        report = "\n".join(describe_answer(ANSWERS[-1]))
         assert [word for word in [*words, "1 input(s) of the key"] if word not in report] == [], report
         # Your line that waits, not that of the action. At first, the coroutine may not wait yet.
         end = time.monotonic() + WAIT_SECONDS
@@ -224,7 +224,7 @@ def test_a_run_that_waits_for_its_turn_can_be_ended() -> None:
 
         harness.signal("k", INSPECT, id="i")
         first = ANSWERS[-1]["run"]
-        head = harness._head("k")  # pyright: ignore[reportPrivateUsage]
+        head = harness._read_head("k")  # pyright: ignore[reportPrivateUsage]
         assert head is not None
         second = run_id_of(head.journal_id, encode_key("k"), first["sequence"] + 1)
         harness.signal("k", END_RUN, {"run": second}, id="e")
@@ -300,7 +300,7 @@ def test_runs_that_have_ended_are_counted_in_a_generation_of_the_key(config: dic
         for _ in range(3):
             harness.push("plain")
         assert (
-            inspected(send_request(harness, INSPECT))[0]
+            describe_answer(send_request(harness, INSPECT))[0]
             == "Nothing of the key is unfinished. 3 runs have ended."
         )
 

@@ -11,8 +11,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
-from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.services.service import HOOKS, Hooks, KeyService
 from flink_agents.testing import OperatorHarness
 from tests.suite import conditions
 
@@ -163,9 +162,9 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     created_recorders: list[Recorder] = []
     initialize = Hooks.__init__
 
-    def with_recorder(self: Hooks, services: Any, base: type) -> None:
+    def with_recorder(self: Hooks, services: Any) -> None:
         created_recorders.append(Recorder())
-        initialize(self, [created_recorders[-1], *services], base)
+        initialize(self, [created_recorders[-1], *services])
 
     monkeypatch.setattr(Hooks, "__init__", with_recorder)
     yield created_recorders

@@ -98,7 +98,7 @@ def test_a_signal_that_no_run_has_taken_expires_while_one_goes_on(agent_harness:
     harness.signal(0, "other", 1)
     harness.signal(0, "other", 2)
     # What the run has not been offered yet stays, until somebody looks again.
-    mail = harness._subtasks[0].processor.actors[encode_key(0)].runs.mailbox
+    mail = harness._subtasks[0].processor.actors[encode_key(0)].mailbox
     wait_until(lambda: mail is not None and mail._offered == 2)
     harness.advance_time(6_000)
     assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.EXPIRED] * 2

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hold_tools import CLOSED, HOLD, look, timed_outputs
+from hold_tools import CLOSED, HOLD, timed_outputs, watermark_behind
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.events.event_time import LATE_TAG, LateOutputs
@@ -80,7 +80,7 @@ def test_after_a_straggler_a_key_holds_again(hold_harness: MakeHarness) -> None:
     CLOSED.add("slower")
     harness.push(("a", "slower"), timestamp=5)
     harness.watermark(10)
-    assert look(harness) == 4
+    assert watermark_behind(harness) == 4
     CLOSED.clear()
     harness.run_until_idle()
     assert timed_outputs(harness) == [("slower", 5)]
@@ -100,7 +100,7 @@ def test_what_another_run_keeps_in_time_is_no_straggler(hold_harness: MakeHarnes
     harness.watermark(30)
     while len(harness.outputs) < 2:
         harness.advance_time(1)
-    assert look(harness) == 19
+    assert watermark_behind(harness) == 19
     CLOSED.discard("endless")
     while len(harness.outputs) < 3:
         harness.advance_time(1)
@@ -144,7 +144,7 @@ def test_a_run_that_is_held_back_for_another_input_holds_nothing(agent_harness: 
     CLOSED.add("first")
     harness.push(("a", "second"), timestamp=2)
     harness.watermark(50)
-    while look(harness) != 50:
+    while watermark_behind(harness) != 50:
         assert harness.outputs == []
     harness.push(("a", "first"), timestamp=1)
     CLOSED.clear()

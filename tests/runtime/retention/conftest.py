@@ -24,7 +24,7 @@ def pruners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pruned]]:
     forget()
     attempts: list[Pruned] = []
     flink = Flink()
-    plain = OperatorHarness._host
+    plain = OperatorHarness._create_host
 
     def make(metrics: RunMetrics) -> Pruner:
         attempts.append(Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6)))
@@ -33,6 +33,6 @@ def pruners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pruned]]:
     def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(plain(self, *arguments), make_pruner=make)
 
-    monkeypatch.setattr(OperatorHarness, "_host", host)
+    monkeypatch.setattr(OperatorHarness, "_create_host", host)
     monkeypatch.setattr(CheckpointPoller, "listen", lambda self, listener: None)
     yield attempts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from test_retention_checkpoints import Hearer
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.retention import checkpoints
 from flink_agents.runtime.retention.checkpoints import (
     CheckpointClient,
     CheckpointPoller,
@@ -160,31 +158,6 @@ def test_a_listener_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) ->
         for listener in (fails, hearer):
             poller.forget(listener)
     assert caplog.text.count("a listener for checkpoints") == 1
-
-
-@pytest.mark.parametrize("endless", [False, True])
-def test_an_answer_that_does_not_end_is_no_answer(endless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "REQUEST_SECONDS", 0.2)
-    monkeypatch.setattr(checkpoints, "MAX_ANSWER_BYTES", 10_000)
-    stopped = threading.Event()
-
-    class Trickles(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(10_000)
-            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
-            while not stopped.wait(0 if endless else 0.01):
-                try:
-                    self.request.sendall(b" " * (1000 if endless else 1))
-                except OSError:
-                    return
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickles) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        with hearer_of(f"127.0.0.1:{server.server_address[1]}") as hearer:
-            hearer.wait_for("failed", 2)
-        stopped.set()
-        server.shutdown()
 
 
 def test_a_whole_answer_keeps_its_connection() -> None:

@@ -114,7 +114,7 @@ class World:
             key
             for journals_of_subtask in journals
             if journals_of_subtask is not None
-            for key in journals_of_subtask._replayed.things
+            for key in journals_of_subtask._replayed.journals
         }
 
     def pass_time(self) -> None:
@@ -349,7 +349,7 @@ def test_a_fresh_head_with_inputs_that_wait_is_restored() -> None:
 
 def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look at a key after a restore prunes what lies below it in the checkpoint: nothing here."""
-    plain = OperatorHarness._host
+    plain = OperatorHarness._create_host
 
     def make(metrics: RunMetrics) -> Pruner:
         return Pruner(Prune.RESTORE_ONLY, 0, metrics, None, True)
@@ -357,7 +357,7 @@ def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.Monk
     def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(plain(self, *arguments), make_pruner=make)
 
-    monkeypatch.setattr(OperatorHarness, "_host", host)
+    monkeypatch.setattr(OperatorHarness, "_create_host", host)
     world = World(durable_async)
     snapshot = world.harness.snapshot()
     came = world.push("a")

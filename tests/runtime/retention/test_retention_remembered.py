@@ -21,8 +21,7 @@ from flink_agents.runtime.journal import journals as journals_module
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention import executor, pruning
 from flink_agents.runtime.retention.checkpoints import RestError
-from flink_agents.runtime.retention.pruning import FAILURES, Pruner
-from flink_agents.runtime.retention.remembered import BloomFilter, Recent
+from flink_agents.runtime.retention.pruning import FAILURES, BloomFilter, Pruner
 from flink_agents.testing import OperatorHarness
 
 
@@ -33,13 +32,12 @@ def _effects() -> Iterator[None]:
 
 
 def test_the_last_things_are_remembered() -> None:
-    recent: Recent[int] = Recent(10)
-    for number in range(100):
-        recent.add(number)
-        recent.add(number)
-        assert len(recent) == min(number + 1, 10)
-        assert all(recent_number in recent for recent_number in range(max(0, number - 9), number + 1))
-    assert 89 not in recent
+    keys = [JournalKey("job", str(number)) for number in range(100)]
+    recent = journals_module.RecentKeys(10)
+    for number, key in enumerate(keys):
+        recent.add(key)
+        recent.add(key)
+        assert list(recent.journals) == keys[max(0, number - 9) : number + 1]
 
 
 @pytest.mark.parametrize("seed", range(5))

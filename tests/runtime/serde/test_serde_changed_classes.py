@@ -31,7 +31,6 @@ from flink_agents.api.errors import (
     ValueChangedError,
     WrongArgumentError,
 )
-from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 from tests.suite.tables import each_case
 
@@ -202,19 +201,6 @@ def test_the_same_type_written_in_another_way_is_no_change(then: str, now: str) 
     data = CODEC.encode(define(MODULE, source.format(then)).Thing("wrong"))
     define(MODULE, source.format(now))
     assert CODEC.decode(data).name == "wrong"
-
-
-def test_values_without_marks_are_read_as_before() -> None:
-    """An earlier version wrote neither marks nor the names of a named tuple's fields."""
-    for kind in ("dataclass", "named tuple"):
-        value = define(MODULE, OLD[kind]).make()
-        tag, content = CODEC._tagged(value).popitem()
-        old = {tag: content[:2]}
-        data = b"\x01" + CODEC._packers.pack(old)
-        assert CODEC.decode(data) == value
-        assert digest_of_bytes(data) == digest_of_bytes(CODEC.encode(value))
-        define(MODULE, new(kind, "added with default"))
-        assert plain(CODEC.decode(data)) == {**THING, "price": 1.5}
 
 
 def test_what_upgrades_takes() -> None:

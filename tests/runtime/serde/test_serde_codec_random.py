@@ -83,13 +83,13 @@ class Values:
         items = [self.hashable(levels - 1) for _ in range(self.random.randrange(4))]
         return self.random.choice([tuple, frozenset])(items)
 
-    def any(self, levels: int) -> Any:
+    def any_value(self, levels: int) -> Any:
         """A value with at most ``levels`` levels."""
         pick = self.random
         if levels == 0 or pick.random() < 0.25:
             return self.atom()
-        items = [self.any(levels - 1) for _ in range(pick.randrange(5))]
-        inner_value = self.any(levels - 1)
+        items = [self.any_value(levels - 1) for _ in range(pick.randrange(5))]
+        inner_value = self.any_value(levels - 1)
         makers: list[Callable[[], Any]] = [
             lambda: items,
             lambda: tuple(items),
@@ -125,7 +125,7 @@ def hide(value: Any, culprit: Any, random_: random.Random) -> tuple[Any, str]:
 
 @each_case("seed", range(250))
 def test_random_value_round_trips(seed: int) -> None:
-    value = Values(seed).any(5)
+    value = Values(seed).any_value(5)
     data = CODEC.encode(value)
     copy = CODEC.decode(data)
     assert same(copy, value)
@@ -135,11 +135,11 @@ def test_random_value_round_trips(seed: int) -> None:
 @each_case("seed", range(50))
 def test_the_path_to_what_cannot_be_stored_is_named(seed: int) -> None:
     values = Values(seed)
-    value, path = hide(values.any(2), Opaque(), values.random)
+    value, path = hide(values.any_value(2), Opaque(), values.random)
     with pytest.raises(UnserializableValueError) as caught:
         CODEC.encode(value)
     assert caught.value.found == f"at {path}: Opaque()"
 
 
 def test_random_values_differ() -> None:
-    assert len({CODEC.encode(Values(seed).any(5)) for seed in range(250)}) > 200
+    assert len({CODEC.encode(Values(seed).any_value(5)) for seed in range(250)}) > 200

@@ -27,9 +27,9 @@ from typing_extensions import TypedDict
 
 from flink_agents import Agent, DurableCallable, Event, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
-from flink_agents.runtime.serde.classes.library import LIBRARY
-from flink_agents.runtime.serde.classes.own_forms import own_fields
 from flink_agents.runtime.serde.codec import VERSION, ValueCodec
+from flink_agents.runtime.serde.library import LIBRARY
+from flink_agents.runtime.serde.values import own_fields
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 

@@ -21,8 +21,8 @@ from flink_agents import redaction
 from flink_agents.api.errors import AgentsError, RecordedFailureError
 from flink_agents.runtime.serde import exceptions
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.raised_texts import text_of, users_traceback
 from flink_agents.runtime.serde.redacted import LONGEST, redacted
-from flink_agents.runtime.serde.tracebacks import text_of, users_traceback
 from tests.suite.tables import each_case
 
 SECRET = 'canary-S3cr€t/+="x'
@@ -62,7 +62,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 @pytest.fixture(autouse=True)
 def registered_secret() -> Iterator[None]:
-    redaction.know(SECRET)
+    redaction.add_secrets(SECRET)
     yield
     redaction.forget_all()
 

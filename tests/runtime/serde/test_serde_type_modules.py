@@ -23,7 +23,7 @@ from flink_agents.api.errors import (
     StateError,
     UnknownTypeNameError,
 )
-from flink_agents.runtime.serde import exceptions as failures, type_modules, typenames
+from flink_agents.runtime.serde import exceptions as failures, typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.keyed_state import Head
@@ -76,10 +76,10 @@ def sprung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     """Modules that do something when they are imported, where Python finds them; gives what they did."""
     done: list[str] = []
     monkeypatch.setattr("builtins.sprung", done, raising=False)
-    monkeypatch.setattr(type_modules, "_homes", set[str]())
-    monkeypatch.setattr(type_modules, "_named", set[str]())
-    monkeypatch.setattr(type_modules, "_failed", dict[str, str]())
-    type_modules._read_imports.cache_clear()
+    monkeypatch.setattr(typenames, "_homes", set[str]())
+    monkeypatch.setattr(typenames, "_named", set[str]())
+    monkeypatch.setattr(typenames, "_failed", dict[str, str]())
+    typenames._read_imports.cache_clear()
     typenames.resolve_type.cache_clear()
     for path in (
         "trap.py",
@@ -127,7 +127,7 @@ def reads_failure(name: str) -> Any:
 
 
 def reads_nested(name: str) -> Any:
-    inner = {msgpack.ExtType(13, b""): [name, {}]}
+    inner = {msgpack.ExtType(13, b""): [name, {}, b""]}
     return CODEC.decode(b"\x01" + msgpack.packb({"a": [1, {"b": inner}]}, strict_types=True))  # type: ignore[operator]
 
 
@@ -138,8 +138,8 @@ def reads_key(name: str) -> Any:
 READERS: dict[str, Callable[[str], Any]] = {
     "enum": reads(11, "RED"),
     "model": reads(12, 0, {"number": 1}, []),
-    "dataclass": reads(13, {"number": 1}),
-    "named tuple": reads(14, [1]),
+    "dataclass": reads(13, {"number": 1}, b""),
+    "named tuple": reads(14, [1], "number", b""),
     "nested": reads_nested,
     "failure": reads_failure,
     "key": reads_key,
@@ -335,8 +335,8 @@ def forget_modules() -> None:
         del sys.modules[name]
     importlib.import_module("trap_shop")
     typenames.resolve_type.cache_clear()
-    type_modules._failed.clear()
-    type_modules._read_imports.cache_clear()
+    typenames._failed.clear()
+    typenames._read_imports.cache_clear()
 
 
 @pytest.mark.executes_once
@@ -372,7 +372,7 @@ def restored_harness(name: str, config: dict[str, Any]) -> OperatorHarness:
 
     harness = OperatorHarness(Agent(name="a").add_action("read", InputEvent, read), config=config)
     head = Head("harness", next_seq=1).pack()
-    state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}]), None)})
+    state = KeyState(head, memory={"kept": (tagged(13, [name, {"number": 1}, b""]), None)})
     snapshot = harness.snapshot()
     harness.restore(type(snapshot)({"i0": state}, 0, {}, snapshot.max_parallelism))
     return harness
@@ -414,13 +414,13 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", ["trap:Colour", "trap_package.inner:Colour", "trap_package:Colour", "os:x"])
 def test_a_key_in_text_from_outside_imports_nothing(name: str, nested: bool, sprung: list[str]) -> None:
-    type_modules.know(["trap"], "trap_package")
+    typenames.allow_modules(["trap"], "trap_package")
     key = f"e{name}:RED"
     text = f"t{len(key)}:{key}" if nested else key
     with pytest.raises(KeyEncodingError, match="not the canonical string"):
         decode_key(text, from_outside=True)
     assert sprung == []
-    assert type_modules._failed == {}
+    assert typenames._failed == {}
 
 
 @each_case("name", ["trap:Data", "trap:Colour.RED", "trap:Nothing", ":", "trap:"])

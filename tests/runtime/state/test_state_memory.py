@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_agents import action_fails, ask, probe
+from core_agents import action_fails, outputs_of, probe
 from core_values import SUPPORTED, Box, Item, Opaque, Word, same
 
 from flink_agents import Agent, Event, InputEvent, MemoryObject, MemoryRef, MemoryScope, OutputEvent, action
@@ -23,7 +23,7 @@ def scope(request: pytest.FixtureRequest) -> str:
 
 def in_memory(scope: str, body: Any) -> Any:
     """What ``body(memory)`` returns inside an action."""
-    return ask(lambda record, ctx: body(getattr(ctx, scope)))[0]
+    return outputs_of(lambda record, ctx: body(getattr(ctx, scope)))[0]
 
 
 # -- values --------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_value_that_state_cannot_hold_fails_where_it_is_set(scope: str) -> None:
         getattr(ctx, scope).set("a", {"b": [Opaque()]})
 
     with action_fails(UnserializableValueError, "test_state_memory.py"):
-        ask(body)
+        outputs_of(body)
 
 
 def test_memory_object_is_no_value() -> None:
@@ -79,7 +79,7 @@ def test_memory_object_is_no_value() -> None:
         ctx.short_term_memory.set("copy", ctx.short_term_memory.new_object("a"))
 
     with action_fails(UnserializableValueError, "TreeObject"):
-        ask(body)
+        outputs_of(body)
 
 
 def test_pickle_by_opt_in() -> None:
@@ -87,7 +87,7 @@ def test_pickle_by_opt_in() -> None:
         ctx.short_term_memory.set("a", 1j)
         return ctx.short_term_memory.get("a")
 
-    assert ask(body, config={"state.allow-pickle": True}) == [1j]
+    assert outputs_of(body, config={"state.allow-pickle": True}) == [1j]
 
 
 # -- paths and objects ---------------------------------------------------------------
@@ -163,12 +163,12 @@ def test_malformed_path_is_a_named_error(method: str, path: Any, scope: str) -> 
         getattr(getattr(ctx, scope), method)(*arguments)
 
     with action_fails(MemoryPathError, "malformed"):
-        ask(body)
+        outputs_of(body)
 
 
 def test_malformed_path_inside_an_object_is_a_named_error() -> None:
     with action_fails(MemoryPathError, "malformed"):
-        ask(lambda record, ctx: ctx.short_term_memory.new_object("o").set("", 1))
+        outputs_of(lambda record, ctx: ctx.short_term_memory.new_object("o").set("", 1))
 
 
 def test_a_text_of_another_class_is_a_path(scope: str) -> None:
@@ -327,7 +327,7 @@ def test_reference_works_in_get_and_from_any_object(scope: str) -> None:
 
 def test_reference_into_the_other_memory_is_refused() -> None:
     with action_fails(MemoryPathError, "points into sensory memory"):
-        ask(lambda record, ctx: ctx.short_term_memory.get(ctx.sensory_memory.set("a", 1)))
+        outputs_of(lambda record, ctx: ctx.short_term_memory.get(ctx.sensory_memory.set("a", 1)))
 
 
 def test_reference_to_nothing_is_a_named_error() -> None:
@@ -337,7 +337,7 @@ def test_reference_to_nothing_is_a_named_error() -> None:
         return ctx.resolve(ref)
 
     with action_fails(MemoryPathError, "nothing is at 'a'"):
-        ask(body)
+        outputs_of(body)
 
 
 def test_reference_can_be_remembered_and_resolves_to_the_present_value() -> None:
@@ -348,7 +348,7 @@ def test_reference_can_be_remembered_and_resolves_to_the_present_value() -> None
             memory.set("value", "new")
         return memory.get("ref").resolve(ctx)
 
-    assert ask(body, 1, 2) == ["new", "new"]
+    assert outputs_of(body, 1, 2) == ["new", "new"]
 
 
 def test_sensory_reference_of_an_earlier_run_is_gone() -> None:
@@ -406,7 +406,7 @@ def test_both_memories_are_apart() -> None:
         ctx.short_term_memory.set("a.b", 2)
         return ctx.sensory_memory.get("a"), ctx.short_term_memory.get("a.b")
 
-    assert ask(body) == [(1, 2)]
+    assert outputs_of(body) == [(1, 2)]
 
 
 def test_an_error_that_the_action_catches_changes_nothing() -> None:

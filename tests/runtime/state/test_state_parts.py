@@ -7,10 +7,11 @@ from typing import Generic, TypeVar
 
 from flink_agents.api.events.signals import Signal
 from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import ScopedTree
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
-from flink_agents.runtime.state.memory import MemoryTree, ScopedTree, Undo, take_back
+from flink_agents.runtime.state.memory import MemoryTree, Undo, take_back
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.suspended import Suspension
 

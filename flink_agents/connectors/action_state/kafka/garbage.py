@@ -86,7 +86,7 @@ class Garbage:
         removal = self._removals.get(journal)
         return NOTHING_PRUNED if removal is None else removal.through
 
-    def since(self, journal: JournalKey) -> int | None:
+    def removal_start(self, journal: JournalKey) -> int | None:
         """Return the first offset of the last removal of a journal."""
         removal = self._removals.get(journal)
         return None if removal is None else removal.since
@@ -124,7 +124,7 @@ class Garbage:
 
     # -- notifications ----------------------------------------------------------------
 
-    def add(self, batch: Batch, offset: int, entries: Iterable[Entry]) -> None:
+    def add_batch(self, batch: Batch, offset: int, entries: Iterable[Entry]) -> None:
         """Record the content of the batch at an offset; a repeated call has no effect."""
         with self._lock:
             if batch in self._needed:
@@ -139,13 +139,13 @@ class Garbage:
                     self._add_runs(batch, entry)
                     holds[entry.journal] = None
                 elif entry.through == FORGET:
-                    self._forget(entry.journal, _Removal(FORGET, offset, batch, offset))
+                    self._forget_records(entry.journal, _Removal(FORGET, offset, batch, offset))
                 else:
                     removals += 1
                     since = offset if entry.since is None else entry.since
-                    self._remove(entry.journal, _Removal(entry.through, offset, batch, since))
+                    self._record_removal(entry.journal, _Removal(entry.through, offset, batch, since))
             if not self._needed.get(batch):
-                self._die(batch)
+                self._mark_batch_dead(batch)
                 return
             if removals:
                 self._sizes[batch] = removals
@@ -153,12 +153,12 @@ class Garbage:
                 self._holds[batch] = tuple(holds)
                 self._held.update(self._holds[batch])
 
-    def void(self, batch: Batch) -> None:
+    def void_batch(self, batch: Batch) -> None:
         """Record that a batch never counted."""
         with self._lock:
             self._dead.append(batch)
 
-    def gone(self, batch: Batch) -> list[tuple[JournalKey, int]]:
+    def remove_batch(self, batch: Batch) -> list[tuple[JournalKey, int]]:
         """Record that a batch was removed, and return its runs that were needed so far."""
         with self._lock:
             needed_runs: list[tuple[JournalKey, int]] = []
@@ -169,10 +169,10 @@ class Garbage:
                     self._stored_runs -= 1
                     needed_runs.append((journal, seq))
                     for run_batch in runs.pop(seq):
-                        self._release(run_batch)
+                        self._release_record(run_batch)
                 if not runs:
                     self._runs.pop(journal, None)
-            self._drop(batch)
+            self._drop_batch(batch)
             return needed_runs
 
     # -- work to do -------------------------------------------------------------------
@@ -233,11 +233,11 @@ class Garbage:
         over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
         return over and not self._keeps
 
-    def over(self) -> list[int]:
+    def partitions_over_limit(self) -> list[int]:
         """Return the partitions with more known removals than are kept."""
         return [partition for partition in list(self._partitions) if self.is_over(partition)]
 
-    def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
+    def expire_removals(self, read: Mapping[int, int]) -> list[JournalKey]:
         """Drop removals that are not kept, and return their journals.
 
         Args:
@@ -259,14 +259,14 @@ class Garbage:
         expired: list[JournalKey] = []
         removals = dict(read_removals)
         for partition, partition_removals in dated.items():
-            for journal in self._remembered.surplus(partition_removals):
+            for journal in self._remembered.surplus_journals(partition_removals):
                 with self._lock:
-                    if self._expire(journal, removals[journal]):
+                    if self._expire_removal(journal, removals[journal]):
                         expired.append(journal)
-            self._remembered.looked(partition, self._partitions[partition])
+            self._remembered.record_tombstones(partition, self._partitions[partition])
         return expired
 
-    def adopt(self, tokens: Collection[str]) -> None:
+    def adopt_removals(self, tokens: Collection[str]) -> None:
         """Mark all removals in batches of the given writers to be rewritten."""
         with self._lock:
             self._rewrite.update(
@@ -275,7 +275,7 @@ class Garbage:
 
     # -- counting ---------------------------------------------------------------------
 
-    def _expire(self, journal: JournalKey, removal: _Removal) -> bool:
+    def _expire_removal(self, journal: JournalKey, removal: _Removal) -> bool:
         """Drop a removal, unless it is needed or no longer the last one."""
         if self._removals.get(journal) is not removal:
             return False
@@ -287,7 +287,7 @@ class Garbage:
             return False
         del self._removals[journal]
         self._partitions[removal.batch.partition] -= 1
-        self._release(removal.batch)
+        self._release_record(removal.batch)
         return True
 
     def _add_runs(self, batch: Batch, entry: Entry) -> None:
@@ -308,7 +308,7 @@ class Garbage:
             self._stored_runs += 1
         batches.append(batch)
 
-    def _remove(self, journal: JournalKey, removal: _Removal) -> None:
+    def _record_removal(self, journal: JournalKey, removal: _Removal) -> None:
         previous_removal = self._removals.get(journal)
         if removal.through < 0 or (previous_removal is not None and removal[:2] < previous_removal[:2]):
             return
@@ -317,7 +317,7 @@ class Garbage:
         self._removals[journal] = removal
         self._needed[removal.batch] += 1
         if previous_removal is not None:
-            self._release(previous_removal.batch)
+            self._release_record(previous_removal.batch)
         else:
             self._partitions[removal.batch.partition] += 1
         runs = self._runs.get(journal)
@@ -326,7 +326,7 @@ class Garbage:
         for seq in [seq for seq in runs if seq <= removal.through]:
             self._stored_runs -= 1
             for batch in runs.pop(seq):
-                self._release(batch)
+                self._release_record(batch)
         if not runs:
             del self._runs[journal]
 
@@ -335,7 +335,7 @@ class Garbage:
         removal = self._forgotten.get(journal)
         return -1 if removal is None else removal.offset
 
-    def _forget(self, journal: JournalKey, forgotten: _Removal) -> None:
+    def _forget_records(self, journal: JournalKey, forgotten: _Removal) -> None:
         """Record that all records of a journal before an offset were deleted."""
         last_forgotten = self._forgotten.get(journal)
         if last_forgotten is not None and forgotten.offset < last_forgotten.offset:
@@ -343,34 +343,34 @@ class Garbage:
         self._forgotten[journal] = forgotten
         self._needed[forgotten.batch] += 1
         if last_forgotten is not None:
-            self._release(last_forgotten.batch)
+            self._release_record(last_forgotten.batch)
         removal = self._removals.get(journal)
         if removal is not None and removal.offset < forgotten.offset:
             del self._removals[journal]
             self._partitions[removal.batch.partition] -= 1
-            self._release(removal.batch)
+            self._release_record(removal.batch)
         runs = self._runs.pop(journal, {})
         self._stored_runs -= len(runs)
         for seq, batches in runs.items():
             for batch in batches:
                 if self._offsets.get(batch, -1) < forgotten.offset:
-                    self._release(batch)
+                    self._release_record(batch)
                 else:
                     self._note_run(journal, seq, batch)
 
-    def _release(self, batch: Batch) -> None:
+    def _release_record(self, batch: Batch) -> None:
         needed = self._needed.get(batch)
         if needed is None:
             return
         self._needed[batch] = needed - 1
         if needed == 1:
-            self._die(batch)
+            self._mark_batch_dead(batch)
 
-    def _die(self, batch: Batch) -> None:
-        self._drop(batch)
+    def _mark_batch_dead(self, batch: Batch) -> None:
+        self._drop_batch(batch)
         self._dead.append(batch)
 
-    def _drop(self, batch: Batch) -> None:
+    def _drop_batch(self, batch: Batch) -> None:
         if self._needed.pop(batch, None) is None:
             return
         self._offsets.pop(batch, None)

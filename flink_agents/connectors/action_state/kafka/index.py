@@ -24,7 +24,7 @@ class JournalIndex:
     def __len__(self) -> int:
         return len(self._journals)
 
-    def apply(self, entries: Iterable[Entry]) -> None:
+    def apply_entries(self, entries: Iterable[Entry]) -> None:
         """Apply the entries of a batch."""
         for entry in entries:
             if entry.through == FORGET:
@@ -90,13 +90,13 @@ class JournalIndex:
             if not stored.runs:
                 del self._journals[journal]
 
-    def drop(self, journal: JournalKey, seq: int) -> None:
+    def drop_run(self, journal: JournalKey, seq: int) -> None:
         """Drop a run whose batch was removed; earlier runs stay."""
         stored = self._journals.get(journal)
         if stored is not None and stored.runs.pop(seq, None) is not None:
             self._emptied.add(journal)
 
-    def free(self, pruned: Callable[[JournalKey], int]) -> list[tuple[JournalKey, int]]:
+    def free_journals(self, pruned: Callable[[JournalKey], int]) -> list[tuple[JournalKey, int]]:
         """Drop journals without runs whose removals are known elsewhere; returns these removals.
 
         Args:
@@ -140,13 +140,13 @@ class JournalIndex:
             limit: The maximum number to return.
             pruned: Journals with a known removal, and the last run that it removed.
         """
-        return describe(self._with(pruned or {}), journal_id, after, limit)
+        return describe(self._all_journals(pruned or {}), journal_id, after, limit)
 
     def totals(self, pruned: Mapping[JournalKey, int] | None = None) -> tuple[int, int, int]:
         """Return the numbers of journals and records, and the bytes of their data."""
-        return totals(self._with(pruned or {}))
+        return totals(self._all_journals(pruned or {}))
 
-    def _with(self, pruned: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:
+    def _all_journals(self, pruned: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:
         journals: dict[JournalKey, Journal] = {}
         for journal, through in pruned.items():
             journals[journal] = Journal()

@@ -116,7 +116,7 @@ def pack_key(key: BatchKey) -> bytes:
 def unpack_key(data: bytes | None) -> BatchKey | None:
     """Return the parts of a key; None if the record does not belong to this store."""
     try:
-        kind, token, number = _unpack(data or b"")
+        kind, token, number = _unpack_content(data or b"")
         ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
         return BatchKey(token, number) if ours else None
     except (StoreFormatError, TypeError, ValueError):
@@ -153,12 +153,12 @@ def unpack_batch(data: bytes) -> list[Entry]:
             fix="run the version of flink-agents-python that wrote it, or a newer one",
         )
     try:
-        return [_entry(*parts) for parts in _unpack(data[1:])]
+        return [_build_entry(*parts) for parts in _unpack_content(data[1:])]
     except (KeyError, TypeError, ValueError) as error:
         raise StoreFormatError("a batch of the store cannot be read", found=str(error)) from error
 
 
-def _entry(journal_id: str, key: str, content: Any) -> Entry:
+def _build_entry(journal_id: str, key: str, content: Any) -> Entry:
     journal = JournalKey(sys.intern(journal_id), key)  # the same for many
     if isinstance(content, int):
         return Entry(journal, (), content)
@@ -178,7 +178,7 @@ def pack_marker(marker: Marker) -> bytes:
 def unpack_marker(data: bytes) -> Marker | None:
     """Return the parts of a marker; None if it belongs to another store."""
     try:
-        return Marker(*_unpack(data))
+        return Marker(*_unpack_content(data))
     except (StoreFormatError, TypeError):
         return None
 
@@ -190,7 +190,7 @@ def pack_offsets(offsets: Mapping[int, int]) -> bytes:
 
 def unpack_offsets(data: bytes) -> dict[int, int]:
     """Return the offsets that :func:`pack_offsets` packed."""
-    return _unpack(data)
+    return _unpack_content(data)
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
@@ -206,7 +206,7 @@ def pack_claim_key(kind: str, token: str) -> bytes:
 def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
     """Return kind and token; None if the record does not belong to this store."""
     try:
-        kind, token = _unpack(key or b"")
+        kind, token = _unpack_content(key or b"")
     except (StoreFormatError, TypeError, ValueError):
         return None
     return (kind, token) if isinstance(kind, str) and isinstance(token, str) else None
@@ -217,13 +217,13 @@ def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any]
     if key is None or not value or value[:1] != bytes([VERSION]):
         return None
     try:
-        kind, token = _unpack(key)
-        return kind, token, _unpack(value[1:])
+        kind, token = _unpack_content(key)
+        return kind, token, _unpack_content(value[1:])
     except (StoreFormatError, TypeError, ValueError):
         return None
 
 
-def _unpack(data: bytes) -> Any:
+def _unpack_content(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:

@@ -30,31 +30,31 @@ class Markers:
         self._owner = owner
         self._writer = (owner.token if owner is not None else "")[:TOKEN_BYTES].encode()
         self._floors: dict[int, int] = {}
-        self._made: dict[int, tuple[int, bytes]] = {}
+        self._cached_markers: dict[int, tuple[int, bytes]] = {}
         self.ends: dict[int, int] = {}
 
-    def make(self, partition: int, offset: int) -> bytes:
+    def create_marker(self, partition: int, offset: int) -> bytes:
         """Return the bytes of a marker."""
         # Between two batches of a partition, runs of many keys end at the same offset.
-        cached_marker = self._made.get(partition)
+        cached_marker = self._cached_markers.get(partition)
         if cached_marker is not None and cached_marker[0] == offset:
             return cached_marker[1]
         subtask, parallelism = (self._owner.subtask, self._owner.parallelism) if self._owner else (0, 0)
         marker = Marker(self._topic_bytes, partition, offset, self._writer, subtask, parallelism)
         packed = pack_marker(marker)
-        self._made[partition] = (offset, packed)
+        self._cached_markers[partition] = (offset, packed)
         return packed
 
-    def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
+    def start_offset(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
         """Return the offset from which on a key needs a partition; None if its marker is unusable."""
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
         read = unpack_marker(marker)
-        if read is None or not self._fits(read, partition) or self._lies_behind(read):
+        if read is None or not self._fits_partition(read, partition) or self._lies_behind(read):
             return None
         return read.offset if pending else max(read.offset, self._floors.get(partition, 0))
 
-    def note(self, marker: bytes | None, partition: int) -> None:
+    def note_bound(self, marker: bytes | None, partition: int) -> None:
         """Use a key's marker as a bound for keys without pending inputs.
 
         A marker of an earlier attempt of the same subtask is older than the checkpoint.
@@ -65,7 +65,7 @@ class Markers:
         if (read.subtask, read.parallelism) == (self._owner.subtask, self._owner.parallelism):
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
 
-    def check(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
+    def check_marker(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
         """Check that a marker is of this topic, and that the topic still has all records up to the marker.
 
         Raises:
@@ -75,7 +75,7 @@ class Markers:
         if marker is None:
             return
         read = unpack_marker(marker)
-        if read is None or not self._fits(read, partition):
+        if read is None or not self._fits_partition(read, partition):
             raise StoreMismatchError(
                 f"the state to restore belongs to another store than topic {self._topic.name!r}",
                 expected=f"markers of the topic with the id {self._topic.id}",
@@ -83,7 +83,7 @@ class Markers:
                 fix="configure the topic that the job used before",
             )
         if self._lies_behind(read):
-            raise self._lost(partition, read.offset, f"runs of key {journal.key[:200]!r}")
+            raise self._lost_records_error(partition, read.offset, f"runs of key {journal.key[:200]!r}")
 
     def check_offsets(self, offsets: Mapping[int, int], begins: Mapping[int, int]) -> None:
         """Check that the topic has all records from some offsets on, whatever keys come.
@@ -97,9 +97,9 @@ class Markers:
         """
         for partition, offset in offsets.items():
             if offset > self.ends.get(partition, offset):
-                raise self._lost(partition, offset, "runs after the checkpoint")
+                raise self._lost_records_error(partition, offset, "runs after the checkpoint")
             if begins[partition] > offset:
-                raise self._removed(partition, offset, begins[partition], "the journals")
+                raise self._removed_records_error(partition, offset, begins[partition], "the journals")
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
         """Check that a partition still has all records from ``wanted`` on, for a key with pending inputs.
@@ -109,9 +109,9 @@ class Markers:
         """
         if begin > wanted:
             what = f"key {journal.key[:200]!r}, which has waiting inputs,"
-            raise self._removed(partition, wanted, begin, what)
+            raise self._removed_records_error(partition, wanted, begin, what)
 
-    def _lost(self, partition: int, expected: int, what: str) -> RecordsPrunedError:
+    def _lost_records_error(self, partition: int, expected: int, what: str) -> RecordsPrunedError:
         return RecordsPrunedError(
             f"the last records of partition {partition} of {self._topic.name!r} were lost: it is "
             f"unknown what {what} did",
@@ -121,7 +121,9 @@ class Markers:
             "replica out of sync lead (unclean.leader.election.enable), and restore no old copies",
         )
 
-    def _removed(self, partition: int, expected: int, begin: int, what: str) -> RecordsPrunedError:
+    def _removed_records_error(
+        self, partition: int, expected: int, begin: int, what: str
+    ) -> RecordsPrunedError:
         return RecordsPrunedError(
             f"records of {what} were removed from the topic",
             expected=f"partition {partition} of {self._topic.name!r} from offset {expected} on",
@@ -130,7 +132,7 @@ class Markers:
             "without them, start without that state, under another job-identifier",
         )
 
-    def _fits(self, marker: Marker, partition: int) -> bool:
+    def _fits_partition(self, marker: Marker, partition: int) -> bool:
         return marker.partition == partition and marker.topic == self._topic_bytes
 
     def _lies_behind(self, marker: Marker) -> bool:

@@ -28,12 +28,12 @@ class Dated(NamedTuple):
 
     Attributes:
         since: Its first offset in the partition.
-        own: True if this owner wrote or rewrote it.
+        is_own: True if this owner wrote or rewrote it.
         journal: The journal; this is its last removal.
     """
 
     since: int
-    own: bool
+    is_own: bool
     journal: JournalKey
 
 
@@ -48,18 +48,23 @@ class Remembered:
 
     def __init__(self, latest: int, own_share: int) -> None:
         self._latest = max(1, latest)
-        self._own = max(1, own_share)
-        self._left: dict[int, int] = {}
+        self._own_share = max(1, own_share)
+        self._tombstone_counts: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
         """Return True if a partition has enough removals to make a look worthwhile."""
-        return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
+        return (
+            count
+            > self._tombstone_counts.get(partition, self._own_share)
+            + self._own_share // OWN_SLACK
+            + self._latest // SLACK
+        )
 
-    def looked(self, partition: int, count: int) -> None:
+    def record_tombstones(self, partition: int, count: int) -> None:
         """Record how many tombstones of a partition a clean-up left: those still needed, and the sample."""
-        self._left[partition] = max(count, self._own)
+        self._tombstone_counts[partition] = max(count, self._own_share)
 
-    def surplus(self, removals: Iterable[Dated]) -> list[JournalKey]:
+    def surplus_journals(self, removals: Iterable[Dated]) -> list[JournalKey]:
         """Return the journals of a partition whose removals need not be kept, the oldest first."""
         newest_first = sorted(removals, key=lambda dated_removal: dated_removal.since, reverse=True)
         surplus: list[JournalKey] = []
@@ -68,16 +73,16 @@ class Remembered:
         span = 0
         for removal in newest_first:
             age = newest_first[0].since - removal.since
-            if count < self._latest and not (removal.own and own_count >= self._own):
+            if count < self._latest and not (removal.is_own and own_count >= self._own_share):
                 count += 1
-                own_count += removal.own
+                own_count += removal.is_own
                 span = age
-            elif _fraction(removal.journal) * (age + 1) > SAMPLE * (span + 1):
+            elif _journal_fraction(removal.journal) * (age + 1) > SAMPLE * (span + 1):
                 surplus.append(removal.journal)
         return surplus[::-1]
 
 
-def _fraction(journal: JournalKey) -> float:
+def _journal_fraction(journal: JournalKey) -> float:
     """Return a number from 0 to 1 that is the same for a journal everywhere."""
     text = encode_text(f"{journal.key}:{journal.journal_id}")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64

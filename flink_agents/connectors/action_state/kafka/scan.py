@@ -28,8 +28,8 @@ from flink_agents.connectors.action_state.kafka.ownership.claims import Claim, C
 from flink_agents.connectors.action_state.kafka.settings import (
     KafkaSettings,
     request_ms,
-    unavailable,
-    unreadable,
+    unavailable_error,
+    unreadable_error,
 )
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import UnreadableCodecError
@@ -59,10 +59,10 @@ class Scanner:
 
     Attributes:
         index: The records read so far.
-        starts: The offset from which each partition was read. Other threads see it only once ``known`` has
-            all later records.
+        starts: The offset from which each partition was read. Other threads see it only once
+            ``known_journals`` has all later records.
         begins: The beginning of each partition when it was read from its lowest start on.
-        known: Journals with records of other owners that are still known.
+        known_journals: Journals with records of other owners that are still known.
         records: The number of Kafka records that were read.
         seconds: Time spent reading.
     """
@@ -76,12 +76,12 @@ class Scanner:
         self._garbage = garbage
         self._token = token
         # The package's own types lack arguments that it accepts.
-        self._consumer: Any = settings.consumer()
+        self._consumer: Any = settings.create_consumer()
         self._ends: dict[int, int] = {}
         self.index = JournalIndex()
         self.starts: dict[int, int] = {}
         self.begins: dict[int, int] = {}
-        self.known: set[JournalKey] = set()
+        self.known_journals: set[JournalKey] = set()
         self.records = 0
         self.seconds = 0.0
         self._written: dict[Batch, int] = {}
@@ -89,7 +89,7 @@ class Scanner:
         self._held: dict[Batch, Any] = {}
         self._held_bytes = 0
         # Removals of parts that were not read yet.
-        self._gone: set[Batch] = set()
+        self._removed_batches: set[Batch] = set()
         # Owners and partitions that garbage knows only in part.
         self._unsure_tokens: set[str] = set()
         self._unsure: set[int] = set()
@@ -111,7 +111,7 @@ class Scanner:
     def owners(self) -> tuple[Owner, ...]:
         """Return all owners that may append at present."""
         self._claims.refresh()
-        owners = [claim.owner for claim in self._claims.live()]
+        owners = [claim.owner for claim in self._claims.live_claims()]
         return tuple(sorted(owners, key=lambda owner: (owner.group, owner.subtask)))
 
     def details(self) -> dict[str, int | float | str]:
@@ -129,7 +129,7 @@ class Scanner:
         """Return the first offsets of the partitions."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        offsets = self._retried(
+        offsets = self._retry_request(
             lambda: self._consumer.beginning_offsets(topic_partitions, timeout_ms=patience)
         )
         return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
@@ -138,10 +138,12 @@ class Scanner:
         """Return the end offsets of the partitions."""
         topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        offsets = self._retried(lambda: self._consumer.end_offsets(topic_partitions, timeout_ms=patience))
+        offsets = self._retry_request(
+            lambda: self._consumer.end_offsets(topic_partitions, timeout_ms=patience)
+        )
         return {topic_partition.partition: offset for topic_partition, offset in offsets.items()}
 
-    def read(self, wanted: Mapping[int, int]) -> None:
+    def read_from(self, wanted: Mapping[int, int]) -> None:
         """Read all records from given offsets on that were acknowledged before this call.
 
         Args:
@@ -177,21 +179,23 @@ class Scanner:
             self._looked = {}
         # The last first: a deletion must not make garbage of records that came after it.
         for batch, (offset, entries) in reversed(older_batches.items()):
-            self._garbage.add(batch, offset, entries)
+            self._garbage.add_batch(batch, offset, entries)
         # Only now: a read that failed half-way is repeated, and must not be there twice.
         self.index.prepend(older, self._garbage.pruned_through)
         self.index.extend(newer)
-        self.index.free(self._garbage.pruned_through)
+        self.index.free_journals(self._garbage.pruned_through)
         for partition, start in wanted.items():
             self._ends[partition] = max(ends[partition], newer_ranges[partition][0])
             self.starts[partition] = min(start, self.starts.get(partition, start))
-            if self._gone and self._is_whole(partition):
-                self._gone = {batch for batch in self._gone if batch.partition != partition}
+            if self._removed_batches and self._is_whole(partition):
+                self._removed_batches = {
+                    batch for batch in self._removed_batches if batch.partition != partition
+                }
         self.seconds += time.monotonic() - began
 
     # -- removal from memory ----------------------------------------------------------
 
-    def tidy(self, pruned: Iterable[tuple[JournalKey, int]]) -> None:
+    def drop_pruned(self, pruned: Iterable[tuple[JournalKey, int]]) -> None:
         """Drop pruned journals, and removals that are not kept.
 
         Args:
@@ -199,34 +203,34 @@ class Scanner:
         """
         for journal, through in pruned:
             self.index.drop_runs(journal, through)
-        over = self._garbage.over()
+        over = self._garbage.partitions_over_limit()
         if unread := [partition for partition in over if not self._is_whole(partition)]:
             # Compaction leaves little of pruned records.
-            self.read(dict.fromkeys(unread, 0))
-        self._expire(over)
+            self.read_from(dict.fromkeys(unread, 0))
+        self._expire_removals(over)
 
     def done_claims(self, group: str) -> list[Claim]:
         """Return the claims of a group that are no longer needed, in order."""
-        return self._claims.done(group, self._owns)
+        return self._claims.removable_claims(group, self._may_own_records)
 
-    def ended(self, group: str) -> set[str]:
+    def ended_tokens(self, group: str) -> set[str]:
         """Return the tokens of the owners of a group that can no longer append."""
         return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
 
-    def _expire(self, partitions: Iterable[int]) -> None:
+    def _expire_removals(self, partitions: Iterable[int]) -> None:
         sure = {partition for partition in partitions if partition not in self._unsure}
         read = {partition: sys.maxsize for partition in sure if self._is_whole(partition)}
         read.update({partition: self._looked[partition] for partition in sure & self._looked.keys()})
-        for journal in self._garbage.expire(read) if read else ():
+        for journal in self._garbage.expire_removals(read) if read else ():
             if not self._garbage.knows(journal):
-                self.known.discard(journal)
+                self.known_journals.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
         """Return True if a partition was read from its beginning."""
         start = self.starts.get(partition)
         return start is not None and start <= self.begins.get(partition, 0)
 
-    def _owns(self, claim: Claim) -> bool:
+    def _may_own_records(self, claim: Claim) -> bool:
         """Return True if records of an outranked owner may still be needed."""
         token = claim.owner.token
         if token in self._unsure_tokens or self._garbage.owns(token):
@@ -258,12 +262,12 @@ class Scanner:
             for topic_partition, records in self._poll(progress).items():
                 end = remaining_ends.get(topic_partition)
                 if end is not None:
-                    self._take(topic_partition.partition, records, end, index)
+                    self._apply_records(topic_partition.partition, records, end, index)
             positions = {
                 assigned_partition: self._consumer.position(assigned_partition, timeout_ms=1000)
                 for assigned_partition in remaining_ends
             }
-            progress.at(self.records, sum(position or 0 for position in positions.values()))
+            progress.note_progress(self.records, sum(position or 0 for position in positions.values()))
             done = [
                 assigned_partition
                 for assigned_partition, position in positions.items()
@@ -278,14 +282,14 @@ class Scanner:
         try:
             return self._consumer.poll(POLL_MS)
         except UnreadableCodecError as error:
-            raise unreadable(error) from error
+            raise unreadable_error(error) from error
         except Exception as error:
-            progress.failed(error)
-            self._skip_what_is_gone(error)
+            progress.note_failure(error)
+            self._skip_removed(error)
             time.sleep(RETRY_SECONDS)
             return {}
 
-    def _skip_what_is_gone(self, error: Exception) -> None:
+    def _skip_removed(self, error: Exception) -> None:
         """Continue at the log's start if retention has passed the position meanwhile."""
         from kafka.errors import OffsetOutOfRangeError
 
@@ -297,7 +301,7 @@ class Scanner:
                 if (self._consumer.position(topic_partition) or 0) < starts[topic_partition.partition]:
                     self._consumer.seek(topic_partition, starts[topic_partition.partition])
 
-    def _take(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
+    def _apply_records(self, partition: int, records: list[Any], end: int, index: JournalIndex) -> None:
         for record in records:
             if record.offset >= end:
                 return
@@ -307,14 +311,14 @@ class Scanner:
                 continue
             batch = Batch(partition, key)
             if record.value is None:
-                self._remove(batch, index)
-            elif batch not in self._gone:
+                self._remove_batch(batch, index)
+            elif batch not in self._removed_batches:
                 self._held[batch] = record
                 self._held_bytes += len(record.value)
         if self._held_bytes > HELD_BYTES:
             self._look_into(index, HELD_BYTES // 2)
 
-    def _remove(self, batch: Batch, index: JournalIndex) -> None:
+    def _remove_batch(self, batch: Batch, index: JournalIndex) -> None:
         """Apply the removal of a batch."""
         held = self._held.pop(batch, None)
         if held is not None:
@@ -323,13 +327,13 @@ class Scanner:
         if self._older is not None and (noted := self._older.pop(batch, None)) is not None:
             for entry in noted[1]:
                 for record in entry.records:
-                    index.drop(entry.journal, record.seq)
+                    index.drop_run(entry.journal, record.seq)
         if self._garbage.needs(batch):
-            for journal, seq in self._garbage.gone(batch):
-                index.drop(journal, seq)
-                self.index.drop(journal, seq)
+            for journal, seq in self._garbage.remove_batch(batch):
+                index.drop_run(journal, seq)
+                self.index.drop_run(journal, seq)
         elif not self._is_whole(batch.partition) and batch.key.token != self._token:
-            self._gone.add(batch)
+            self._removed_batches.add(batch)
 
     def _look_into(self, index: JournalIndex, max_pending_bytes: int) -> None:
         """Decode pending batches, in order, until at most ``max_pending_bytes`` bytes of them are pending."""
@@ -337,53 +341,53 @@ class Scanner:
             batch = next(iter(self._held))
             record = self._held.pop(batch)
             self._held_bytes -= len(record.value)
-            self._apply(batch, record, index)
+            self._apply_batch(batch, record, index)
 
-    def _apply(self, batch: Batch, record: Any, index: JournalIndex) -> None:
+    def _apply_batch(self, batch: Batch, record: Any, index: JournalIndex) -> None:
         token = batch.key.token
         void = self._claims.void_from(token).get(batch.partition)
         if void is not None and record.offset >= void:
-            self._garbage.void(batch)
+            self._garbage.void_batch(batch)
             return
         entries = unpack_batch(record.value)
         if not self._claims.knows(token) and not token.startswith(LOOKER):
             # The owner's claim was removed when none of its records was needed, so this record came later,
             # from an owner that does not know of its end.
-            self._garbage.void(batch)
+            self._garbage.void_batch(batch)
             return
         if self._token is None:
             self._written[batch] = record.timestamp
         if token != self._token:
-            self._note(batch, record.offset, entries)
-        index.apply(entries)
+            self._note_entries(batch, record.offset, entries)
+        index.apply_entries(entries)
         if batch.partition in self._looked:
             self._looked[batch.partition] = record.offset
         self._applied += len(entries)
         if self._applied > FREE_EACH and self._older is None:
             self._applied = 0
-            for journal, through in index.free(self._garbage.pruned_through):
+            for journal, through in index.free_journals(self._garbage.pruned_through):
                 self.index.drop_runs(journal, through)
-            self._expire(self._garbage.over())
+            self._expire_removals(self._garbage.partitions_over_limit())
 
-    def _note(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
-        self.known.update(entry.journal for entry in entries)
+    def _note_entries(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
+        self.known_journals.update(entry.journal for entry in entries)
         # A removal that may not take effect must not make anything garbage.
-        if self._claims.undecided(batch.key.token):
+        if self._claims.is_undecided(batch.key.token):
             self._unsure_tokens.add(batch.key.token)
             self._unsure.add(batch.partition)
             return
         if self._older is None:
-            self._garbage.add(batch, offset, entries)
+            self._garbage.add_batch(batch, offset, entries)
         else:
             self._older[batch] = offset, [_without_data(entry) for entry in entries]
 
-    def _retried(self, ask: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    def _retry_request(self, ask: Callable[[], dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
         progress = _Progress(self._settings, 0)
         while True:
             try:
                 return ask()
             except Exception as error:
-                progress.failed(error)
+                progress.note_failure(error)
                 time.sleep(RETRY_SECONDS)
 
 
@@ -409,7 +413,7 @@ class _Progress:
         self._start: int | None = None
         self._error: Exception = TimeoutError("no record came")
 
-    def at(self, records: int, position: int) -> None:
+    def note_progress(self, records: int, position: int) -> None:
         """Record the progress.
 
         Raises:
@@ -421,13 +425,13 @@ class _Progress:
             self._progress_at = now
             self._start = position if self._start is None else self._start
         elif now - self._progress_at > self._seconds:
-            raise self._stuck()
+            raise self._stalled_error()
         if now - self._logged_at > PROGRESS_SECONDS:
             self._logged_at = now
             passed = position - (self._start or 0)
             _log.info("reading the journals: about %d of %d offsets", passed, self._offsets)
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """Record a failure that may be temporary.
 
         Raises:
@@ -435,7 +439,7 @@ class _Progress:
         """
         self._error = error
         if time.monotonic() - self._progress_at > self._seconds:
-            raise self._stuck()
+            raise self._stalled_error()
 
-    def _stuck(self) -> Exception:
-        return unavailable(f"reading made no progress for {self._seconds:g} s", self._error)
+    def _stalled_error(self) -> Exception:
+        return unavailable_error(f"reading made no progress for {self._seconds:g} s", self._error)

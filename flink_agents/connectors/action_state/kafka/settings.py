@@ -110,13 +110,13 @@ class KafkaSettings:
         """The largest size of a message."""
         return 2 * self.max_record_bytes + SLACK_BYTES
 
-    def admin(self) -> KafkaAdminClient:
+    def create_admin(self) -> KafkaAdminClient:
         """Return a client for topics."""
-        return self._make("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
+        return self._create_client("KafkaAdminClient", request_timeout_ms=REQUEST_MS)
 
-    def producer(self) -> KafkaProducer:
+    def create_producer(self) -> KafkaProducer:
         """Return a client that appends: in order, each record once, acknowledged by all replicas in sync."""
-        return self._make(
+        return self._create_client(
             "KafkaProducer",
             acks="all",
             enable_idempotence=True,
@@ -128,9 +128,9 @@ class KafkaSettings:
             metrics_enabled=False,
         )
 
-    def consumer(self) -> KafkaConsumer:
+    def create_consumer(self) -> KafkaConsumer:
         """Return a client that reads, of no group."""
-        return self._make(
+        return self._create_client(
             "KafkaConsumer",
             group_id=None,
             enable_auto_commit=False,
@@ -142,7 +142,7 @@ class KafkaSettings:
             metrics_enabled=False,
         )
 
-    def _make(self, name: str, **options: Any) -> Any:
+    def _create_client(self, name: str, **options: Any) -> Any:
         try:
             import kafka
         except ImportError as error:
@@ -153,13 +153,13 @@ class KafkaSettings:
             ) from error
         client_class = consumer_class() if name == "KafkaConsumer" else getattr(kafka, name)
         default_config = client_class.DEFAULT_CONFIG
-        redaction.know(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
+        redaction.add_secrets(self.client.get("sasl_plain_password"), self.client.get("ssl_password"))
         client_options = {
-            key: _parsed(key, value, default_config[key])
+            key: _parse_value(key, value, default_config[key])
             for key, value in self.client.items()
             if key in default_config
         }
-        with translated(f"no broker of {self.bootstrap_servers} answers"):
+        with translate_errors(f"no broker of {self.bootstrap_servers} answers"):
             made_with = {"reconnect_backoff_max_ms": RECONNECT_MS, **options, **client_options}
             return client_class(bootstrap_servers=self.bootstrap_servers.split(","), **made_with)
 
@@ -187,7 +187,7 @@ class KafkaSettings:
                     found=f"action-state.kafka.client.{key}",
                     fix="remove it",
                 )
-            _parsed(key, value, default_config[key])
+            _parse_value(key, value, default_config[key])
 
 
 def request_ms(seconds: float) -> int:
@@ -195,7 +195,7 @@ def request_ms(seconds: float) -> int:
     return min(REQUEST_MS, int(seconds * 1000))
 
 
-def _parsed(key: str, value: Any, default: Any) -> Any:
+def _parse_value(key: str, value: Any, default: Any) -> Any:
     """Convert a value that may be a string, as in configuration files, to the type of its default."""
     expected = type(default).__name__
     if key == "security_protocol":
@@ -221,7 +221,7 @@ def _parsed(key: str, value: Any, default: Any) -> Any:
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Turn errors of kafka-python into errors of the store.
 
     Raises:
@@ -232,12 +232,12 @@ def translated(what: str) -> Iterator[None]:
     except StoreError:
         raise
     except UnreadableCodecError as error:
-        raise unreadable(error) from error
+        raise unreadable_error(error) from error
     except Exception as error:
-        raise unavailable(what, error) from error
+        raise unavailable_error(what, error) from error
 
 
-def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
+def unavailable_error(what: str, error: BaseException) -> StoreUnavailableError:
     """Return the error about a failure of Kafka."""
     return StoreUnavailableError(
         what,
@@ -246,7 +246,7 @@ def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
     )
 
 
-def unreadable(error: UnreadableCodecError) -> StoreUnavailableError:
+def unreadable_error(error: UnreadableCodecError) -> StoreUnavailableError:
     """Return the error about records that this process cannot read, however often it tries."""
     return StoreUnavailableError(str(error), expected=error.expected, found="it is missing", fix=error.fix)
 

@@ -105,9 +105,9 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     def metrics(self) -> Mapping[str, int]:
         return {**self.measured.values(), **self._garbage.counts()}
 
-    def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _run_on_reader(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run a function on the reader thread; unexpected errors become errors of the store."""
-        return super()._begin(functools.partial(_named, self._place, call))
+        return super()._run_on_reader(functools.partial(_run_operation, self._place, call))
 
     # -- open -------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             many = MANY_CLAIMS + 2 * owner.parallelism
             # Other jobs take over if this one is restarted again and again without its first subtask.
             if len(self._claims.of_group(owner.group)) > (4 * many if owner.subtask else many):
-                self._begin(lambda: self._clear_claims(owner)).add_done_callback(_tell_failure)
+                self._run_on_reader(lambda: self._clear_claims(owner)).add_done_callback(_log_failure)
         make = functools.partial(
             KafkaWriter,
             self.settings,
@@ -156,7 +156,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             self._garbage = Garbage(Remembered(latest, latest // owner.parallelism), token)
         self._scanner = Scanner(self.settings, self._topic, seen, self._garbage, token)
         opened.append(self._scanner.close)
-        self._producer = self.settings.producer()
+        self._producer = self.settings.create_producer()
         opened.append(functools.partial(close_producer, self._producer, 0.0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: an owner that appends has described the topic before.
@@ -164,7 +164,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self._claims.refresh()
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
         if self._claims.described is None and owner is not None:
-            self._claims_writer.describe(self._topic)
+            self._claims_writer.write_topic_description(self._topic)
         return [seen.close, self._scanner.close]
 
     def _all_ends(self) -> dict[int, int]:
@@ -174,19 +174,21 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     def _clear_claims(self, owner: Owner) -> None:
         """Remove many claims: read all records of their owners, and rewrite those that are still needed."""
-        self._scanner.read(dict.fromkeys(range(self._topic.partitions), 0))
+        self._scanner.read_from(dict.fromkeys(range(self._topic.partitions), 0))
         self._remove_claims(owner)
         # Batches of ended owners still hold removals of remembered keys: rewriting them frees the claims.
-        self._garbage.adopt(self._scanner.ended(owner.group))
+        self._garbage.adopt_removals(self._scanner.ended_tokens(owner.group))
 
     def _remove_claims(self, owner: Owner) -> None:
         """Remove the claims of the owner's group that are no longer needed."""
         claims = self._scanner.claims
         claims.refresh()
         done = self._scanner.done_claims(owner.group)
-        outranked = claims.undecided(owner.token) or claims.void_from(owner.token) or claims.lost(owner.token)
+        outranked = (
+            claims.is_undecided(owner.token) or claims.void_from(owner.token) or claims.is_lost(owner.token)
+        )
         if (done or claims.orphans) and not outranked:
-            self._claims_writer.remove(owner, claims, done)
+            self._claims_writer.remove_claims(owner, claims, done)
 
     def _after_reading(self) -> None:
         """Check the claims once more of the journals is known."""
@@ -206,7 +208,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     def _keep_plan(self, fingerprint: str, data: bytes) -> None:
         self._scanner.claims.refresh()
         if fingerprint not in self._scanner.claims.plans:
-            self._claims_writer.plan(fingerprint, data)
+            self._claims_writer.write_plan(fingerprint, data)
 
     async def recall_plan(self, fingerprint: str) -> bytes | None:
         """Return the stored content of a plan."""
@@ -230,7 +232,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             return
         self._appending[journal] += 1
         try:
-            await writer.written(KafkaWrite(Entry(journal, records)))
+            await writer.submit_with_future(KafkaWrite(Entry(journal, records)))
         finally:
             self._appending[journal] -= 1
             if not self._appending[journal]:
@@ -239,33 +241,33 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
         writer = self._require_open()
-        if not self._knows(journal):
+        if not self._has_journal(journal):
             await self.rebuild(journal)
-        if self._knows(journal):
-            await writer.written(KafkaWrite(Entry(journal, (), through_seq)))
+        if self._has_journal(journal):
+            await writer.submit_with_future(KafkaWrite(Entry(journal, (), through_seq)))
             partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
                 self._pruned.append((journal, through_seq))
             if len(self._pruned) >= PRUNED_AT_ONCE or self._garbage.is_over(partition):
-                self._tidy()
+                self._drop_pruned_journals()
 
-    def _tidy(self) -> None:
+    def _drop_pruned_journals(self) -> None:
         """Have the reader thread drop pruned journals; one call at a time."""
         if self._owner is None or (self._tidying is not None and not self._tidying.done()):
             return
         pruned = [self._pruned.popleft() for _ in range(len(self._pruned))]
-        self._tidying = self._begin(lambda: self._scanner.tidy(pruned))
-        self._tidying.add_done_callback(_tell_failure)
+        self._tidying = self._run_on_reader(lambda: self._scanner.drop_pruned(pruned))
+        self._tidying.add_done_callback(_log_failure)
 
     @override
     async def forget(self, journal_id: str) -> None:
         writer = self._require_owned()
         await self.rebuild()
-        journals = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
+        journals = await self._in_thread(lambda: self._describe_journals(journal_id, None, sys.maxsize))
         removals = [KafkaWrite(Entry(info.journal, (), FORGET)) for info in journals]
-        await asyncio.gather(*(writer.written(write) for write in removals))
+        await asyncio.gather(*(writer.submit_with_future(write) for write in removals))
 
-    def _knows(self, journal: JournalKey) -> bool:
+    def _has_journal(self, journal: JournalKey) -> bool:
         """Return True if a journal has a record, or one in flight."""
         return journal in self._appending or self._garbage.knows(journal)
 
@@ -274,13 +276,13 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         self._require_open()
-        if self._owner is None or journal in self._scanner.known:
+        if self._owner is None or journal in self._scanner.known_journals:
             return True
         partition = partition_of(journal, self._topic.partitions)
         start = self._scanner.starts.get(partition)
         if start is None:
             return True
-        wanted = self._markers.start(marker, partition, pending)
+        wanted = self._markers.start_offset(marker, partition, pending)
         return wanted is None or wanted < start
 
     @override
@@ -289,14 +291,14 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     ) -> None:
         self._require_open()
         if journal is None:
-            await self._read(dict.fromkeys(range(self._topic.partitions), 0))
+            await self._read_from(dict.fromkeys(range(self._topic.partitions), 0))
             return
         partition = partition_of(journal, self._topic.partitions)
-        self._markers.check(journal, marker, partition)
-        wanted = self._markers.start(marker, partition, pending) or 0
-        self._markers.note(marker, partition)
+        self._markers.check_marker(journal, marker, partition)
+        wanted = self._markers.start_offset(marker, partition, pending) or 0
+        self._markers.note_bound(marker, partition)
         if not self._has_read(partition, wanted):
-            await self._reach(partition, wanted)
+            await self._read_partition_from(partition, wanted)
         if marker is not None and pending:
             self._markers.check_begin(journal, partition, wanted, self._scanner.begins.get(partition, 0))
 
@@ -305,7 +307,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         """Return the end of the partition as this subtask last knew it."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
-        return self._markers.make(partition, self._positions.get(partition, 0))
+        return self._markers.create_marker(partition, self._positions.get(partition, 0))
 
     @override
     def position(self) -> bytes:
@@ -320,16 +322,16 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     # -- reading ----------------------------------------------------------------------
 
-    async def _read(self, wanted: Mapping[int, int]) -> None:
+    async def _read_from(self, wanted: Mapping[int, int]) -> None:
         """Read everything from given offsets up to the present ends."""
         await self._in_thread(lambda: self._read_all(wanted))
-        self._measure()
+        self._update_measurements()
 
     def _read_all(self, wanted: Mapping[int, int]) -> None:
-        self._scanner.read(wanted)
+        self._scanner.read_from(wanted)
         self._after_reading()
 
-    def _measure(self) -> None:
+    def _update_measurements(self) -> None:
         self.measured.rebuild_records = self._scanner.records
         self.measured.rebuild_seconds = self._scanner.seconds
 
@@ -337,12 +339,12 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         start = self._scanner.starts.get(partition)
         return start is not None and start <= wanted
 
-    async def _reach(self, partition: int, wanted: int) -> None:
+    async def _read_partition_from(self, partition: int, wanted: int) -> None:
         """Read everything from an offset on; many callers share one look, as keys return together."""
         with self._lock:
             self._wanted[partition] = min(wanted, self._wanted.get(partition, wanted))
         await self._in_thread(lambda: self._read_wanted(partition, wanted))
-        self._measure()
+        self._update_measurements()
 
     def _read_wanted(self, partition: int, wanted: int) -> None:
         with self._lock:
@@ -352,31 +354,31 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         starts[partition] = min(wanted, starts.get(partition, wanted))
         remaining_starts = {p: start for p, start in starts.items() if not self._has_read(p, start)}
         if remaining_starts:
-            self._scanner.read(remaining_starts)
+            self._scanner.read_from(remaining_starts)
             self._after_reading()
 
-    async def _refresh(self, partition: int) -> None:
+    async def _refresh_partition(self, partition: int) -> None:
         """Read a partition's records from before this call; many callers share one look."""
         with self._lock:
             waiting = self._fresh.get(partition)
             if waiting is None:
-                waiting = self._fresh[partition] = self._begin(lambda: self._read_fresh(partition))
+                waiting = self._fresh[partition] = self._run_on_reader(lambda: self._read_fresh(partition))
         await asyncio.shield(waiting)
 
     def _read_fresh(self, partition: int) -> None:
         with self._lock:
             del self._fresh[partition]
-        self._scanner.read({partition: self._scanner.starts.get(partition, 0)})
+        self._scanner.read_from({partition: self._scanner.starts.get(partition, 0)})
 
     @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
         self._require_open()
-        await self._refresh(partition_of(journal, self._topic.partitions))
-        return await self._in_thread(lambda: self._scan(journal, from_seq, to_seq))
+        await self._refresh_partition(partition_of(journal, self._topic.partitions))
+        return await self._in_thread(lambda: self._scan_journal(journal, from_seq, to_seq))
 
-    def _scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
+    def _scan_journal(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
         through = self._garbage.pruned_through(journal)
         if from_seq is not None and from_seq <= through:
             raise pruned_error(journal, from_seq, through)
@@ -385,7 +387,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
     @override
     async def pruned_through(self, journal: JournalKey) -> int:
         self._require_open()
-        await self._refresh(partition_of(journal, self._topic.partitions))
+        await self._refresh_partition(partition_of(journal, self._topic.partitions))
         return await self._in_thread(
             lambda: max(self._garbage.pruned_through(journal), self._scanner.index.pruned_through(journal))
         )
@@ -395,9 +397,11 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
         await self.rebuild()
-        return await self._in_thread(lambda: self._describe(journal_id, after, limit))
+        return await self._in_thread(lambda: self._describe_journals(journal_id, after, limit))
 
-    def _describe(self, journal_id: str | None, after: JournalKey | None, limit: int) -> list[JournalInfo]:
+    def _describe_journals(
+        self, journal_id: str | None, after: JournalKey | None, limit: int
+    ) -> list[JournalInfo]:
         return self._scanner.index.describe(journal_id, after, limit, self._garbage.pruned())
 
     @override
@@ -412,7 +416,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         return StoreStats(journals, records, data_bytes, size, owners, details)
 
 
-def _named(place: str, call: Callable[[], T]) -> T:
+def _run_operation(place: str, call: Callable[[], T]) -> T:
     """Run an operation; unexpected errors become errors of the store."""
     try:
         return call()
@@ -427,7 +431,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
         ) from error
 
 
-def _tell_failure(tidying: asyncio.Future[None]) -> None:
+def _log_failure(tidying: asyncio.Future[None]) -> None:
     """Log that pruned journals were not dropped; the next pruning tries again."""
     if not tidying.cancelled() and (error := tidying.exception()) is not None:
         _log.warning("pruned journals could not be dropped: %s", error)

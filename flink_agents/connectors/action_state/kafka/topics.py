@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flink_agents.api.errors import StoreFormatError, StoreUnavailableError
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, translated
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, translate_errors
 from flink_agents.kafka_clients import check_codec
 
 if TYPE_CHECKING:
@@ -48,19 +48,19 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
         StoreUnavailableError: One does not exist, or the brokers do not answer.
     """
     wanted = {settings.topic: settings.partitions, settings.claims_topic: 1}
-    with translated(f"the topic {settings.topic!r} cannot be inspected"):
-        admin = settings.admin()
+    with translate_errors(f"the topic {settings.topic!r} cannot be inspected"):
+        admin = settings.create_admin()
         try:
-            missing = {name: count for name, count in wanted.items() if _find(admin, name) is None}
+            missing = {name: count for name, count in wanted.items() if _find_topic(admin, name) is None}
             if missing and not create:
                 raise _no_topic(min(missing), settings)
             if missing:
-                _create(admin, settings, missing)
-            journals, claims = (_checked(admin, settings, name) for name in wanted)
+                _create_topics(admin, settings, missing)
+            journals, claims = (_check_topic(admin, settings, name) for name in wanted)
         finally:
             admin.close()
     if claims.partitions != 1:
-        raise _unfit(claims.name, "partitions", "1", str(claims.partitions))
+        raise _unfit_topic_error(claims.name, "partitions", "1", str(claims.partitions))
     return journals, claims
 
 
@@ -69,8 +69,8 @@ def stored_bytes(settings: KafkaSettings) -> int | None:
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
-    with translated(f"the size of topic {settings.topic!r} cannot be determined"):
-        admin = settings.admin()
+    with translate_errors(f"the size of topic {settings.topic!r} cannot be determined"):
+        admin = settings.create_admin()
         try:
             brokers = admin.describe_log_dirs(names)  # pyright: ignore[reportCallIssue]
         except AuthorizationError:
@@ -84,24 +84,24 @@ def stored_bytes(settings: KafkaSettings) -> int | None:
     return sum(partition["partition_size"] for topic in store_topics for partition in topic["partitions"])
 
 
-def _find(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
+def _find_topic(admin: KafkaAdminClient, name: str) -> dict[str, Any] | None:
     (topic,) = admin.describe_topics([name])
     if topic["error_code"] or not topic["partitions"]:
         return None
     return topic
 
 
-def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
+def _create_topics(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str, int]) -> None:
     deadline = time.monotonic() + CREATE_SECONDS
     for name, partitions in missing.items():
         new = {
             "num_partitions": partitions,
             "replication_factor": settings.replication_factor,
-            "configs": _configs(settings),
+            "configs": _topic_configs(settings),
         }
-        while not _made(admin, name, new, time.monotonic() > deadline):
+        while not _try_creation(admin, name, new, time.monotonic() > deadline):
             time.sleep(POLL_SECONDS)
-    while any((topic := _find(admin, name)) is None or not _led(topic) for name in missing):
+    while any((topic := _find_topic(admin, name)) is None or not _has_leaders(topic) for name in missing):
         if time.monotonic() > deadline:
             raise StoreUnavailableError(
                 f"topics were created, but have no leader after {CREATE_SECONDS:g} s: {', '.join(missing)}",
@@ -110,7 +110,7 @@ def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str,
         time.sleep(POLL_SECONDS)
 
 
-def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
+def _try_creation(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
     """Create a topic; return False if too few brokers are available and tries are left."""
     from kafka.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 
@@ -126,11 +126,11 @@ def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -
     return True
 
 
-def _led(topic: dict[str, Any]) -> bool:
+def _has_leaders(topic: dict[str, Any]) -> bool:
     return all(partition["leader_id"] >= 0 for partition in topic["partitions"])
 
 
-def _configs(settings: KafkaSettings) -> dict[str, str]:
+def _topic_configs(settings: KafkaSettings) -> dict[str, str]:
     configs = {
         "cleanup.policy": "compact",
         # Brokers may be set to compress by a codec that this process cannot read.
@@ -147,20 +147,20 @@ def _configs(settings: KafkaSettings) -> dict[str, str]:
     return configs
 
 
-def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
+def _check_topic(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
     """Return the topic if it keeps records safely."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
-    topic = _find(admin, name)
+    topic = _find_topic(admin, name)
     if topic is None:
         raise _no_topic(name, settings)
     resources = [ConfigResource(ConfigResourceType.TOPIC, name)]
     configs: Any = admin.describe_configs(resources, config_filter="all")  # pyright: ignore[reportCallIssue]
     values = {key: str(value["value"]) for key, value in configs["topic"][name].items()}
     if values["cleanup.policy"] != "compact":
-        raise _unfit(name, "cleanup.policy", "compact", values["cleanup.policy"])
+        raise _unfit_topic_error(name, "cleanup.policy", "compact", values["cleanup.policy"])
     if int(values["max.message.bytes"]) < settings.message_bytes:
-        raise _unfit(
+        raise _unfit_topic_error(
             name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
         )
     check_codec(name, values["compression.type"])
@@ -168,9 +168,9 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
     # If a topic requires more in-sync replicas than it has, brokers accept those that it has.
     needed = max(settings.replication_factor, settings.min_insync_replicas)
     if replicas < needed:
-        raise _unfit(name, "replicas", f"at least {needed}", str(replicas))
+        raise _unfit_topic_error(name, "replicas", f"at least {needed}", str(replicas))
     if int(values["min.insync.replicas"]) < settings.min_insync_replicas:
-        raise _unfit(
+        raise _unfit_topic_error(
             name,
             "min.insync.replicas",
             f"at least {settings.min_insync_replicas}",
@@ -189,7 +189,7 @@ def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
     return error
 
 
-def _unfit(name: str, what: str, expected: str, found: str) -> StoreFormatError:
+def _unfit_topic_error(name: str, what: str, expected: str, found: str) -> StoreFormatError:
     return StoreFormatError(
         f"the topic {name!r} does not meet the store's requirements: {what}",
         expected=expected,

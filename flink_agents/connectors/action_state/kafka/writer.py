@@ -50,7 +50,7 @@ from flink_agents.connectors.action_state.kafka.layout import (
 )
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.ownership.lease import Lease
-from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
+from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable_error
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import close_producer
 
@@ -156,20 +156,20 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         self._lease.start()
         super().start()
 
-    def _write(self, batch: list[KafkaWrite]) -> list[Outcome]:
+    def _write_batch(self, batch: list[KafkaWrite]) -> list[Outcome]:
         self._wrote = True
-        self._lease.appending()
-        sent = self._send(self._pack(batch))
+        self._lease.note_append()
+        sent = self._send_batches(self._pack_writes(batch))
         self._send_dead()
         self._wait_for(sent)
-        self._check(sent)
+        self._check_sent(sent)
         if time.monotonic() > self._beat_at:
-            self._beat()
+            self._renew_idle_lease()
         return [write.outcome for write in batch]
 
     # -- to Kafka ---------------------------------------------------------------------
 
-    def _pack(self, writes: list[KafkaWrite]) -> deque[_Packed]:
+    def _pack_writes(self, writes: list[KafkaWrite]) -> deque[_Packed]:
         """Make one or several batches for each partition, in order."""
         by_partition: dict[int, list[KafkaWrite]] = {}
         removed: dict[JournalKey, int] = {}
@@ -187,22 +187,22 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 data = pack_entry(write.entry)
                 write.size = len(data)
                 if batch_writes and size + write.size > BATCH_BYTES:
-                    batches.append(self._batch(partition, batch_writes, packed))
+                    batches.append(self._pack_batch(partition, batch_writes, packed))
                     packed = []
                     batch_writes = []
                     size = 0
                 packed.append(data)
                 batch_writes.append(write)
                 size += write.size
-            batches.append(self._batch(partition, batch_writes, packed))
+            batches.append(self._pack_batch(partition, batch_writes, packed))
         return batches
 
-    def _batch(self, partition: int, writes: list[KafkaWrite], packed: list[bytes]) -> _Packed:
+    def _pack_batch(self, partition: int, writes: list[KafkaWrite], packed: list[bytes]) -> _Packed:
         return _Packed(
             Batch(partition, BatchKey(self._token, next(self._numbers))), writes, pack_batch(packed)
         )
 
-    def _send(self, batches: deque[_Packed]) -> list[_Sent]:
+    def _send_batches(self, batches: deque[_Packed]) -> list[_Sent]:
         """Hand all batches to the client, in order.
 
         All batches are packed first, so that the client gets the whole turn at once and makes few requests of
@@ -219,8 +219,8 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             except Exception as error:
                 # The client did not even accept it.
                 for write in writes:
-                    write.outcome = unavailable(f"topic {self._topic!r} cannot be written", error)
-                self._metrics.failed()
+                    write.outcome = unavailable_error(f"topic {self._topic!r} cannot be written", error)
+                self._metrics.count_failure()
                 continue
             sent.append(_Sent(batch, writes, report))
         return sent
@@ -254,7 +254,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         for batch, writes, report in sent:
             try:
                 while not report.is_done and not self._abandoned and time.monotonic() < deadline:
-                    _wait(report, SLICE_SECONDS)
+                    _wait_for_acknowledgement(report, SLICE_SECONDS)
                 if not report.is_done:
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
@@ -270,7 +270,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
 
     # -- ownership --------------------------------------------------------------------
 
-    def _check(self, sent: list[_Sent]) -> None:
+    def _check_sent(self, sent: list[_Sent]) -> None:
         """Determine which stored entries count, and note them."""
         error, void = self._ousted() if self._owner is not None and sent else (None, {})
         for batch, writes, report in sent:
@@ -280,7 +280,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                 for write in writes:
                     write.outcome = copy.copy(error)
                 continue
-            self._garbage.add(batch, report.value.offset, [write.entry for write in writes])
+            self._garbage.add_batch(batch, report.value.offset, [write.entry for write in writes])
 
     def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
         """Return the error for appends after a takeover, and the offsets from which on they do not count."""
@@ -290,13 +290,13 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             return None, {}
         deadline = time.monotonic() + self._settings.append_seconds
         try:
-            standing = self._lease.look(self._settings.append_seconds)
+            standing = self._lease.check_owner(self._settings.append_seconds)
             while standing.undecided:
                 if time.monotonic() > deadline or self._abandoned:
                     waited = TimeoutError("another owner has claimed, and makes no progress")
                     return self._not_acknowledged(waited), {}
                 time.sleep(UNDECIDED_SECONDS)
-                standing = self._lease.look(self._settings.append_seconds)
+                standing = self._lease.check_owner(self._settings.append_seconds)
         except StoreError as error:
             return self._not_acknowledged(error), {}
         if standing.lost:
@@ -308,7 +308,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         return self._failure, standing.void
 
     @override
-    def _beat(self) -> None:
+    def _renew_idle_lease(self) -> None:
         """Look for owners that took over, and remove garbage."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
@@ -316,7 +316,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         try:
             sparse: list[tuple[JournalKey, int]] = []
             if self._owner is not None:
-                self._claims_writer.beat(self._owner)
+                self._claims_writer.write_heartbeat(self._owner)
                 standing = self._lease.last_look(min(self._settings.append_seconds, CLOSE_SECONDS))
                 if standing.void or standing.lost:
                     self._failure = stale_error(self._owner)
@@ -327,10 +327,10 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             again = [
                 Entry(journal, (), through, since)
                 for journal, through in sparse
-                if (since := self._garbage.since(journal)) is not None
+                if (since := self._garbage.removal_start(journal)) is not None
             ]
             if again:
-                self._write([KafkaWrite(entry) for entry in again])
+                self._write_batch([KafkaWrite(entry) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:
@@ -352,14 +352,14 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
         return None
 
     def _not_acknowledged(self, cause: BaseException) -> StoreError:
-        return self._unknown(f"an append to topic {self._topic!r} was not acknowledged", cause)
+        return self._unknown_write_error(f"an append to topic {self._topic!r} was not acknowledged", cause)
 
-    def _finish(self) -> None:
+    def _close_resources(self) -> None:
         try:
             if not self._abandoned:
                 self._send_dead()
                 if self._owner is not None:
-                    self._claims_writer.release(self._owner, CLOSE_SECONDS)
+                    self._claims_writer.write_release(self._owner, CLOSE_SECONDS)
         except Exception as error:
             _log.warning("the end of an owner could not be written to %s: %s", self._topic, error)
         finally:
@@ -370,7 +370,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
             self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
 
 
-def _wait(report: Any, seconds: float) -> None:
+def _wait_for_acknowledgement(report: Any, seconds: float) -> None:
     """Wait for an acknowledgement, at most ``seconds``."""
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)

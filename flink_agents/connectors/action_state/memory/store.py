@@ -116,7 +116,7 @@ class MemoryStore(ActionStateStore):
         self._removals = removals
         self._owner: Owner | None = None
         self._opened = False
-        self._known: frozenset[JournalKey] | None = None
+        self._known_journals: frozenset[JournalKey] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> MemoryStore:
@@ -126,7 +126,7 @@ class MemoryStore(ActionStateStore):
     @property
     @override
     def store_id(self) -> str:
-        return self._here().store_id
+        return self._opened_place().store_id
 
     @property
     @override
@@ -146,7 +146,7 @@ class MemoryStore(ActionStateStore):
         with self._place.lock:
             if owner is not None:
                 self._place.claim(owner, self)
-                self._known = frozenset(self._place.journals)
+                self._known_journals = frozenset(self._place.journals)
             self._owner = owner
             self._opened = True
 
@@ -157,7 +157,7 @@ class MemoryStore(ActionStateStore):
             if self._owner is not None:
                 self._place.owners.pop(self._owner.token, None)
 
-    def _here(self) -> MemoryPlace:
+    def _opened_place(self) -> MemoryPlace:
         if not self._opened:
             raise closed_error()
         return self._place
@@ -169,7 +169,7 @@ class MemoryStore(ActionStateStore):
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Append at once: a cancelled call has stored its records."""
-        place = self._here()
+        place = self._opened_place()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
         records = list(records)
@@ -190,7 +190,7 @@ class MemoryStore(ActionStateStore):
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        place = self._here()
+        place = self._opened_place()
         with place.lock:
             stored = place.journals.get(journal)
             if stored is None:
@@ -199,14 +199,14 @@ class MemoryStore(ActionStateStore):
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        place = self._here()
+        place = self._opened_place()
         with place.lock:
             self._check_owner()
             place.prune(journal, through_seq, self._removals)
 
     @override
     async def forget(self, journal_id: str) -> None:
-        place = self._here()
+        place = self._opened_place()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
         with place.lock:
@@ -217,22 +217,22 @@ class MemoryStore(ActionStateStore):
 
     @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        place = self._here()
+        place = self._opened_place()
         with place.lock:
             stored = place.journals.get(journal)
             return NOTHING_PRUNED if stored is None else stored.pruned_through
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        self._here()
-        return self._known is None or journal in self._known
+        self._opened_place()
+        return self._known_journals is None or journal in self._known_journals
 
     @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
         """Compare the marker; this store needs no more."""
-        if marker not in (None, uuid.UUID(self._here().store_id).bytes):
+        if marker not in (None, uuid.UUID(self._opened_place().store_id).bytes):
             raise StoreMismatchError(
                 "state belongs to a store in memory that no longer exists",
                 fix="use the store sqlite or kafka for jobs that are restored in another process",
@@ -241,19 +241,19 @@ class MemoryStore(ActionStateStore):
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
         """Return the only position of a place: its id."""
-        return uuid.UUID(self._here().store_id).bytes
+        return uuid.UUID(self._opened_place().store_id).bytes
 
     @override
     async def journals(
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
-        place = self._here()
+        place = self._opened_place()
         with place.lock:
             return describe(place.journals, journal_id, after, limit)
 
     @override
     async def stats(self) -> StoreStats:
-        place = self._here()
+        place = self._opened_place()
         with place.lock:
             journals, records, data_bytes = totals(place.journals)
             owners = tuple(owner for owner, _ in place.owners.values())

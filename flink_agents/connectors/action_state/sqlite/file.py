@@ -46,7 +46,7 @@ _SCHEMA = (
 )
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect_reader(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
         timeout=READ_BUSY_SECONDS,
@@ -62,7 +62,7 @@ KIND: FileKind[StoreError] = FileKind(
     application_id=APPLICATION_ID,
     version=VERSION,
     schema=_SCHEMA,
-    connect=_connected,
+    connect=_connect_reader,
     # Allows freed pages to be returned to the file system; must be set before there are tables.
     at_first=("PRAGMA auto_vacuum=INCREMENTAL",),
     at_each=(f"PRAGMA wal_autocheckpoint={WAL_PAGES}", f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}"),
@@ -71,7 +71,7 @@ KIND: FileKind[StoreError] = FileKind(
     fix_corrupt="restore the file from a copy, or configure another path and start a new job",
 )
 
-translate = KIND.translated
+translate = KIND.translate_error
 
 
 def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connection:
@@ -88,7 +88,7 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
     """
     if not create and not path.exists():
         raise StoreUnavailableError(f"store {path} does not exist", fix="check the path")
-    return KIND.open(path, busy_seconds)
+    return KIND.connect_file(path, busy_seconds)
 
 
 def read_store_id(connection: sqlite3.Connection) -> str:
@@ -100,7 +100,7 @@ def read_store_id(connection: sqlite3.Connection) -> str:
     row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     if row is None:
         _, _, path = connection.execute("PRAGMA database_list").fetchone()
-        raise KIND.corrupt(Path(path), "its rows were deleted: it has no id")
+        raise KIND.corrupt_file_error(Path(path), "its rows were deleted: it has no id")
     return row[0]
 
 

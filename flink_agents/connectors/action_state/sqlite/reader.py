@@ -31,7 +31,7 @@ def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
 
 
-def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
+def _find_journal(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int] | None:
     """Return the id of the journal, and the last run that was pruned."""
     return connection.execute(
         "SELECT id, pruned_through FROM journals WHERE journal_id = ? AND key = ?",
@@ -39,12 +39,12 @@ def _find(connection: sqlite3.Connection, journal: JournalKey) -> tuple[int, int
     ).fetchone()
 
 
-def scan(
+def scan_records(
     connection: sqlite3.Connection, journal: JournalKey, from_seq: int | None, to_seq: int | None
 ) -> list[Record]:
     """Return records as :meth:`ActionStateStore.scan` does."""
     with _one_state(connection):
-        journal_row = _find(connection, journal)
+        journal_row = _find_journal(connection, journal)
         if journal_row is None:
             return []
         if from_seq is not None and from_seq <= journal_row[1]:
@@ -61,7 +61,7 @@ def scan(
 
 def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
     """Return the last run of ``journal`` that was pruned; :data:`NOTHING_PRUNED` if none."""
-    journal_row = _find(connection, journal)
+    journal_row = _find_journal(connection, journal)
     return NOTHING_PRUNED if journal_row is None else journal_row[1]
 
 
@@ -97,7 +97,7 @@ def list_journals(
     return [JournalInfo(JournalKey(decode_text(row[0]), decode_text(row[1])), *row[2:]) for row in rows]
 
 
-def totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
+def read_totals(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Return the numbers of journals, of records, and of bytes of data."""
     return connection.execute(
         "SELECT (SELECT count(*) FROM journals), count(*), coalesce(sum(length(data)), 0) FROM records"

@@ -32,13 +32,13 @@ _COLUMNS = 6
 
 
 @lru_cache(maxsize=MANY)
-def _insertion(records: int) -> str:
+def _insert_statement(records: int) -> str:
     """Return the statement that inserts ``count`` records."""
     return f"INSERT INTO records VALUES {', '.join(['(NULL, ?, ?, ?, ?, ?, ?)'] * records)}"
 
 
 @lru_cache(maxsize=MANY)
-def _question(journals: int) -> str:
+def _lookup_statement(journals: int) -> str:
     """Return the statement that looks up ``count`` journals; its answer is one row."""
     rows = ", ".join(f"({number}, ?, ?)" for number in range(journals))
     return (
@@ -62,12 +62,12 @@ class Rows:
     def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
         self._connection = connection
         self._values: list[Any] = []
-        self._gone: dict[int, int] = {}
+        self._pruned_rows: dict[int, int] = {}
         self.pruned = 0
         self._journals: dict[JournalKey, tuple[int, int]] = {}
         distinct = list(set(journals))
         for start in range(0, len(distinct), MANY):
-            self._look_up(distinct[start : start + MANY])
+            self._look_up_journals(distinct[start : start + MANY])
 
     def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Add records to a journal.
@@ -99,7 +99,7 @@ class Rows:
         row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
             # No further record of these runs is appended, so it can wait until the end of the transaction.
-            self._gone[row] = through
+            self._pruned_rows[row] = through
             self._journals[journal] = (row, through)
             self.pruned += 1
 
@@ -117,7 +117,7 @@ class Rows:
         for journal in [journal for journal in self._journals if journal.journal_id == journal_id]:
             del self._journals[journal]
 
-    def advance(self) -> int:
+    def advance_position(self) -> int:
         """Count the transaction as one that appends records; returns the new position of the store."""
         statement = (
             "INSERT INTO meta (name, value) VALUES (?, '1') "
@@ -131,13 +131,13 @@ class Rows:
         self._values = []
         for start in range(0, len(values), _COLUMNS * MANY):
             chunk = values[start : start + _COLUMNS * MANY]
-            self._connection.execute(_insertion(len(chunk) // _COLUMNS), chunk)
-        pruned_rows = list(self._gone.items())
-        self._gone = {}
+            self._connection.execute(_insert_statement(len(chunk) // _COLUMNS), chunk)
+        pruned_rows = list(self._pruned_rows.items())
+        self._pruned_rows = {}
         for start in range(0, len(pruned_rows), MANY):
-            self._remove(pruned_rows[start : start + MANY])
+            self._remove_runs(pruned_rows[start : start + MANY])
 
-    def _remove(self, pruned_rows: list[tuple[int, int]]) -> None:
+    def _remove_runs(self, pruned_rows: list[tuple[int, int]]) -> None:
         """Remove the records of the first runs of some journals, and note journals that have none left."""
         rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(pruned_rows))}) "
         values = [value for pruned_row in pruned_rows for value in pruned_row]
@@ -158,9 +158,9 @@ class Rows:
             values,
         )
 
-    def _look_up(self, journals: list[JournalKey]) -> None:
+    def _look_up_journals(self, journals: list[JournalKey]) -> None:
         names = list(map(encode_text, chain.from_iterable(journals)))
-        (rows_text,) = self._connection.execute(_question(len(journals)), names).fetchone()
+        (rows_text,) = self._connection.execute(_lookup_statement(len(journals)), names).fetchone()
         for row_text in rows_text.split(",") if rows_text else ():
             number, row, pruned_through = map(int, row_text.split())
             self._journals[journals[number]] = (row, pruned_through)

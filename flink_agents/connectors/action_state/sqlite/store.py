@@ -49,7 +49,7 @@ from flink_agents.connectors.action_state.sqlite.writer import (
     SqliteWrite,
     SQLiteWriter,
     all_owners,
-    claim,
+    claim_file,
 )
 from flink_agents.connectors.action_state.threaded import ThreadedStore
 
@@ -93,7 +93,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self._removals = removals
         self._store_id = ""
         self._marker = b""
-        self._known: frozenset[int] | None = None
+        self._known_hashes: frozenset[int] | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
@@ -130,11 +130,11 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     ) -> tuple[Callable[[OnEnd], SQLiteWriter], list[Callable[[], object]]]:
         self._connection = await self._in_thread(lambda: self._open_file(owner, opened))
         of_writer = await self._in_thread(lambda: self._open_file(owner, opened))
-        self._store_id = await self._ask(read_store_id)
+        self._store_id = await self._run_query(read_store_id)
         self._marker = uuid.UUID(self._store_id).bytes
         if owner is not None:
-            await self._claim(owner)
-            self._known = await self._ask(reader.known_journals)
+            await self._claim_file(owner)
+            self._known_hashes = await self._run_query(reader.known_journals)
         make = functools.partial(
             SQLiteWriter,
             of_writer,
@@ -153,7 +153,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         opened.append(connection.close)
         return connection
 
-    async def _claim(self, owner: Owner) -> None:
+    async def _claim_file(self, owner: Owner) -> None:
         """Become the owner that may append; wait for the lease of a job that crashed."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -161,13 +161,13 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         ended: frozenset[OtherLease] = frozenset()
         while True:
             take = functools.partial(
-                claim,
+                claim_file,
                 owner=owner,
                 lease_seconds=self._lease_seconds,
                 busy_seconds=self._busy_seconds,
                 ended=ended,
             )
-            alive = await self._ask(take)
+            alive = await self._run_query(take)
             if not alive:
                 return
             first = first or alive
@@ -187,20 +187,20 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
-            await writer.written(SqliteWrite(journal, records))
+            await writer.submit_with_future(SqliteWrite(journal, records))
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._require_open().written(SqliteWrite(journal, (), through_seq))
+        await self._require_open().submit_with_future(SqliteWrite(journal, (), through_seq))
 
     @override
     async def forget(self, journal_id: str) -> None:
         writer = self._require_owned()
-        await writer.written(Forget(journal_id))
+        await writer.submit_with_future(Forget(journal_id))
 
     # -- reading ----------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
+    async def _run_query(self, question: Callable[..., T], *arguments: Any) -> T:
         """Return the answer of ``question(connection, *arguments)``."""
         try:
             return await self._in_thread(lambda: question(self._connection, *arguments))
@@ -214,18 +214,18 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
         self._require_open()
-        return await self._ask(reader.scan, journal, from_seq, to_seq)
+        return await self._run_query(reader.scan_records, journal, from_seq, to_seq)
 
     @override
     async def pruned_through(self, journal: JournalKey) -> int:
         self._require_open()
-        return await self._ask(reader.pruned_through, journal)
+        return await self._run_query(reader.pruned_through, journal)
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
         if self._writer is None or self._closed or self._ended.done():
             self._require_open()
-        return self._known is None or hash(journal) in self._known
+        return self._known_hashes is None or hash(journal) in self._known_hashes
 
     @override
     async def rebuild(
@@ -284,13 +284,13 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
         self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
     ) -> list[JournalInfo]:
         self._require_open()
-        return await self._ask(reader.list_journals, journal_id, after, limit)
+        return await self._run_query(reader.list_journals, journal_id, after, limit)
 
     @override
     async def stats(self) -> StoreStats:
         self._require_open()
-        journals, records, data_bytes = await self._ask(reader.totals)
-        owners = await self._ask(all_owners)
+        journals, records, data_bytes = await self._run_query(reader.read_totals)
+        owners = await self._run_query(all_owners)
         size = await self._in_thread(lambda: stored_bytes(self.path))
         return StoreStats(journals, records, data_bytes, size, owners)
 

@@ -46,9 +46,9 @@ from flink_agents.connectors.action_state.sqlite.file import (
     read_position,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
+from flink_agents.connectors.action_state.sqlite.removals import create_table, expire_journals
 from flink_agents.connectors.action_state.sqlite.rows import Rows
-from flink_agents.sqlite_files import begin, is_busy
+from flink_agents.sqlite_files import begin_transaction, is_busy
 
 _log = bounded_logger("flink_agents.store")
 
@@ -134,7 +134,7 @@ class Forget(SqliteWrite):
         rows.forget(self.journal.journal_id)
 
 
-def _applied(batch: list[SqliteWrite], rows: Rows) -> list[Outcome]:
+def _apply_batch(batch: list[SqliteWrite], rows: Rows) -> list[Outcome]:
     """Write a batch in the current transaction; a rejected write changes nothing."""
     outcomes: list[Outcome] = []
     for write in batch:
@@ -199,52 +199,52 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         self._log_identity: tuple[int, int] | None = None
         self._lock = _lock_of(self._identity or (0, 0))
 
-    def _write(self, batch: list[SqliteWrite]) -> list[Outcome]:
+    def _write_batch(self, batch: list[SqliteWrite]) -> list[Outcome]:
         try:
-            return self._transaction(batch)
+            return self._write_in_transaction(batch)
         except _UnknownOutcome as error:
-            failure = self._unknown(f"the commit to {self._path} failed", error.__cause__)
+            failure = self._unknown_write_error(f"the commit to {self._path} failed", error.__cause__)
             return [copy.copy(failure) for _ in batch]
         except _NotBegun as error:
-            self._metrics.failed()
+            self._metrics.count_failure()
             return [translate(error.__cause__ or error, self._path) for _ in batch]
         except Exception as error:
             if len(batch) > 1:
                 # One of the writes may be the cause; the others must not fail with it.
-                return [self._alone(write) for write in batch]
-            self._metrics.failed()
+                return [self._write_separately(write) for write in batch]
+            self._metrics.count_failure()
             return [translate(error, self._path)]
 
-    def _alone(self, write: SqliteWrite) -> Outcome:
-        return self._refusal() if self._failure is not None else self._write([write])[0]
+    def _write_separately(self, write: SqliteWrite) -> Outcome:
+        return self._rejection_error() if self._failure is not None else self._write_batch([write])[0]
 
-    def _transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
+    def _write_in_transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
         with self._lock:
-            self._begin()
+            self._begin_transaction()
             try:
-                if self._owner is not None and not owns(self._connection, self._owner):
+                if self._owner is not None and not is_owner(self._connection, self._owner):
                     self._connection.execute("ROLLBACK")
                     return [stale_error(self._owner) for _ in batch]
                 if self._pruned is None:
-                    prepare(self._connection)
+                    create_table(self._connection)
                 rows = Rows(self._connection, map(_journal_of, batch))
-                outcomes = _applied(batch, rows)
+                outcomes = _apply_batch(batch, rows)
                 rows.flush()
                 # A transaction that only removes does not move the position.
-                position = rows.advance() if any(map(_records_of, batch)) else self.position
+                position = rows.advance_position() if any(map(_records_of, batch)) else self.position
                 pruned = rows.pruned + (self._pruned or 0)
                 if self._pruned is None or pruned >= min(PRUNED_BETWEEN, self._removals // 10 + 1):
-                    pruned = None if expire(self._connection, self._removals) else 0
-                self._renew()
+                    pruned = None if expire_journals(self._connection, self._removals) else 0
+                self._renew_lease()
             except BaseException:
                 self._roll_back()
                 raise
-            self._commit()
+            self._commit_transaction()
             self._pruned = pruned
             self.position = position
         return outcomes
 
-    def _begin(self) -> None:
+    def _begin_transaction(self) -> None:
         try:
             file_status = os.stat(self._path)
             if (file_status.st_dev, file_status.st_ino) != self._identity:
@@ -258,7 +258,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                begin(self._connection, self._busy_seconds, 0.0)
+                begin_transaction(self._connection, self._busy_seconds, 0.0)
             log = _file_identity(self._log)
             if log != (self._log_identity or log):
                 self._roll_back()
@@ -271,7 +271,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         if self._connection.in_transaction:  # SQLite rolls back itself if the disk is full.
             self._connection.execute("ROLLBACK")
 
-    def _commit(self) -> None:
+    def _commit_transaction(self) -> None:
         deadline = time.monotonic() + COMMIT_BUSY_SECONDS
         while True:
             try:
@@ -282,19 +282,19 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
                     raise _UnknownOutcome from error
                 time.sleep(0.001)
 
-    def _renew(self) -> None:
+    def _renew_lease(self) -> None:
         now = time.monotonic()
         if self._owner is not None and now >= self._beat_at:
-            renew(self._connection, self._owner, self._lease_seconds)
+            renew_lease(self._connection, self._owner, self._lease_seconds)
             self._beat_at = now + self._beat_seconds
 
-    def _beat(self) -> None:
+    def _renew_idle_lease(self) -> None:
         try:
             if self._owner is not None and self._failure is None:
-                self._transaction([])
+                self._write_in_transaction([])
                 self._give_back()
         except _UnknownOutcome as error:
-            self._unknown(f"the commit to {self._path} failed", error.__cause__)
+            self._unknown_write_error(f"the commit to {self._path} failed", error.__cause__)
         except Exception as error:
             # An append will meet the same error, and has a caller that gets it.
             _log.warning("the lease in %s was not renewed: %s", self._path, error.__cause__ or error)
@@ -309,12 +309,12 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
                     f"PRAGMA incremental_vacuum({GIVEN_BACK}); PRAGMA busy_timeout=0"
                 )
 
-    def _finish(self) -> None:
+    def _close_resources(self) -> None:
         try:
             if self._owner is not None and not self._abandoned:
                 with self._lock:
-                    begin(self._connection, self._busy_seconds, 0.0)
-                    release(self._connection, self._owner)
+                    begin_transaction(self._connection, self._busy_seconds, 0.0)
+                    release_lease(self._connection, self._owner)
                     self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             _log.warning("the lease in %s was not released: %s", self._path, error)
@@ -330,11 +330,11 @@ class OtherLease(NamedTuple):
 
     token: str
     job_id: str
-    until: float
+    valid_until: float
     seconds: float
 
 
-def claim(
+def claim_file(
     connection: sqlite3.Connection,
     owner: Owner,
     lease_seconds: float,
@@ -353,7 +353,7 @@ def claim(
     Returns:
         The leases to wait for. If there are none, ``owner`` may append now.
     """
-    begin(connection, busy_seconds, READ_BUSY_SECONDS)
+    begin_transaction(connection, busy_seconds, READ_BUSY_SECONDS)
     try:
         now = time.time()
         rows = connection.execute(
@@ -361,9 +361,9 @@ def claim(
             (encode_text(owner.group), encode_text(owner.job_id)),
         )
         other_leases = frozenset(OtherLease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
-        alive = frozenset(lease for lease in other_leases - ended if lease.until > now)
+        alive = frozenset(lease for lease in other_leases - ended if lease.valid_until > now)
         if not alive:
-            _take(connection, owner, now + lease_seconds, lease_seconds)
+            _replace_owners(connection, owner, now + lease_seconds, lease_seconds)
         connection.execute("COMMIT")
         return alive
     except BaseException:
@@ -372,7 +372,7 @@ def claim(
         raise
 
 
-def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
+def _replace_owners(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
     """Remove all owners that ``owner`` outranks, and add ``owner``."""
     group = encode_text(owner.group)
     job_id = encode_text(owner.job_id)
@@ -386,7 +386,7 @@ def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: f
     )
 
 
-def owns(connection: sqlite3.Connection, owner: Owner) -> bool:
+def is_owner(connection: sqlite3.Connection, owner: Owner) -> bool:
     """Return True if ``owner`` may append. Only an answer within the transaction of the append counts."""
     row = connection.execute(
         "SELECT token FROM owners WHERE grp = ? AND subtask = ?", (encode_text(owner.group), owner.subtask)
@@ -394,7 +394,7 @@ def owns(connection: sqlite3.Connection, owner: Owner) -> bool:
     return row is not None and row[0] == owner.token
 
 
-def renew(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) -> None:
+def renew_lease(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) -> None:
     """Renew the lease of ``owner``, if it has one."""
     connection.execute(
         "UPDATE owners SET lease_until = ? WHERE grp = ? AND subtask = ? AND token = ?",
@@ -402,7 +402,7 @@ def renew(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) ->
     )
 
 
-def release(connection: sqlite3.Connection, owner: Owner) -> None:
+def release_lease(connection: sqlite3.Connection, owner: Owner) -> None:
     """Release the lease."""
     connection.execute(
         "DELETE FROM owners WHERE grp = ? AND subtask = ? AND token = ?",

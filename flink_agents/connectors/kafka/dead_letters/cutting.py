@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.connectors.kafka.client import made_consumer
+from flink_agents.connectors.kafka.client import create_consumer
 from flink_agents.connectors.kafka.dead_letters.letter import Letter
 from flink_agents.connectors.kafka.headers import CUT, ERROR, ORIGIN, PREFIX, TRACEBACK
 from flink_agents.connectors.kafka.headers.mapping import KafkaHeaders
@@ -51,7 +51,7 @@ def fit_letter(key: bytes | None, value: bytes | None, headers: KafkaHeaders, li
         # The length of a value takes up to four bytes more than that of an empty one.
         if remaining >= 4:
             break
-    cut = value if value is None else _start(value, max(remaining - 4, 0))
+    cut = value if value is None else _cut_text(value, max(remaining - 4, 0))
     _log.warning(
         "a dead letter is cut, since topic %r takes no more than %s bytes (%s): %s of %s bytes of the value "
         "of %s remain",
@@ -69,13 +69,13 @@ def _with_short_texts(headers: KafkaHeaders) -> KafkaHeaders:
     error = headers.get(ERROR)
     traceback = headers.get(TRACEBACK)
     if error is not None:
-        headers |= {ERROR: _start(error, MAX_TEXT)}
+        headers |= {ERROR: _cut_text(error, MAX_TEXT)}
     if traceback is not None:
         headers |= {TRACEBACK: traceback[-MAX_TEXT:].decode("utf-8", "ignore").encode()}
     return headers
 
 
-def _start(content: bytes, size: int) -> bytes:
+def _cut_text(content: bytes, size: int) -> bytes:
     """Return the start of a text, without a part of a character at its end."""
     if len(content) <= size:
         return content
@@ -102,13 +102,13 @@ class Originals:
         if self._consumer is not None:
             self._consumer.close()
 
-    def complete(self, letter: Letter) -> Letter:
+    def complete_letter(self, letter: Letter) -> Letter:
         """Return a cut letter with key, value and headers of the record; else it says why it has none."""
         place = letter.origin_place
         if place is None:
             return replace(letter, missing=f"its value is cut, and its origin unknown (no header {ORIGIN})")
         topic, partition, offset = place
-        record = self._read(topic, partition, offset)
+        record = self._read_record(topic, partition, offset)
         if record is None:
             reason = f"its value is cut, and {topic}/{partition}/{offset} has been removed from its topic"
             return replace(letter, missing=reason)
@@ -126,12 +126,12 @@ class Originals:
         headers = KafkaHeaders((*record.headers, *added))
         return replace(letter, value=record.value, key=record.key, headers=headers)
 
-    def _read(self, topic: str, partition: int, offset: int) -> Any:
+    def _read_record(self, topic: str, partition: int, offset: int) -> Any:
         from kafka.structs import TopicPartition
 
         if self._consumer is None:
             options: dict[str, Any] = {"enable_auto_commit": False, **self._client}
-            self._consumer = made_consumer(**options, max_poll_records=1)
+            self._consumer = create_consumer(**options, max_poll_records=1)
         consumer = self._consumer
         place = TopicPartition(topic, partition)
         if partition not in (consumer.partitions_for_topic(topic) or ()):

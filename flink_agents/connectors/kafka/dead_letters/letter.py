@@ -33,22 +33,22 @@ class Letter:
     @property
     def error(self) -> str:
         """Class and message of the error."""
-        return f"{self._text(ERROR_TYPE)}: {self._text(ERROR)}"
+        return f"{self._header_text(ERROR_TYPE)}: {self._header_text(ERROR)}"
 
     @property
     def error_type(self) -> str:
         """Class of the error."""
-        return self._text(ERROR_TYPE)
+        return self._header_text(ERROR_TYPE)
 
     @property
     def agent(self) -> str:
         """Name of the agent that could not handle it; empty if a source could not read it."""
-        return self._text(FAILED_AGENT)
+        return self._header_text(FAILED_AGENT)
 
     @property
     def failed_key(self) -> str:
         """The key of the failed run as text; empty if a source rejected the record."""
-        text = self._text(FAILED_KEY)
+        text = self._header_text(FAILED_KEY)
         try:
             value = decode_key(text, from_outside=True) if text else ""
         except Exception:  # A key of a class, or of another program.
@@ -58,12 +58,12 @@ class Letter:
     @property
     def origin(self) -> str | None:
         """The topic that it came from, if it is known."""
-        return self._text(ORIGIN).rsplit("/", 2)[0] or None
+        return self._header_text(ORIGIN).rsplit("/", 2)[0] or None
 
     @property
     def origin_place(self) -> tuple[str, int, int] | None:
         """Topic, partition and offset that it came from, if they are known."""
-        parts = self._text(ORIGIN).rsplit("/", 2)
+        parts = self._header_text(ORIGIN).rsplit("/", 2)
         if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
             return None
         return parts[0], int(parts[1]), int(parts[2])
@@ -71,8 +71,8 @@ class Letter:
     @property
     def cut_size(self) -> int | None:
         """The size of the whole value in bytes if the letter has only its start."""
-        text = self._text(CUT)
+        text = self._header_text(CUT)
         return int(text) if text.isdigit() else None
 
-    def _text(self, name: str) -> str:
+    def _header_text(self, name: str) -> str:
         return (self.headers.get(name) or b"").decode("utf-8", "replace")

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.connectors.kafka.client import made_consumer, reaching
+from flink_agents.connectors.kafka.client import create_consumer, translate_client_errors
 from flink_agents.connectors.kafka.dead_letters.cutting import Originals
 from flink_agents.connectors.kafka.dead_letters.letter import Letter
 from flink_agents.connectors.kafka.dead_letters.sending import (
@@ -58,7 +58,7 @@ class PutBack:
     unsendable: list[UnsendableLetter] = field(default_factory=list[UnsendableLetter])
 
 
-@reaching()
+@translate_client_errors()
 def redrive(
     dead_letters: str,
     to: str | None = None,
@@ -93,7 +93,7 @@ def redrive(
     """
     group = f"{GROUP}-{dead_letters}"
     options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **client}
-    consumer = made_consumer(group_id=group, max_poll_records=BATCH, **options)
+    consumer = create_consumer(group_id=group, max_poll_records=BATCH, **options)
     sender: LetterSender | None = None
     originals = Originals(client)
     done = PutBack()
@@ -101,24 +101,24 @@ def redrive(
         if not dry_run:
             # Fences another redrive of the same topic, before its offsets are read.
             sender = LetterSender(group, max_request_size, client)
-        marks = _marks(consumer, dead_letters)
-        position = partial(_offsets, dead_letters, marks)
-        for records in _batches(consumer, dead_letters, limit, marks):
+        marks = _seek_to_marks(consumer, dead_letters)
+        position = partial(_committed_offsets, dead_letters, marks)
+        for records in _read_batches(consumer, dead_letters, limit, marks):
             batch: list[Chosen] = []
             size = 0
             for record in records:
-                letter = _letter(record)
+                letter = _read_letter(record)
                 topic = to or letter.origin or UNKNOWN if choose(letter) else None
                 on_letter(letter, topic)
                 if topic is not None and letter.cut_size is not None:
-                    letter = originals.complete(letter)
+                    letter = originals.complete_letter(letter)
                 batch.append((letter, topic, record))
                 size += len(letter.value or b"")
                 if size >= BATCH_BYTES:
-                    _finish(sender, batch, marks, position, done)
+                    _finish_batch(sender, batch, marks, position, done)
                     batch = []
                     size = 0
-            _finish(sender, batch, marks, position, done)
+            _finish_batch(sender, batch, marks, position, done)
     finally:
         consumer.close()
         originals.close()
@@ -127,7 +127,7 @@ def redrive(
     return done
 
 
-def _finish(
+def _finish_batch(
     sender: LetterSender | None,
     batch: list[Chosen],
     marks: Mapping[int, ReadMarks],
@@ -136,12 +136,12 @@ def _finish(
 ) -> None:
     """Send a batch, or count what would be sent."""
     if sender is None:
-        _count(done, batch)
+        _count_letters(done, batch)
     elif batch:
-        _send(sender, batch, marks, position, done)
+        _send_batch(sender, batch, marks, position, done)
 
 
-def _send(
+def _send_batch(
     sender: LetterSender,
     batch: list[Chosen],
     marks: Mapping[int, ReadMarks],
@@ -152,26 +152,26 @@ def _send(
 
     def note(part: list[Chosen]) -> Mapping[Any, Any]:
         for _, topic, record in part:
-            marks[record.partition].note(record.offset, topic is not None)
+            marks[record.partition].note_handled(record.offset, topic is not None)
         return position()
 
     try:
-        sender.deliver([chosen_letter[:2] for chosen_letter in batch], lambda: note(batch))
-        _count(done, batch)
+        sender.deliver_letters([chosen_letter[:2] for chosen_letter in batch], lambda: note(batch))
+        _count_letters(done, batch)
         return
     except LetterRejectedError:
         pass
     for choice in batch:
         letter, _, record = choice
         try:
-            sender.deliver([choice[:2]], lambda single=choice: note([single]))
-            _count(done, [choice])
+            sender.deliver_letters([choice[:2]], lambda single=choice: note([single]))
+            _count_letters(done, [choice])
         except LetterRejectedError as error:
-            marks[record.partition].note(record.offset, False)
+            marks[record.partition].note_handled(record.offset, False)
             done.unsendable.append(UnsendableLetter(letter.place, str(error)))
 
 
-def _count(done: PutBack, batch: list[Chosen]) -> None:
+def _count_letters(done: PutBack, batch: list[Chosen]) -> None:
     for letter, topic, _ in batch:
         if topic is None:
             done.left_out += 1
@@ -181,7 +181,7 @@ def _count(done: PutBack, batch: list[Chosen]) -> None:
             done.topics[topic] = done.topics.get(topic, 0) + 1
 
 
-def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
+def _committed_offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
     """Return the read position of each partition, to commit for the consumer group."""
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -192,7 +192,7 @@ def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
     }
 
 
-def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
+def _seek_to_marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
     """Seek to the read positions of earlier redrives, and return them by partition."""
     from kafka.structs import TopicPartition
 
@@ -213,14 +213,14 @@ def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
         marks = (
             ReadMarks(begins[partition])
             if committed is None
-            else ReadMarks.of(committed.offset, committed.metadata)
+            else ReadMarks.parse(committed.offset, committed.metadata)
         )
         consumer.seek(partition, max(marks.begin, begins[partition]))
         marks_by_partition[partition.partition] = marks
     return marks_by_partition
 
 
-def _batches(
+def _read_batches(
     consumer: Any, topic: str, limit: int | None, marks: Mapping[int, ReadMarks]
 ) -> Iterator[list[Any]]:
     """Yield the letters that are in a topic now and were not redriven, in batches."""
@@ -247,7 +247,7 @@ def _batches(
             return
 
 
-def _letter(record: Any) -> Letter:
+def _read_letter(record: Any) -> Letter:
     headers = KafkaHeaders(tuple(record.headers))
     place = f"{record.topic}/{record.partition}/{record.offset}"
     return Letter(record.value, record.key, headers, record.timestamp, place)
@@ -278,7 +278,7 @@ class ReadMarks:
         self._first_left: int | None = None
 
     @classmethod
-    def of(cls, offset: int, text: str) -> ReadMarks:
+    def parse(cls, offset: int, text: str) -> ReadMarks:
         """Return the object for a string that :meth:`text` made."""
         marks = cls(offset)
         if text.startswith(_VERSION):
@@ -292,7 +292,7 @@ class ReadMarks:
         """Return True if the message at ``offset`` was handled."""
         return offset < self.begin or offset in self._done
 
-    def note(self, offset: int, done: bool) -> None:
+    def note_handled(self, offset: int, done: bool) -> None:
         """Record a message as handled. Messages come in order, except those that were handled earlier."""
         self.read = True
         self._end = offset + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.connectors.kafka.client import made_client
+from flink_agents.connectors.kafka.client import create_client
 from flink_agents.connectors.kafka.dead_letters.letter import Letter
 from flink_agents.connectors.kafka.headers import ORIGIN, without_letter
 from flink_agents.kafka_clients import headers_to_send
@@ -83,7 +83,7 @@ class LetterSender:
     def _new_producer(self) -> Any:
         from kafka import KafkaProducer
 
-        producer: Any = made_client(KafkaProducer, transactional_id=self._group, **self._options)
+        producer: Any = create_client(KafkaProducer, transactional_id=self._group, **self._options)
         # This also aborts what another producer has left open.
         producer.init_transactions()
         return producer
@@ -92,7 +92,7 @@ class LetterSender:
         """Close the producer."""
         self._producer.close()
 
-    def deliver(
+    def deliver_letters(
         self,
         letters: Sequence[tuple[Letter, str | None]],
         position: Callable[[], Mapping[Any, Any]],
@@ -109,9 +109,9 @@ class LetterSender:
         producer = self._producer
         producer.begin_transaction()
         try:
-            sent = [self._send(letter, topic) for letter, topic in letters if topic is not None]
+            sent = [self._send_letter(letter, topic) for letter, topic in letters if topic is not None]
             producer.flush()
-            self._check(sent)
+            self._check_sent(sent)
             producer.send_offsets_to_transaction(position(), self._group)
             producer.commit_transaction()
         except BrokersRejectedError:
@@ -123,7 +123,7 @@ class LetterSender:
             producer.abort_transaction()
             raise
 
-    def _send(self, letter: Letter, topic: str) -> Any:
+    def _send_letter(self, letter: Letter, topic: str) -> Any:
         reason = rejection(letter, topic)
         if topic in self._missing_topics:
             reason = f"topic {topic!r} does not exist"
@@ -138,32 +138,32 @@ class LetterSender:
                 timestamp_ms=letter.timestamp,
             )
         except self._rejections as error:
-            raise LetterRejectedError(_text(error)) from error
+            raise LetterRejectedError(_describe_error(error)) from error
         except self._timeout as error:
-            if self._producer.bootstrap_connected() and not self._has(topic):
+            if self._producer.bootstrap_connected() and not self._may_have_topic(topic):
                 self._missing_topics.add(topic)
                 raise LetterRejectedError(f"topic {topic!r} does not exist") from error
             raise
 
-    def _has(self, topic: str) -> bool:
+    def _may_have_topic(self, topic: str) -> bool:
         """Return True if a topic exists, or if that is unknown."""
         try:
             return bool(self._producer.partitions_for(topic))
         except self._timeout:
             return False
 
-    def _check(self, sent: Sequence[Any]) -> None:
+    def _check_sent(self, sent: Sequence[Any]) -> None:
         """Check that the brokers have taken all letters."""
         failures = [future.exception for future in sent if not future.succeeded()]
         # Letters behind a rejected one fail as well, for reasons of their own.
         for failure in failures:
             if isinstance(failure, self._rejections):
-                raise BrokersRejectedError(_text(failure)) from failure
+                raise BrokersRejectedError(_describe_error(failure)) from failure
         for failure in failures:
             raise failure
 
 
-def _text(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     name = type(error).__name__
     text = str(error)
     return text if text.startswith(name) else f"{name}: {text}"

@@ -68,7 +68,7 @@ def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
         PARENT: lineage.parent,
         TRACEPARENT: lineage.traceparent,
     }
-    return _encoded(texts)
+    return _encode_texts(texts)
 
 
 def read_lineage(headers: Mapping[str, bytes | None]) -> OutputLineage | None:
@@ -90,7 +90,7 @@ def letter_headers(error: str, error_type: str, origin: str | None) -> dict[str,
         error_type: Class name of the error.
         origin: The place of the message, ``topic/partition/offset``, or None.
     """
-    return _encoded({ERROR: error, ERROR_TYPE: error_type, ORIGIN: origin})
+    return _encode_texts({ERROR: error, ERROR_TYPE: error_type, ORIGIN: origin})
 
 
 def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, bytes]:
@@ -113,7 +113,7 @@ def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, by
         TRACEBACK: letter.traceback[-MAX_TRACEBACK:],
         ATTEMPTS: str(len(letter.attempts) or 1),
     }
-    return _encoded(texts)
+    return _encode_texts(texts)
 
 
 def without_letter(headers: KafkaHeaders) -> KafkaHeaders:
@@ -123,5 +123,5 @@ def without_letter(headers: KafkaHeaders) -> KafkaHeaders:
     return headers.without(LETTER) | {PUT_BACK: str(number).encode()}
 
 
-def _encoded(texts: Mapping[str, str | None]) -> dict[str, bytes]:
+def _encode_texts(texts: Mapping[str, str | None]) -> dict[str, bytes]:
     return {name: sendable(text).encode() for name, text in texts.items() if text is not None}

@@ -110,7 +110,7 @@ _LENGTH = struct.Struct(">i")
 _NO_VALUE = -1
 
 
-def pack(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
+def pack_headers(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
     """Return headers as the connector writes them."""
     parts: list[bytes] = []
     for name, content in pairs:
@@ -123,7 +123,7 @@ def pack(pairs: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes]:
     return {NAME: b"".join(parts)} if parts else {}
 
 
-def unpack(headers: Mapping[str, bytes] | None) -> Pairs:
+def unpack_headers(headers: Mapping[str, bytes] | None) -> Pairs:
     """Return headers that the connector has read."""
     packed = (headers or {}).get(NAME)
     if packed is None:
@@ -131,13 +131,13 @@ def unpack(headers: Mapping[str, bytes] | None) -> Pairs:
     pairs: list[tuple[str, bytes | None]] = []
     position = 0
 
-    def take(length: int) -> bytes:
+    def read_bytes(length: int) -> bytes:
         nonlocal position
         position += length
         return packed[position - length : position]
 
     while position < len(packed):
-        name = take(*_LENGTH.unpack(take(_LENGTH.size))).decode()
-        (length,) = _LENGTH.unpack(take(_LENGTH.size))
-        pairs.append((name, None if length == _NO_VALUE else take(length)))
+        name = read_bytes(*_LENGTH.unpack(read_bytes(_LENGTH.size))).decode()
+        (length,) = _LENGTH.unpack(read_bytes(_LENGTH.size))
+        pairs.append((name, None if length == _NO_VALUE else read_bytes(length)))
     return tuple(pairs)

@@ -27,7 +27,7 @@ from flink_agents.api.events.approvals import (
     writable,
 )
 from flink_agents.api.events.signals import Signal
-from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
+from flink_agents.connectors.kafka.client import check_topic, create_client, translate_client_errors
 from flink_agents.connectors.kafka.requests.latest import (
     UnexpectedRecord,
     latest_values,
@@ -139,8 +139,8 @@ def ended_by(
                 for record in records:
                     if record.value is None:
                         if (record.partition, record.key) in keys or record.key == key_of(request).encode():
-                            return _ended(record.headers)
-                    elif _is(record.value, request, read):
+                            return _read_ended_request(record.headers)
+                    elif _is_request(record.value, request, read):
                         keys.add((record.partition, record.key))
             if time.monotonic() >= deadline:
                 return None
@@ -151,7 +151,7 @@ def key_of(request: ApprovalRequest) -> str:
     return f"{request.agent}|{request.id}"
 
 
-def _is(value: bytes, request: ApprovalRequest, read: Callable[[bytes], ApprovalRequest]) -> bool:
+def _is_request(value: bytes, request: ApprovalRequest, read: Callable[[bytes], ApprovalRequest]) -> bool:
     try:
         stored_request = read(value)
     except ValueError:
@@ -159,7 +159,7 @@ def _is(value: bytes, request: ApprovalRequest, read: Callable[[bytes], Approval
     return (stored_request.agent, stored_request.id) == (request.agent, request.id)
 
 
-def _ended(headers: Any) -> EndedRequest:
+def _read_ended_request(headers: Any) -> EndedRequest:
     for name, value in headers or ():
         if name == OUTCOME:
             try:
@@ -230,8 +230,8 @@ class KafkaApprovals:
 
         sizes = {"num_partitions": partitions, "replication_factor": replication}
         wanted = {self._signals: sizes, self._requests: {**sizes, "configs": {"cleanup.policy": "compact"}}}
-        with reaching():
-            admin = made_client(KafkaAdminClient, **self._client)
+        with translate_client_errors():
+            admin = create_client(KafkaAdminClient, **self._client)
             try:
                 for name, options in wanted.items():
                     if name is not None and name not in admin.list_topics():
@@ -256,9 +256,9 @@ class KafkaApprovals:
         if self._signals is None:
             raise _no_topic("sends signals", "signals")
         records = [(message_key(signal), signal_json(signal)) for signal in signals]
-        with reaching():
+        with translate_client_errors():
             options = {"acks": "all", "allow_auto_create_topics": False, **self._client}
-            producer = made_client(KafkaProducer, **options)
+            producer = create_client(KafkaProducer, **options)
             try:
                 check_topic(self._signals, self._client, "the topic that the job reads signals from")
                 sent = [producer.send(self._signals, key=key, value=value) for key, value in records]
@@ -287,7 +287,7 @@ class KafkaApprovals:
         """
         if self._requests is None:
             raise _no_topic("lists requests", "requests")
-        with reaching():
+        with translate_client_errors():
             requests, self.foreign = latest_values(self._requests, self._client, read_request)
         for foreign_record in self.foreign:
             if foreign_record not in self._warned:
@@ -305,7 +305,7 @@ class KafkaApprovals:
         """
         if self._signals is None:
             raise _no_topic("reads signals", "signals")
-        with reaching():
+        with translate_client_errors():
             return answers_to(request, self._signals, self._client)
 
     def outcome(self, request: ApprovalRequest, seconds: float) -> EndedRequest | None:
@@ -320,7 +320,7 @@ class KafkaApprovals:
         """
         if self._requests is None:
             raise _no_topic("waits for outcomes", "requests")
-        with reaching():
+        with translate_client_errors():
             return ended_by(request, self._requests, self._client, seconds, read_request)
 
 

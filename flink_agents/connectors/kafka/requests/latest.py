@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
-from flink_agents.connectors.kafka.client import check_topic, made_consumer
+from flink_agents.connectors.kafka.client import check_topic, create_consumer
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def reader_of(
         "allow_auto_create_topics": False,
         **client,
     }
-    consumer = made_consumer(group_id=None, enable_auto_commit=False, **options)
+    consumer = create_consumer(group_id=None, enable_auto_commit=False, **options)
     try:
         check_topic(topic, client, purpose, create)
         numbers = consumer.partitions_for_topic(topic) or ()
@@ -104,11 +104,11 @@ def batches_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[dict
         elif time.monotonic() - silent_since < STALLED_SECONDS:
             continue
         else:
-            raise _stalled(remaining_positions, ends)
+            raise _stalled_error(remaining_positions, ends)
         silent_since = time.monotonic()
 
 
-def _stalled(remaining_positions: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
+def _stalled_error(remaining_positions: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
     places = ", ".join(
         f"{partition.topic}/{partition.partition} at offset {at} of {ends[partition]}"
         for partition, at in remaining_positions.items()
@@ -170,8 +170,8 @@ class LatestValues(Generic[T]):
         self._open = ExitStack()
         self._consumer: Any = None
         self._partitions: list[Any] = []
-        self._found: dict[tuple[int, bytes | None], T] = {}
-        self._since = 0.0
+        self._values: dict[tuple[int, bytes | None], T] = {}
+        self._renewed_at = 0.0
         self.foreign: list[UnexpectedRecord] = []
 
     def read(self) -> list[T]:
@@ -182,13 +182,13 @@ class LatestValues(Generic[T]):
         """
         try:
             if self._consumer is None or self._is_old():
-                self._start()
+                self._start_consumer()
             for record in records_until_now(self._consumer, self._partitions):
-                self._take(record)
+                self._apply_record(record)
         except BaseException:
             self.close()
             raise
-        return list(self._found.values())
+        return list(self._values.values())
 
     def close(self) -> None:
         """Close the consumer. The next read starts over."""
@@ -196,28 +196,28 @@ class LatestValues(Generic[T]):
         self._open.close()
 
     def _is_old(self) -> bool:
-        if time.monotonic() - self._since >= RENEW_SECONDS:
+        if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
             return True
         first = self._consumer.beginning_offsets(self._partitions)
         ends = self._consumer.end_offsets(self._partitions)
         places = {partition: self._consumer.position(partition) for partition in self._partitions}
         return any(not first[partition] <= at <= ends[partition] for partition, at in places.items())
 
-    def _start(self) -> None:
+    def _start_consumer(self) -> None:
         self.close()
-        self._found = {}
+        self._values = {}
         self.foreign = []
         consumer, self._partitions = self._open.enter_context(reader_of(self._topic, self._client))
         consumer.seek_to_beginning(*self._partitions)
-        self._consumer, self._since = consumer, time.monotonic()
+        self._consumer, self._renewed_at = consumer, time.monotonic()
 
-    def _take(self, record: Any) -> None:
+    def _apply_record(self, record: Any) -> None:
         place = record.partition, record.key
         if record.value is None:
-            self._found.pop(place, None)
+            self._values.pop(place, None)
             return
         try:
-            self._found[place] = self._parse(record.value)
+            self._values[place] = self._parse(record.value)
         except KafkaValueError as error:
             problem = " ".join((error.found or error.message).split())[:200]
             if len(self.foreign) < MOST_FOREIGN:

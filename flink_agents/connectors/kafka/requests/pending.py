@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.events.approvals import ApprovalRequest
-from flink_agents.connectors.kafka.client import reaching
+from flink_agents.connectors.kafka.client import translate_client_errors
 from flink_agents.connectors.kafka.requests.desk import read_request
 from flink_agents.connectors.kafka.requests.latest import LatestValues, UnexpectedRecord
 
@@ -37,7 +37,7 @@ class PendingRequests:
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
         """
-        with self._reading, reaching():
+        with self._reading, translate_client_errors():
             return sorted(self._values.read(), key=lambda request: (request.began_at, request.id))
 
     def close(self) -> None:

@@ -40,9 +40,9 @@ def canonical_text(key: Any) -> str:
     """
     text = _named_text(key)
     if text is None:
-        return encode_key(_tuples(key))
+        return encode_key(_convert_arrays(key))
     if not _OF_CLASS.match(text) and not text.startswith("t"):
-        _decode(text)
+        _decode_text(text)
     return text
 
 
@@ -58,7 +58,7 @@ def key_as_json(key: Any) -> Any:
     if type(key) in _PLAIN and text.isprintable() and "\\" not in text:
         return key
     try:
-        is_same = encode_key(_tuples(read_json(_ANY, write_json(key)))) == text
+        is_same = encode_key(_convert_arrays(read_json(_ANY, write_json(key)))) == text
     except Exception:  # whatever Pydantic raises for a type that it cannot write
         is_same = False
     return key if is_same else {CANONICAL: text}
@@ -71,7 +71,7 @@ def entered_key(text: str) -> Any:
         KafkaValueError: The text is that of a key of another type, so that it may not mean a string.
     """
     with suppress(ValueError, RecursionError):
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse_constant)
     canonical = _other_reading(text)
     if canonical is not None:
         raise KafkaValueError(
@@ -86,7 +86,7 @@ def entered_key(text: str) -> Any:
 def text_to_enter(canonical: str) -> str:
     """Return the text to enter for the key of a canonical text; empty if that text is of no key."""
     try:
-        return json.dumps(key_as_json(_decode(canonical)))
+        return json.dumps(key_as_json(_decode_text(canonical)))
     except KeyEncodingError:
         return json.dumps({CANONICAL: canonical}) if _OF_CLASS.match(canonical) else ""
 
@@ -111,7 +111,7 @@ class KeyReader:
         text = _named_text(key)
         if text is not None:
             return self.decode(text)
-        key = _tuples(key)
+        key = _convert_arrays(key)
         encode_key(key)
         return key
 
@@ -122,17 +122,17 @@ class KeyReader:
             KeyEncodingError: It is not a canonical text, or names a class that is not known.
         """
         try:
-            return _decode(text)
+            return _decode_text(text)
         except KeyEncodingError:
             for module in self.modules:
                 if f"{escape(module)}:" in text:
                     # The class is missing then, which is the error.
                     with suppress(Exception):
                         import_module(module)
-        return _decode(text)
+        return _decode_text(text)
 
 
-def _decode(text: str) -> Any:
+def _decode_text(text: str) -> Any:
     key = decode_key(text, from_outside=True)
     if encode_key(key) != text:
         raise KeyEncodingError("this is not the canonical string of a key", found=text[:200])
@@ -153,7 +153,7 @@ def _other_reading(text: str) -> str | None:
     if _OF_CLASS.match(text):
         return text
     with suppress(KeyEncodingError):
-        return text if isinstance(key_as_json(_decode(text)), dict) else None
+        return text if isinstance(key_as_json(_decode_text(text)), dict) else None
     with suppress(ValueError):
         if _UUID.fullmatch(text):
             return encode_key(uuid.UUID(text))
@@ -162,9 +162,13 @@ def _other_reading(text: str) -> str | None:
     return None
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, cast("Iterable[Any]", value))) if isinstance(value, list | tuple) else value
+def _convert_arrays(value: Any) -> Any:
+    return (
+        tuple(map(_convert_arrays, cast("Iterable[Any]", value)))
+        if isinstance(value, list | tuple)
+        else value
+    )

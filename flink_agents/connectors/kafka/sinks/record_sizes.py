@@ -13,7 +13,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
-from flink_agents.connectors.kafka.client import QUESTION_MS, made_client, reaching
+from flink_agents.connectors.kafka.client import QUESTION_MS, create_client, translate_client_errors
 from flink_agents.runtime.serde.typenames import shorten
 
 MAX_REQUEST = "max.request.size"
@@ -57,7 +57,7 @@ class SizeLimit:
     certain_size: int
     place: str | None = None
 
-    def check(self, key: bytes | None, value: bytes | None, headers: Pairs) -> None:
+    def check_record(self, key: bytes | None, value: bytes | None, headers: Pairs) -> None:
         """Check that a record can be written.
 
         Raises:
@@ -140,14 +140,14 @@ def _limit_of_topic(
     if time.monotonic() - _last_failures.get(servers, -_SILENT_SECONDS) < _SILENT_SECONDS:
         return None
     try:
-        return _ask(topic, client)
+        return _ask_brokers(topic, client)
     except KafkaStreamError as error:
         _last_failures[servers] = time.monotonic()
         _log.warning("the brokers cannot be asked for %s of topic %r: %s", _TOPIC_SETTING, topic, error.found)
         return None
 
 
-def _ask(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
+def _ask_brokers(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
     """Ask the brokers for the limit of a topic.
 
     Raises:
@@ -158,9 +158,9 @@ def _ask(topic: str, client: Mapping[str, Any]) -> tuple[str, int]:
 
     default_config: Any = KafkaAdminClient.DEFAULT_CONFIG
     options = {option: client[option] for option in client if option in default_config}
-    admin = made_client(KafkaAdminClient, **{"bootstrap_timeout_ms": QUESTION_MS, **options})
+    admin = create_client(KafkaAdminClient, **{"bootstrap_timeout_ms": QUESTION_MS, **options})
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             if topic in admin.list_topics():
                 kind = ConfigResourceType.TOPIC
                 name = topic

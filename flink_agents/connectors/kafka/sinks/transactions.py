@@ -325,14 +325,14 @@ def guard_transactions(
         place: The author's line with the sink.
     """
     seconds = timeout_ms / 1000
-    errors = (_expired(topic, seconds, place), _refused(topic, seconds, place))
+    errors = (_expired_error(topic, seconds, place), _refused_error(topic, seconds, place))
     wrap_sink(env, GUARD, JAVA, [str(timeout_ms), *map(str, errors)]).add_to(env)
-    if not executions.knows(env):
+    if not executions.is_enlisted(env):
         # No job of this package starts it, which would do this at the start.
         bound_transactions(env)
 
 
-def _expired(topic: str, seconds: float, place: str | None) -> KafkaTransactionError:
+def _expired_error(topic: str, seconds: float, place: str | None) -> KafkaTransactionError:
     return KafkaTransactionError(
         f"outputs of the sink of topic {topic!r} have waited too long for a checkpoint: the brokers would "
         "drop them",
@@ -347,7 +347,7 @@ def _expired(topic: str, seconds: float, place: str | None) -> KafkaTransactionE
     )
 
 
-def _refused(topic: str, seconds: float, place: str | None) -> KafkaTransactionError:
+def _refused_error(topic: str, seconds: float, place: str | None) -> KafkaTransactionError:
     return KafkaTransactionError(
         f"the brokers refuse to commit outputs of the sink of topic {topic!r}: readers will not see them",
         expected=f"a commit within {duration_text(seconds)} of the first output (transaction_timeout= of the "

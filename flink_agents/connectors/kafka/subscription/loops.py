@@ -110,7 +110,7 @@ def note_source(
     """
     has_end = "scan.bounded.mode" in options
     number = flink_compat.transformation_id(stream)
-    reader = TopicReader(label, topics, _servers(options), has_end, number, authors_place())
+    reader = TopicReader(label, topics, _broker_set(options), has_end, number, authors_place())
     _job_of(env).readers.append(reader)
 
 
@@ -138,7 +138,7 @@ def note_sink(
         carried = Carried.LETTERS
     upstream = frozenset(flink_compat.transformation_ids_before(stream))
     number = flink_compat.transformation_id(rows)
-    job.writers.append(TopicWriter(topic, _servers(options), carried, upstream, number))
+    job.writers.append(TopicWriter(topic, _broker_set(options), carried, upstream, number))
 
 
 def note_requests(env: StreamExecutionEnvironment, stream: DataStream) -> None:
@@ -157,7 +157,7 @@ def check_loops(env: StreamExecutionEnvironment) -> None:
     # Those of a job that was submitted before are no part of this one.
     readers = [reader for reader in job.readers if reader.transformation in transformation_ids]
     writers = [writer for writer in job.writers if writer.transformation in transformation_ids]
-    for writer, reader in loops(readers, writers):
+    for writer, reader in find_loops(readers, writers):
         raise KafkaStreamError(
             f"the {reader.label} reads {writer.carried} of its own job from topic {writer.topic!r}, and "
             "each leads to further ones, for ever",
@@ -168,7 +168,7 @@ def check_loops(env: StreamExecutionEnvironment) -> None:
         )
 
 
-def loops(
+def find_loops(
     readers: Sequence[TopicReader], writers: Sequence[TopicWriter]
 ) -> Iterator[tuple[TopicWriter, TopicReader]]:
     """Yield each sink, and a source that reads its records and comes before it, perhaps by other topics."""
@@ -184,11 +184,11 @@ def loops(
     }
     for writer in writers:
         for reader in readers:
-            if reader.reads(writer) and _reachable(reader, following) & writer.upstream:
+            if reader.reads(writer) and _reachable_readers(reader, following) & writer.upstream:
                 yield writer, reader
 
 
-def _reachable(reader: TopicReader, following: Mapping[int, Sequence[TopicReader]]) -> set[int]:
+def _reachable_readers(reader: TopicReader, following: Mapping[int, Sequence[TopicReader]]) -> set[int]:
     """Return the sources that get records of a source: itself, and others by topics."""
     reached = {reader.transformation}
     unread = [reader]
@@ -201,8 +201,10 @@ def _reachable(reader: TopicReader, following: Mapping[int, Sequence[TopicReader
 
 
 def _job_of(env: StreamExecutionEnvironment) -> _Declared:
-    return _jobs.setdefault(flink_compat.identity(flink_compat.java_environment(env)), _Declared())
+    return _jobs.setdefault(
+        flink_compat.identity_of_environment(flink_compat.java_environment(env)), _Declared()
+    )
 
 
-def _servers(options: Mapping[str, str]) -> frozenset[str]:
+def _broker_set(options: Mapping[str, str]) -> frozenset[str]:
     return frozenset(server.strip() for server in options["properties.bootstrap.servers"].split(","))

@@ -54,8 +54,8 @@ def java_pattern(pattern: re.Pattern[str]) -> str:
         # Python has warned when the author compiled it.
         warnings.simplefilter("ignore")
         parsed = parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
-    letters = _letters(pattern.flags)
-    return (f"(?{letters})" if letters else "") + _Translation(pattern.pattern).sequence(parsed)
+    letters = _flag_letters(pattern.flags)
+    return (f"(?{letters})" if letters else "") + _Translation(pattern.pattern).write_sequence(parsed)
 
 
 class _Translation:
@@ -68,28 +68,28 @@ class _Translation:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._writers: Mapping[Any, Callable[[Any, Any], str]] = {
-            codes.LITERAL: lambda _, char: _char(char),
-            codes.NOT_LITERAL: lambda _, char: f"[^{_char(char)}]",
+            codes.LITERAL: lambda _, char: _escape_char(char),
+            codes.NOT_LITERAL: lambda _, char: f"[^{_escape_char(char)}]",
             codes.ANY: lambda *_: ".",
-            codes.IN: lambda _, items: self._set(items),
+            codes.IN: lambda _, items: self._write_set(items),
             codes.AT: lambda _, place: _PLACES[place],
-            codes.BRANCH: lambda _, branch: f"(?:{'|'.join(map(self.sequence, branch[1]))})",
-            codes.SUBPATTERN: lambda _, group: self._group(*group),
+            codes.BRANCH: lambda _, branch: f"(?:{'|'.join(map(self.write_sequence, branch[1]))})",
+            codes.SUBPATTERN: lambda _, group: self._write_group(*group),
             codes.GROUPREF: lambda _, number: rf"(?:\{number})",
-            codes.ATOMIC_GROUP: lambda _, inner: f"(?>{self.sequence(inner)})",
-            **dict.fromkeys(_REPEATS, self._repeat),
-            **dict.fromkeys((codes.ASSERT, codes.ASSERT_NOT), self._look),
+            codes.ATOMIC_GROUP: lambda _, inner: f"(?>{self.write_sequence(inner)})",
+            **dict.fromkeys(_REPEATS, self._write_repeat),
+            **dict.fromkeys((codes.ASSERT, codes.ASSERT_NOT), self._write_lookaround),
         }
 
-    def sequence(self, parts: Iterable[tuple[Any, Any]]) -> str:
+    def write_sequence(self, parts: Iterable[tuple[Any, Any]]) -> str:
         """Return parts that follow each other.
 
         Raises:
             KafkaStreamError: Java has no such part.
         """
-        return "".join(self._part(code, argument) for code, argument in parts)
+        return "".join(self._write_part(code, argument) for code, argument in parts)
 
-    def _part(self, code: Any, argument: Any) -> str:
+    def _write_part(self, code: Any, argument: Any) -> str:
         writer = self._writers.get(code)
         if writer is None:
             raise KafkaStreamError(
@@ -100,37 +100,37 @@ class _Translation:
             )
         return writer(code, argument)
 
-    def _repeat(self, code: Any, argument: tuple[Any, Any, Any]) -> str:
+    def _write_repeat(self, code: Any, argument: tuple[Any, Any, Any]) -> str:
         least, most, inner = argument
         limit = "" if most == codes.MAXREPEAT else most
-        return f"(?:{self.sequence(inner)}){{{least},{limit}}}{_REPEATS[code]}"
+        return f"(?:{self.write_sequence(inner)}){{{least},{limit}}}{_REPEATS[code]}"
 
-    def _look(self, code: Any, argument: tuple[int, Any]) -> str:
+    def _write_lookaround(self, code: Any, argument: tuple[int, Any]) -> str:
         direction, inner = argument
-        return f"(?{'<' if direction < 0 else ''}{_LOOKS[code]}{self.sequence(inner)})"
+        return f"(?{'<' if direction < 0 else ''}{_LOOKS[code]}{self.write_sequence(inner)})"
 
-    def _group(self, number: int | None, added: int, removed: int, inner: Any) -> str:
+    def _write_group(self, number: int | None, added: int, removed: int, inner: Any) -> str:
         if number is not None:
-            return f"({self.sequence(inner)})"
-        off = _letters(removed)
-        return f"(?{_letters(added)}{'-' if off else ''}{off}:{self.sequence(inner)})"
+            return f"({self.write_sequence(inner)})"
+        off = _flag_letters(removed)
+        return f"(?{_flag_letters(added)}{'-' if off else ''}{off}:{self.write_sequence(inner)})"
 
-    def _set(self, items: list[tuple[Any, Any]]) -> str:
+    def _write_set(self, items: list[tuple[Any, Any]]) -> str:
         negated = items[0][0] is codes.NEGATE
-        parts = [self._member(code, argument) for code, argument in items[negated:]]
+        parts = [self._write_member(code, argument) for code, argument in items[negated:]]
         return f"[{'^' * negated}{''.join(parts)}]"
 
-    def _member(self, code: Any, argument: Any) -> str:
+    def _write_member(self, code: Any, argument: Any) -> str:
         if code is codes.RANGE:
-            return f"{_char(argument[0])}-{_char(argument[1])}"
-        return _SETS[argument] if code is codes.CATEGORY else _char(argument)
+            return f"{_escape_char(argument[0])}-{_escape_char(argument[1])}"
+        return _SETS[argument] if code is codes.CATEGORY else _escape_char(argument)
 
 
-def _letters(flags: int) -> str:
+def _flag_letters(flags: int) -> str:
     return "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
 
 
-def _char(number: int) -> str:
+def _escape_char(number: int) -> str:
     """Return a character so that it has no other meaning."""
     char = chr(number)
     return char if char.isalnum() or not char.isascii() else f"\\x{number:02x}"

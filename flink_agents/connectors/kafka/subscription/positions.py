@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.connectors.kafka.client import QUESTION_MS, made_consumer, reaching
+from flink_agents.connectors.kafka.client import QUESTION_MS, create_consumer, translate_client_errors
 from flink_agents.connectors.kafka.subscription.topics_read import Topics, reads_topic
 
 DISCOVERY = "partition.discovery.interval.ms"
@@ -33,8 +33,8 @@ def start_options(start: Start, topics: Sequence[str], group: str | None) -> dic
         KafkaStreamError: The position is invalid.
     """
     if start == "committed" and group is None:
-        raise _wrong("start", start, "a group, whose offsets they are", "name it: group=...")
-    return _options("start", "scan.startup", _STARTS, start, topics)
+        raise _position_error("start", start, "a group, whose offsets they are", "name it: group=...")
+    return _position_options("start", "scan.startup", _STARTS, start, topics)
 
 
 def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) -> dict[str, str]:
@@ -46,42 +46,44 @@ def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) ->
     if stop is None:
         return {}
     if stop == "committed" and group is None:
-        raise _wrong("stop", stop, "a group, whose offsets they are", "name it: group=...")
-    return _options("stop", "scan.bounded", _STOPS, stop, topics)
+        raise _position_error("stop", stop, "a group, whose offsets they are", "name it: group=...")
+    return _position_options("stop", "scan.bounded", _STOPS, stop, topics)
 
 
-def _options(
+def _position_options(
     argument: str, prefix: str, names: Mapping[str, str], position: Any, topics: Sequence[str]
 ) -> dict[str, str]:
     if isinstance(position, str) and position in names:
         return {f"{prefix}.mode": names[position]}
     if isinstance(position, datetime):
         if position.tzinfo is None:
-            raise _wrong(argument, position, "a time with its zone", "datetime(..., tzinfo=UTC)")
+            raise _position_error(argument, position, "a time with its zone", "datetime(..., tzinfo=UTC)")
         if position > datetime.now(UTC):
             # Flink would take the present end, and read earlier records or none of the later ones.
             expected = "a time that has passed: records until then are there when the job starts"
-            raise _wrong(argument, position, expected, "run the job after that time, or filter by timestamp")
+            raise _position_error(
+                argument, position, expected, "run the job after that time, or filter by timestamp"
+            )
         return {
             f"{prefix}.mode": "timestamp",
             f"{prefix}.timestamp-millis": str(round(position.timestamp() * 1000)),
         }
     if isinstance(position, Mapping) and position:
         if len(topics) != 1:
-            raise _wrong(
+            raise _position_error(
                 argument, position, "one topic, whose offsets they are", "create one source for each topic"
             )
         if not all(_is_offset(value) for pair in position.items() for value in pair):
-            raise _wrong(
+            raise _position_error(
                 argument, position, "numbers of partitions and offsets, from 0", f"correct {argument}="
             )
         offsets = ";".join(f"partition:{number},offset:{offset}" for number, offset in position.items())
         return {f"{prefix}.mode": "specific-offsets", f"{prefix}.specific-offsets": offsets}
     expected = f"{', '.join(map(repr, names))}, a datetime, or a mapping of partitions to offsets"
-    raise _wrong(argument, position, expected, f"correct {argument}=")
+    raise _position_error(argument, position, expected, f"correct {argument}=")
 
 
-def _wrong(
+def _position_error(
     argument: str, position: Any, expected: str, fix: str, found: str | None = None
 ) -> KafkaStreamError:
     return KafkaStreamError(
@@ -144,7 +146,7 @@ def check_positions(
         # Only the Java client has the login.
         return
     try:
-        ends, committed = _offsets(topics, group if stop == "committed" else None, client)
+        ends, committed = _read_offsets(topics, group if stop == "committed" else None, client)
     except KafkaStreamError as error:
         _log.warning("the brokers cannot be asked for the offsets of %s: %s", topics, error.found)
         return
@@ -153,7 +155,7 @@ def check_positions(
             _check_offsets(argument, position, ends)
     missing = sorted(place for place, offset in committed.items() if offset is None)
     if missing:
-        raise _wrong(
+        raise _position_error(
             "stop",
             stop,
             f"a committed offset of the group {group!r} for each partition",
@@ -169,7 +171,7 @@ def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[st
         # There is no such topic, which is an error of the job.
         return
     if offsets.keys() != ends.keys():
-        raise _wrong(
+        raise _position_error(
             argument,
             dict(offsets),
             f"an offset for each partition: {', '.join(map(str, sorted(ends)))}",
@@ -178,21 +180,21 @@ def _check_offsets(argument: str, offsets: Mapping[int, int], places: Mapping[st
     beyond = [f"{number}: {offset}" for number, offset in offsets.items() if offset > ends[number]]
     if beyond and argument == "start":
         detail = f"{', '.join(beyond)}; the ends are {dict(sorted(ends.items()))}"
-        raise _wrong(
+        raise _position_error(
             argument, dict(offsets), "offsets that the partitions have", f"correct {argument}=", detail
         )
 
 
-def _offsets(
+def _read_offsets(
     topics: Topics, group: str | None, client: Mapping[str, Any]
 ) -> tuple[dict[str, int], dict[str, int | None]]:
     """Return the ends of the partitions, and the committed offsets of a group, by topic and partition."""
     from kafka.structs import TopicPartition
 
     options: dict[str, Any] = {"bootstrap_timeout_ms": QUESTION_MS, "enable_auto_commit": False, **client}
-    consumer = made_consumer(group_id=group, **options)
+    consumer = create_consumer(group_id=group, **options)
     try:
-        with reaching(client.get("bootstrap_servers")):
+        with translate_client_errors(client.get("bootstrap_servers")):
             partitions = {
                 f"{topic}/{number}": TopicPartition(topic, number)
                 for topic in sorted(consumer.topics())

@@ -67,15 +67,15 @@ def messages_of(chat_input: ChatInput, now: datetime) -> list[ModelMessage]:
         AgentConfigurationError: A value has another type, such as a mapping.
     """
     if isinstance(chat_input, ChatTranscript):
-        return _transcript(chat_input)
+        return _convert_transcript(chat_input)
     if isinstance(chat_input, str) and not chat_input:
         return []
     # A value that is neither a message nor several is rejected as the single message that it was meant to be.
     several: Sequence[Any] = chat_input if isinstance(chat_input, list | tuple) else [chat_input]
-    return [message for group in _groups(several) for message in _said(group, now)]
+    return [message for group in _group_adjacent(several) for message in _convert_group(group, now)]
 
 
-def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
+def _group_adjacent(several: Sequence[Any]) -> Iterator[list[Any]]:
     """Group adjacent strings and contents; any other value is a separate group."""
     group: list[Any] = []
     for content in several:
@@ -90,9 +90,9 @@ def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
         yield group
 
 
-def _said(group: list[Any], now: datetime) -> list[ModelMessage]:
+def _convert_group(group: list[Any], now: datetime) -> list[ModelMessage]:
     if not isinstance(group[0], _BY_USER):
-        return [_message(group[0], now)]
+        return [_convert_message(group[0], now)]
     if all(isinstance(content, str) for content in group):
         return [_by_user(text, now) for text in group]
     return [_by_user([own_content(content) for content in group], now)]
@@ -102,7 +102,7 @@ def _by_user(content: Any, now: datetime) -> ModelRequest:
     return ModelRequest([UserPromptPart(content, timestamp=now)], timestamp=now)
 
 
-def _message(message: Any, now: datetime) -> ModelMessage:
+def _convert_message(message: Any, now: datetime) -> ModelMessage:
     if isinstance(message, ChatMessage):
         return _chat_message(message, now)
     if isinstance(message, ModelRequest):
@@ -139,15 +139,15 @@ def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
             fix="pass tool results as messages of pydantic-ai, or leave them to the conversation",
         )
     if is_data(message):
-        raise speaks(f"with the role {message.role!r}", message)
+        raise foreign_role_error(f"with the role {message.role!r}", message)
     if message.role == "assistant":
         return ModelResponse([TextPart(message.content)], timestamp=now)
     return ModelRequest([SystemPromptPart(message.content, timestamp=now)], timestamp=now)
 
 
-def _transcript(transcript: ChatTranscript) -> list[ModelMessage]:
+def _convert_transcript(transcript: ChatTranscript) -> list[ModelMessage]:
     if is_data(transcript) and transcript.root:
-        raise speaks("as a whole conversation", transcript)
+        raise foreign_role_error("as a whole conversation", transcript)
     return from_json(transcript.root)
 
 
@@ -199,7 +199,7 @@ class Transcript:
             self._request = request_text(added, earlier)
         self._digested = len(self.messages)
         for value in added:
-            text = json.dumps(_asked(value), sort_keys=True, separators=(",", ":"))
+            text = json.dumps(_stable_json(value), sort_keys=True, separators=(",", ":"))
             self._digest.update(b"%d:" % len(text))
             self._digest.update(text.encode("utf-8", "surrogatepass"))
         return self._digest.hexdigest()
@@ -210,7 +210,7 @@ class Transcript:
         return self._request
 
 
-def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
+def _stable_json(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as JSON, without fields that may differ on replay."""
     stable_fields = {name: value for name, value in message.items() if name not in _NOT_ASKED}
     parts = cast("list[Mapping[str, Any]]", stable_fields.get("parts", []))
@@ -298,7 +298,7 @@ def own_response(response: ModelResponse) -> ModelResponse:
         MessageOriginError: A part of it came with input data.
     """
     if any(map(is_data, (response, *response.parts))):
-        raise speaks("as the assistant", response)
+        raise foreign_role_error("as the assistant", response)
     return response
 
 
@@ -309,18 +309,18 @@ def own_request(request: ModelRequest) -> ModelRequest:
         MessageOriginError: A part from input data has another role.
     """
     if is_data(request) and request.instructions is not None:
-        raise speaks("by instructions", request)
-    parts = [_part(part, is_data(request) or is_data(part)) for part in request.parts]
+        raise foreign_role_error("by instructions", request)
+    parts = [_convert_part(part, is_data(request) or is_data(part)) for part in request.parts]
     if all(new is old for new, old in zip(parts, request.parts, strict=True)):
         return request
     return replace(request, parts=parts)
 
 
-def _part(part: Any, of_data: bool) -> Any:
+def _convert_part(part: Any, of_data: bool) -> Any:
     if not isinstance(part, UserPromptPart):
         files = [file for file in messages_in(part) if isinstance(file, FileUrl | UploadedFile)]
         if of_data or any(map(is_data, files)):
-            raise speaks(f"by a {type(part).__name__}", part)
+            raise foreign_role_error(f"by a {type(part).__name__}", part)
         return part
     if isinstance(part.content, str):
         return part
@@ -339,19 +339,19 @@ def own_content(content: Any, of_data: bool = False) -> Any:
     if not (of_data or is_data(content)):
         return content
     if isinstance(content, UploadedFile):
-        raise speaks("with a file at the provider", content)
+        raise foreign_role_error("with a file at the provider", content)
     if not isinstance(content, FileUrl):
         return content
     scheme = urlsplit(content.url).scheme.lower()
     if scheme not in _URL_SCHEMES:
-        raise speaks(f"with an address of the scheme {scheme!r}", content)
+        raise foreign_role_error(f"with an address of the scheme {scheme!r}", content)
     # Input data must not control how it is downloaded, or how the provider handles it.
     safe_content = replace(content, force_download=False, vendor_metadata=None)
     set_origin(safe_content, DATA)
     return safe_content
 
 
-def speaks(how: str, value: object) -> MessageOriginError:
+def foreign_role_error(how: str, value: object) -> MessageOriginError:
     """Return the error about an object from input data that has another role than the user's."""
     return MessageOriginError(
         f"an object that came with data was sent to a chat model {how}",

@@ -31,7 +31,7 @@ from flink_agents.models.chat.messages.shortening import (
     bytes_of,
     latest_turn,
     question_and_answer,
-    shortened,
+    shorten_messages,
     texts_of,
     tokens_of,
 )
@@ -62,12 +62,12 @@ class RememberedChat:
         self._ctx = ctx
         self._policy = policy
         self._now = now
-        self._kept = ConversationHandle(ctx.short_term_memory, policy.name)
+        self._handle = ConversationHandle(ctx.short_term_memory, policy.name)
         self._system: list[str] = []
         self._turn: list[ModelMessage] = []
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock_history(self) -> Iterator[None]:
         """Lock the history against other chats of the action.
 
         Raises:
@@ -89,20 +89,24 @@ class RememberedChat:
 
     def messages(self) -> list[ModelMessage]:
         """Return the earlier messages."""
-        stored = self._kept.read()
-        return [*self._opening(stored.system, stored.summary), *from_json(stored.messages)]
+        stored = self._handle.read()
+        return [*self._opening_messages(stored.system, stored.summary), *from_json(stored.messages)]
 
-    def begin(self, added: Sequence[ModelMessage]) -> list[ModelMessage]:
+    def begin_chat(self, added: Sequence[ModelMessage]) -> list[ModelMessage]:
         """Return the messages of a chat: the earlier ones, then ``added``.
 
         System messages at the start of ``added`` replace those at the start of the history.
         """
-        stored = self._kept.read()
+        stored = self._handle.read()
         system, self._turn = _without_system(added)
         self._system = system or stored.system
-        return [*self._opening(self._system, stored.summary), *from_json(stored.messages), *self._turn]
+        return [
+            *self._opening_messages(self._system, stored.summary),
+            *from_json(stored.messages),
+            *self._turn,
+        ]
 
-    async def end(self, answered: Sequence[ModelMessage]) -> None:
+    async def store_chat(self, answered: Sequence[ModelMessage]) -> None:
         """Store the chat in the history.
 
         Args:
@@ -112,15 +116,17 @@ class RememberedChat:
             HistoryError: The system messages leave no room for others.
             ModelError: The dropped messages could not be summarised.
         """
-        stored = self._kept.read()
-        room = self._room(stored)
-        messages = self._shortened([*stored.messages, *_plain([*self._turn, *answered])], room)
+        stored = self._handle.read()
+        room = self._free_bytes(stored)
+        messages = self._shorten_messages(
+            [*stored.messages, *_plain_messages([*self._turn, *answered])], room
+        )
         first = self._first_that_stays(messages, room)
         summary = stored.summary
         fallen = messages[:first]
         if fallen and self._policy.summary is not None:
-            summary = await self._summarised(self._policy.summary, summary, fallen)
-        self._kept.write(
+            summary = await self._summarise_dropped(self._policy.summary, summary, fallen)
+        self._handle.write(
             StoredConversation(
                 system=self._system,
                 summary=summary,
@@ -129,7 +135,7 @@ class RememberedChat:
             )
         )
 
-    def _opening(self, system: Sequence[str], summary: str) -> list[ModelMessage]:
+    def _opening_messages(self, system: Sequence[str], summary: str) -> list[ModelMessage]:
         opening: list[ModelMessage] = []
         if system:
             parts = [SystemPromptPart(text, timestamp=self._now) for text in system]
@@ -141,7 +147,7 @@ class RememberedChat:
             opening.append(ModelRequest([part], timestamp=self._now))
         return opening
 
-    def _room(self, stored: StoredConversation) -> int:
+    def _free_bytes(self, stored: StoredConversation) -> int:
         """Return the number of bytes that are left for messages."""
         summary = self._policy.summary
         # A character takes up to four bytes.
@@ -158,28 +164,30 @@ class RememberedChat:
             )
         return room
 
-    def _limits(self, room: int) -> tuple[int | None, int | None, int]:
+    def _message_limits(self, room: int) -> tuple[int | None, int | None, int]:
         return (self._policy.max_messages, self._policy.max_tokens, room)
 
-    def _shortened(self, messages: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
+    def _shorten_messages(self, messages: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
         """Return the messages; if not all of them fit, large ones are cut.
 
         Without this, one large message would displace all earlier ones.
         """
-        limits = self._limits(room)
+        limits = self._message_limits(room)
         share = self._policy.share / 2
-        size = _size(messages)
-        if _fits(size, limits, 1.0):
+        size = _measure_messages(messages)
+        if _fits_limits(size, limits, 1.0):
             return messages
-        if not _fits(_size(latest_turn(messages)), (limits[0], None, None), share):
+        if not _fits_limits(_measure_messages(latest_turn(messages)), (limits[0], None, None), share):
             begin = len(messages) - len(latest_turn(messages))
             messages = [*messages[:begin], *question_and_answer(messages[begin:])]
-        if not _fits(size, (None, *limits[1:]), 1.0):
+        if not _fits_limits(size, (None, *limits[1:]), 1.0):
             bytes_of_all = min(room, room if limits[1] is None else limits[1] * _BYTES_OF_TOKEN)
             small = (None, *limits[1:])
-            messages = shortened(messages, lambda turn: _fits(_size(turn), small, share), bytes_of_all)
+            messages = shorten_messages(
+                messages, lambda turn: _fits_limits(_measure_messages(turn), small, share), bytes_of_all
+            )
         previous_bytes = size[2]
-        after = _size(messages)[2]
+        after = _measure_messages(messages)[2]
         if after < previous_bytes:
             _log.warning(
                 "the history %r of agent %s is too large: large messages are cut, from %d to %d bytes",
@@ -192,18 +200,18 @@ class RememberedChat:
 
     def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
         """Return the index of the first message that stays in the history."""
-        limits = self._limits(room)
-        sizes = [_size([stored_message]) for stored_message in messages]
-        size = _size(messages)
-        if _fits(size, limits, 1.0):
+        limits = self._message_limits(room)
+        sizes = [_measure_messages([stored_message]) for stored_message in messages]
+        size = _measure_messages(messages)
+        if _fits_limits(size, limits, 1.0):
             return 0
         for number, message in enumerate(messages):
-            if number and begins_turn(message) and _fits(size, limits, self._policy.share):
+            if number and begins_turn(message) and _fits_limits(size, limits, self._policy.share):
                 return number
             size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
         return len(messages)
 
-    async def _summarised(
+    async def _summarise_dropped(
         self, policy: Summary, previous_summary: str, fallen: Sequence[Mapping[str, Any]]
     ) -> str:
         """Return a summary of all dropped messages; the request for it is recorded."""
@@ -244,7 +252,7 @@ def _without_system(messages: Sequence[ModelMessage]) -> tuple[list[str], list[M
     return system, []
 
 
-def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+def _plain_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     """Return messages as JSON, without fields that later requests do not need."""
     return [
         {name: value for name, value in message.items() if value is not None and name not in _LEFT_OUT}
@@ -252,12 +260,12 @@ def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     ]
 
 
-def _size(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+def _measure_messages(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the numbers of messages, tokens and bytes."""
     return [len(messages), sum(map(tokens_of, messages)), sum(map(bytes_of, messages))]
 
 
-def _fits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:
+def _fits_limits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:
     return all(limit is None or used <= limit * share for used, limit in zip(size, limits, strict=True))
 
 

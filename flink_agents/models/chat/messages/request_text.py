@@ -46,7 +46,7 @@ def request_text(messages: Sequence[Mapping[str, Any]], earlier: str = "", **oth
         )
     parts += [(name, _json(value)) for name, value in other_parts.items() if value not in (None, {}, [])]
     shown = [(name, redaction.hide_known(text)) for name, text in parts]
-    return ", ".join(f"{name}={text!r}" for name, text in _bounded(shown))
+    return ", ".join(f"{name}={text!r}" for name, text in _bound_parts(shown))
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -65,7 +65,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
-def _bounded(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _bound_parts(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Shorten the longest parts, so that all fit."""
     share = MOST_CHARACTERS
     room = MOST_CHARACTERS
@@ -76,10 +76,10 @@ def _bounded(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
             break
         room = room - size
         remaining_count = remaining_count - 1
-    return [(name, _shortened(text, share)) for name, text in parts]
+    return [(name, _shorten_text(text, share)) for name, text in parts]
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten_text(text: str, most: int) -> str:
     """Return start and end of a text; its length and digest show that the rest differs."""
     if len(text) <= most:
         return text

@@ -44,20 +44,20 @@ def texts_of(part: Mapping[str, Any]) -> Iterator[str]:
 def tokens_of(message: Mapping[str, Any]) -> int:
     """Return an estimate of the tokens of a message."""
     size = sum(
-        len(_text(part.get(name)).encode("utf-8", "surrogatepass"))
+        len(_value_text(part.get(name)).encode("utf-8", "surrogatepass"))
         for part in message["parts"]
         for name in ("tool_name", "args", "content")
     )
     return -(-size // _BYTES_OF_TOKEN)
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def shortened(
+def shorten_messages(
     messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], room: int
 ) -> list[Message]:
     """Return messages with large parts cut, so that the latest turn leaves room for earlier ones.
@@ -108,11 +108,11 @@ def _cut_part(part: Message, most: int) -> Message:
     if kind == "user-prompt" and isinstance(part["content"], list):
         return {**part, "content": _cut_contents(part["content"], most)}
     if kind == "tool-call":
-        return {**part, "args": {"cut": _cut(_text(part["args"]), most)}}
+        return {**part, "args": {"cut": _cut_text(_value_text(part["args"]), most)}}
     if part.get("content") is None or kind == "thinking":
         # A thought has a signature, without which it is invalid.
         return part
-    shortened_part = {**part, "content": _cut(_text(_without_files(part["content"])), most)}
+    shortened_part = {**part, "content": _cut_text(_value_text(_without_files(part["content"])), most)}
     if "content_file_digests" in shortened_part:
         shortened_part["content_file_digests"] = []
     return shortened_part
@@ -126,15 +126,15 @@ def _cut_contents(contents: list[Any], most: int) -> list[Any]:
         if bytes_of(content) <= share:
             cut_contents.append(content)
         elif isinstance(content, str):
-            cut_contents.append(_cut(content, share))
+            cut_contents.append(_cut_text(content, share))
         elif _is_file(content):
             cut_contents.append(_name_of_file(content))
         else:
-            cut_contents.append(_cut(str(content.get("content", "")), share))
+            cut_contents.append(_cut_text(str(content.get("content", "")), share))
     return cut_contents
 
 
-def _cut(text: str, most: int) -> str:
+def _cut_text(text: str, most: int) -> str:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= most:
         return text

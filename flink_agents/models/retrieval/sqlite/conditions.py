@@ -20,13 +20,15 @@ def field_of(value: Scalar) -> tuple[str, Scalar]:
 def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
     """Return a statement that selects the rows of a filter's documents, and its parameters."""
     if isinstance(parsed, Condition):
-        return _condition(parsed, collection)
+        return _translate_condition(parsed, collection)
     if not parsed.parts:
-        return _all(collection) if isinstance(parsed, AllOf) else ("SELECT row FROM fields WHERE 0", [])
-    return _joined(parsed, collection)
+        return (
+            _select_all(collection) if isinstance(parsed, AllOf) else ("SELECT row FROM fields WHERE 0", [])
+        )
+    return _join_conditions(parsed, collection)
 
 
-def _joined(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
+def _join_conditions(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
     """Join the conditions of one level as sets, so that a statement is nested no deeper than its filter."""
     word = " AND " if isinstance(parsed, AllOf) else " OR "
     tests: list[str] = []
@@ -38,7 +40,7 @@ def _joined(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
     return f"SELECT row FROM documents WHERE collection = ? AND ({word.join(tests)})", values
 
 
-def _condition(condition: Condition, collection: int) -> tuple[str, list[Any]]:
+def _translate_condition(condition: Condition, collection: int) -> tuple[str, list[Any]]:
     kind, value = field_of(condition.value)
     template = "SELECT row FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value {} ?"
     parameters: list[Any] = [collection, condition.field, kind, value]
@@ -47,9 +49,9 @@ def _condition(condition: Condition, collection: int) -> tuple[str, list[Any]]:
     equal = template.format("=")
     if condition.operator == "$eq":
         return equal, parameters
-    rows, row_parameters = _all(collection)
+    rows, row_parameters = _select_all(collection)
     return f"{rows} AND row NOT IN ({equal})", [*row_parameters, *parameters]
 
 
-def _all(collection: int) -> tuple[str, list[Any]]:
+def _select_all(collection: int) -> tuple[str, list[Any]]:
     return "SELECT row FROM documents WHERE collection = ?", [collection]

@@ -106,19 +106,19 @@ def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
     Raises:
         VectorStoreInUseError: Another host has taken it.
     """
-    owner, until = _read(connection)
+    owner, until = _read_host(connection)
     if owner is None or owner.boot != host.boot:
-        raise _refused(path, host, owner)
+        raise _other_host_error(path, host, owner)
     return until
 
 
-def renew(connection: sqlite3.Connection, host: Host, seconds: float) -> None:
+def renew_host(connection: sqlite3.Connection, host: Host, seconds: float) -> None:
     """Start a new lease. Called in a transaction that writes."""
     value = json.dumps([host.boot, host.name, time.time() + seconds])
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('host', ?)", (value,))
 
 
-def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float) -> None:
+def claim_file(connection: sqlite3.Connection, host: Host, path: Path, seconds: float) -> None:
     """Assign the file to ``host``; wait for the lease of another host that is gone.
 
     Raises:
@@ -129,10 +129,10 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
     while True:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            owner, until = _read(connection)
+            owner, until = _read_host(connection)
             waited = time.monotonic() - started >= seconds
             if owner is None or owner.boot == host.boot or until < time.time() or waited:
-                renew(connection, host, seconds)
+                renew_host(connection, host, seconds)
                 connection.execute("COMMIT")
                 # A host that does not share the log's memory reads this from the file itself.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -142,7 +142,7 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
                 connection.execute("ROLLBACK")
         first = first or (owner, until)
         if first != (owner, until):
-            raise _refused(path, host, owner)
+            raise _other_host_error(path, host, owner)
         time.sleep(min(seconds / POLLS_PER_LEASE, LONGEST_PAUSE))
 
 
@@ -153,7 +153,7 @@ def check_name(host: Host, wanted: str | None, path: Path) -> None:
         VectorStoreInUseError: This host is not the named one.
     """
     if wanted not in (None, host.name):
-        raise _refused(path, host, Host("", wanted or ""))
+        raise _other_host_error(path, host, Host("", wanted or ""))
 
 
 def unnamed_host(name: str) -> VectorStoreInUseError:
@@ -167,7 +167,7 @@ def unnamed_host(name: str) -> VectorStoreInUseError:
     )
 
 
-def _read(connection: sqlite3.Connection) -> tuple[Host | None, float]:
+def _read_host(connection: sqlite3.Connection) -> tuple[Host | None, float]:
     row = connection.execute("SELECT value FROM meta WHERE name = 'host'").fetchone()
     if row is None:
         return None, 0.0
@@ -175,7 +175,7 @@ def _read(connection: sqlite3.Connection) -> tuple[Host | None, float]:
     return Host(boot, name), until
 
 
-def _refused(path: Path, host: Host, owner: Host | None) -> VectorStoreInUseError:
+def _other_host_error(path: Path, host: Host, owner: Host | None) -> VectorStoreInUseError:
     return VectorStoreInUseError(
         f"the vector store {path} is used by several hosts; the store 'sqlite' serves one",
         expected=f"all subtasks on {owner.name if owner else 'the host that has the file'}",

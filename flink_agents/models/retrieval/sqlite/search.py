@@ -50,17 +50,19 @@ class Matrix:
         """Size of the matrix in memory."""
         return self._vectors.nbytes + self._rows.nbytes
 
-    def read(self, connection: sqlite3.Connection, collection: int, changes: int) -> None:
+    def read_changes(self, connection: sqlite3.Connection, collection: int, changes: int) -> None:
         """Read the latest changes. Called in the transaction in which ``changes`` was read."""
         rows = connection.execute(
             "SELECT row, vector FROM documents WHERE collection = ? AND change > ?",
             (collection, self.changes),
         ).fetchall()
         if rows:
-            self._put(np.array([row for row, _ in rows], np.int64), self.units([blob for _, blob in rows]))
+            self._put_rows(
+                np.array([row for row, _ in rows], np.int64), self.unit_vectors([blob for _, blob in rows])
+            )
         self.changes = changes
 
-    def units(self, blobs: list[bytes]) -> Vectors:
+    def unit_vectors(self, blobs: list[bytes]) -> Vectors:
         """Return vectors of a file, each scaled to length 1; a zero vector stays as it is.
 
         Raises:
@@ -69,9 +71,9 @@ class Matrix:
         dimension = self._vectors.shape[1]
         if any(len(blob) != 4 * dimension for blob in blobs):
             raise ValueError("a vector has another dimension than its collection")
-        return unit(np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dimension))
+        return scale_to_unit(np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dimension))
 
-    def _put(self, rows: NDArray[np.int64], vectors: Vectors) -> None:
+    def _put_rows(self, rows: NDArray[np.int64], vectors: Vectors) -> None:
         places = np.array([self._places.get(row, -1) for row in rows.tolist()])
         there = places >= 0
         self._vectors[places[there]] = vectors[there]
@@ -83,19 +85,19 @@ class Matrix:
     def nearest(self, query: Vectors, k: int, among: list[int] | None) -> list[Found]:
         """Return the nearest vectors of all, or of ``among``; more than ``k`` if scores are equal."""
         if among is None:
-            return nearest(self._rows, self._vectors, query, k)
+            return nearest_rows(self._rows, self._vectors, query, k)
         places = np.array([self._places[row] for row in among], np.int64)
-        return nearest(self._rows[places], self._vectors[places], query, k)
+        return nearest_rows(self._rows[places], self._vectors[places], query, k)
 
 
-def unit(vectors: Vectors) -> Vectors:
+def scale_to_unit(vectors: Vectors) -> Vectors:
     """Return vectors scaled to length 1."""
     # As float64: the squares of large float32 numbers are infinite.
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0, casting="same_kind")
 
 
-def nearest(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -> list[Found]:
+def nearest_rows(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -> list[Found]:
     """Return the ``k`` rows with the highest scores, and all rows with the same score as the last one."""
     scores = vectors @ query
     if len(scores) > k:

@@ -35,13 +35,13 @@ from flink_agents.models.retrieval.sqlite.hosts import (
     Host,
     check_host,
     check_name,
-    claim,
+    claim_file,
     kind_of,
-    renew,
+    renew_host,
     this_host,
     unnamed_host,
 )
-from flink_agents.sqlite_files import begin
+from flink_agents.sqlite_files import begin_transaction
 
 MANY = 500
 """Maximum number of ids or rows in a statement."""
@@ -113,10 +113,10 @@ class SQLiteVectorStore(VectorStore):
             check_name(self._host, self._options.host, self.path)
             if self._free:
                 return self._free.pop()
-            connection = self._kind.open(self.path, self._options.busy_timeout)
+            connection = self._kind.connect_file(self.path, self._options.busy_timeout)
             try:
                 if not self._claimed:
-                    claim(connection, self._host, self.path, self._options.lease)
+                    claim_file(connection, self._host, self.path, self._options.lease)
                     self._claimed = True
             except BaseException:
                 connection.close()
@@ -129,14 +129,14 @@ class SQLiteVectorStore(VectorStore):
         try:
             connection = self._connection()
             try:
-                self._begin(connection, write)
+                self._begin_transaction(connection, write)
                 until = check_host(connection, self._host, self.path)
                 if write:
-                    renew(connection, self._host, self._options.lease)
+                    renew_host(connection, self._host, self._options.lease)
                 yield connection
                 connection.execute("COMMIT")
                 if not write and until - time.time() < self._options.lease / 2:
-                    self._renew(connection)
+                    self._renew_host(connection)
             except BaseException:
                 with suppress(sqlite3.Error):
                     if connection.in_transaction:
@@ -146,18 +146,18 @@ class SQLiteVectorStore(VectorStore):
             with self._lock:
                 self._free.append(connection)
         except (sqlite3.Error, OSError) as error:
-            raise self._kind.translated(error, self.path) from error
+            raise self._kind.translate_error(error, self.path) from error
 
-    def _begin(self, connection: sqlite3.Connection, write: bool) -> None:
+    def _begin_transaction(self, connection: sqlite3.Connection, write: bool) -> None:
         if write:
-            begin(connection, self._options.busy_timeout, self._options.busy_timeout)
+            begin_transaction(connection, self._options.busy_timeout, self._options.busy_timeout)
         else:
             connection.execute("BEGIN")
 
-    def _renew(self, connection: sqlite3.Connection) -> None:
-        self._begin(connection, write=True)
+    def _renew_host(self, connection: sqlite3.Connection) -> None:
+        self._begin_transaction(connection, write=True)
         check_host(connection, self._host, self.path)
-        renew(connection, self._host, self._options.lease)
+        renew_host(connection, self._host, self._options.lease)
         connection.execute("COMMIT")
 
     @override
@@ -179,10 +179,10 @@ class SQLiteVectorStore(VectorStore):
     def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
         check_embeddings(space, documents)
         with self._transaction(write=True) as connection:
-            stored_collection = self._known(connection, collection, space) or self._make(
+            stored_collection = self._find_collection(
                 connection, collection, space
-            )
-            change = self._changed(connection, stored_collection)
+            ) or self._create_collection(connection, collection, space)
+            change = self._count_change(connection, stored_collection)
             for document in documents:
                 assert document.embedding is not None
                 row = connection.execute(
@@ -194,7 +194,7 @@ class SQLiteVectorStore(VectorStore):
                         document.id,
                         document.text,
                         "{}",
-                        _packed(document.embedding),
+                        _pack_embedding(document.embedding),
                         change,
                     ),
                 ).fetchone()[0]
@@ -207,15 +207,17 @@ class SQLiteVectorStore(VectorStore):
         if space is not None:
             check_embeddings(space, updates)
         with self._transaction(write=True) as connection:
-            stored_collection = self._known(connection, collection, space)
+            stored_collection = self._find_collection(connection, collection, space)
             if stored_collection is None:
                 return []
-            change = self._changed(connection, stored_collection)
+            change = self._count_change(connection, stored_collection)
             return [
-                update.id for update in updates if self._update(connection, stored_collection, update, change)
+                update.id
+                for update in updates
+                if self._update_document(connection, stored_collection, update, change)
             ]
 
-    def _update(
+    def _update_document(
         self,
         connection: sqlite3.Connection,
         stored_collection: _Collection,
@@ -227,7 +229,7 @@ class SQLiteVectorStore(VectorStore):
         ).fetchone()
         if row is None:
             return False
-        vector = None if update.embedding is None else _packed(update.embedding)
+        vector = None if update.embedding is None else _pack_embedding(update.embedding)
         connection.execute(
             "UPDATE documents SET text = coalesce(?, text), vector = coalesce(?, vector), change = ? "
             "WHERE row = ?",
@@ -258,7 +260,7 @@ class SQLiteVectorStore(VectorStore):
     ) -> None:
         for portion in _portions(rows):
             metadata_rows = connection.execute(
-                f"SELECT row, metadata FROM documents WHERE row IN ({_marks(portion)})", portion
+                f"SELECT row, metadata FROM documents WHERE row IN ({_placeholders(portion)})", portion
             ).fetchall()
             connection.executemany(
                 "DELETE FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value = ? AND row = ?",
@@ -273,35 +275,35 @@ class SQLiteVectorStore(VectorStore):
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         parsed = parse_filter(filter)
         with self._transaction(write=True) as connection:
-            stored_collection = self._known(connection, collection)
+            stored_collection = self._find_collection(connection, collection)
             if stored_collection is None:
                 return
             if ids is None and filter is None:
-                self._drop(connection, stored_collection)
+                self._drop_collection(connection, stored_collection)
                 return
             rows = self._rows(connection, stored_collection, ids, parsed if filter is not None else None)
             self._remove_fields(connection, stored_collection, rows)
             for portion in _portions(rows):
-                connection.execute(f"DELETE FROM documents WHERE row IN ({_marks(portion)})", portion)
+                connection.execute(f"DELETE FROM documents WHERE row IN ({_placeholders(portion)})", portion)
             if rows:
-                change = self._changed(connection, stored_collection)
+                change = self._count_change(connection, stored_collection)
                 connection.execute(
                     "UPDATE collections SET removed = ? WHERE id = ?", (change, stored_collection.id)
                 )
 
-    def _drop(self, connection: sqlite3.Connection, stored_collection: _Collection) -> None:
+    def _drop_collection(self, connection: sqlite3.Connection, stored_collection: _Collection) -> None:
         """Delete a whole collection."""
         connection.execute("DELETE FROM fields WHERE collection = ?", (stored_collection.id,))
         connection.execute("DELETE FROM documents WHERE collection = ?", (stored_collection.id,))
         connection.execute("DELETE FROM collections WHERE id = ?", (stored_collection.id,))
-        self._forget(stored_collection)
+        self._forget_matrix(stored_collection)
 
     # -- reading ----------------------------------------------------------------------
 
     @override
     def space(self, collection: str) -> VectorSpace | None:
         with self._transaction(write=False) as connection:
-            stored_collection = self._known(connection, collection)
+            stored_collection = self._find_collection(connection, collection)
             return stored_collection.space if stored_collection is not None else None
 
     @override
@@ -313,7 +315,7 @@ class SQLiteVectorStore(VectorStore):
     def count(self, collection: str, filter: Filter | None = None) -> int:
         parsed = parse_filter(filter)
         with self._transaction(write=False) as connection:
-            stored_collection = self._known(connection, collection)
+            stored_collection = self._find_collection(connection, collection)
             if stored_collection is None:
                 return 0
             statement, values = rows_of(parsed, stored_collection.id)
@@ -332,7 +334,7 @@ class SQLiteVectorStore(VectorStore):
         check_page(limit, offset)
         parsed = parse_filter(filter)
         with self._transaction(write=False) as connection:
-            stored_collection = self._known(connection, collection)
+            stored_collection = self._find_collection(connection, collection)
             if stored_collection is None:
                 return []
             # In SQLite's order of strings, which is that of code points.
@@ -348,11 +350,13 @@ class SQLiteVectorStore(VectorStore):
         for portion in _portions(rows):
             vector = "vector" if embeddings else "NULL"
             for id, text, metadata, blob in connection.execute(
-                f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_marks(portion)})",
+                f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_placeholders(portion)})",
                 portion,
             ):
                 if blob is not None and len(blob) != 4 * dimension:
-                    raise self._kind.corrupt(self.path, f"a vector of {len(blob)} bytes at document {id!r}")
+                    raise self._kind.corrupt_file_error(
+                        self.path, f"a vector of {len(blob)} bytes at document {id!r}"
+                    )
                 numbers = None if blob is None else tuple(np.frombuffer(blob, "<f4").tolist())
                 documents.append(Document(text, id, json.loads(metadata), numbers))
         return documents
@@ -368,25 +372,27 @@ class SQLiteVectorStore(VectorStore):
     ) -> list[ScoredDocument]:
         check_query(space, embedding, k)
         parsed = parse_filter(filter) if filter is not None else None
-        query = search.unit(np.asarray(embedding, np.float32))
+        query = search.scale_to_unit(np.asarray(embedding, np.float32))
         with self._transaction(write=False) as connection:
-            stored_collection = self._known(connection, collection, space)
+            stored_collection = self._find_collection(connection, collection, space)
             if stored_collection is None:
                 return []
             among = None if parsed is None else self._rows(connection, stored_collection, None, parsed)
             scores = {
-                hit.row: hit.score for hit in self._nearest(connection, stored_collection, query, k, among)
+                hit.row: hit.score
+                for hit in self._find_nearest(connection, stored_collection, query, k, among)
             }
             documents: list[ScoredDocument] = []
             for portion in _portions(list(scores)):
                 for row, id, text, metadata in connection.execute(
-                    f"SELECT row, id, text, metadata FROM documents WHERE row IN ({_marks(portion)})", portion
+                    f"SELECT row, id, text, metadata FROM documents WHERE row IN ({_placeholders(portion)})",
+                    portion,
                 ):
                     documents.append(ScoredDocument(text, id, json.loads(metadata), None, scores[row]))
         documents.sort(key=lambda document: (-document.score, document.id))
         return documents[:k]
 
-    def _nearest(
+    def _find_nearest(
         self,
         connection: sqlite3.Connection,
         stored_collection: _Collection,
@@ -397,14 +403,14 @@ class SQLiteVectorStore(VectorStore):
         try:
             if among is not None and len(among) <= search.FEW:
                 return self._nearest_read(connection, stored_collection, query, k, among)
-            if self._fits(connection, stored_collection):
+            if self._fits_cache(connection, stored_collection):
                 with self._matrices_lock:
                     return self._matrix(connection, stored_collection).nearest(query, k, among)
             return self._nearest_read(connection, stored_collection, query, k, among)
         except ValueError as error:
-            raise self._kind.corrupt(self.path, str(error)) from error
+            raise self._kind.corrupt_file_error(self.path, str(error)) from error
 
-    def _fits(self, connection: sqlite3.Connection, stored_collection: _Collection) -> bool:
+    def _fits_cache(self, connection: sqlite3.Connection, stored_collection: _Collection) -> bool:
         count = connection.execute(
             "SELECT count(*) FROM documents WHERE collection = ?", (stored_collection.id,)
         ).fetchone()[0]
@@ -422,7 +428,7 @@ class SQLiteVectorStore(VectorStore):
         ):
             matrix = search.Matrix(stored_collection.dimension)
         if matrix.changes < stored_collection.changes:
-            matrix.read(connection, stored_collection.id, stored_collection.changes)
+            matrix.read_changes(connection, stored_collection.id, stored_collection.changes)
         self._matrices[stored_collection.id] = matrix
         while (
             sum(cached_matrix.bytes for cached_matrix in self._matrices.values())
@@ -431,7 +437,7 @@ class SQLiteVectorStore(VectorStore):
             self._matrices.popitem(last=False)
         return matrix
 
-    def _forget(self, stored_collection: _Collection) -> None:
+    def _forget_matrix(self, stored_collection: _Collection) -> None:
         with self._matrices_lock:
             self._matrices.pop(stored_collection.id, None)
 
@@ -449,10 +455,12 @@ class SQLiteVectorStore(VectorStore):
         best: list[search.Found] = []
         for portion in _portions(rows):
             vector_rows = connection.execute(
-                f"SELECT row, vector FROM documents WHERE row IN ({_marks(portion)})", portion
+                f"SELECT row, vector FROM documents WHERE row IN ({_placeholders(portion)})", portion
             ).fetchall()
             numbers = np.array([row for row, _ in vector_rows], np.int64)
-            best += search.nearest(numbers, matrix.units([blob for _, blob in vector_rows]), query, k)
+            best += search.nearest_rows(
+                numbers, matrix.unit_vectors([blob for _, blob in vector_rows]), query, k
+            )
         best.sort(reverse=True)
         least = best[k - 1].score if len(best) > k else -2.0
         return [hit for hit in best if hit.score >= least]
@@ -475,14 +483,14 @@ class SQLiteVectorStore(VectorStore):
         rows: list[int] = []
         for portion in _portions(list(dict.fromkeys(ids))):
             statement = (
-                f"SELECT row FROM documents WHERE collection = ? AND id IN ({_marks(portion)}){within}"
+                f"SELECT row FROM documents WHERE collection = ? AND id IN ({_placeholders(portion)}){within}"
             )
             rows += [
                 row for (row,) in connection.execute(statement, [stored_collection.id, *portion, *values])
             ]
         return rows
 
-    def _known(
+    def _find_collection(
         self, connection: sqlite3.Connection, collection: str, space: VectorSpace | None = None
     ) -> _Collection | None:
         """Return the collection of that name, or None.
@@ -500,13 +508,15 @@ class SQLiteVectorStore(VectorStore):
             check_space(collection, stored_collection.space, space)
         return stored_collection
 
-    def _make(self, connection: sqlite3.Connection, name: str, space: VectorSpace) -> _Collection:
+    def _create_collection(
+        self, connection: sqlite3.Connection, name: str, space: VectorSpace
+    ) -> _Collection:
         cursor = connection.execute(
             "INSERT INTO collections VALUES (NULL, ?, ?, ?, 0, 0)", (name, space.dimension, space.model)
         )
         return _Collection(cursor.lastrowid or 0, space.dimension, space.model, 0, 0)
 
-    def _changed(self, connection: sqlite3.Connection, stored_collection: _Collection) -> int:
+    def _count_change(self, connection: sqlite3.Connection, stored_collection: _Collection) -> int:
         """Count a change of a collection, and return its number."""
         connection.execute(
             "UPDATE collections SET changes = changes + 1 WHERE id = ?", (stored_collection.id,)
@@ -514,11 +524,11 @@ class SQLiteVectorStore(VectorStore):
         return stored_collection.changes + 1
 
 
-def _packed(embedding: Sequence[float]) -> bytes:
+def _pack_embedding(embedding: Sequence[float]) -> bytes:
     return np.asarray(embedding, "<f4").tobytes()
 
 
-def _marks(values: Sequence[Any]) -> str:
+def _placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 

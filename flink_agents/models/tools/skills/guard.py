@@ -71,11 +71,11 @@ def end_all(group: int) -> None:
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if not _reap(bool(survivors)):
+        if not _reap_children(bool(survivors)):
             return
 
 
-def _reap(wait: bool) -> bool:
+def _reap_children(wait: bool) -> bool:
     """Read the exit codes of ended children; return True if others are still running."""
     try:
         while os.waitpid(-1, 0 if wait else os.WNOHANG)[0]:

@@ -63,7 +63,7 @@ class Skill:
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
         return digest.hexdigest()
 
-    def find(self, path: str, listed: list[str]) -> bytes:
+    def find_file(self, path: str, listed: list[str]) -> bytes:
         """Return the content of a file.
 
         Args:
@@ -110,7 +110,7 @@ class SkillLibrary(Mapping[str, Skill]):
         if unknown or not skills:
             raise SkillError(
                 f"there is no skill {unknown[0]!r}" if unknown else "there are no skills",
-                expected=f"folders with a file {FILE} in {tree.where}",
+                expected=f"folders with a file {FILE} in {tree.place}",
                 found=", ".join(skills) or "no such folder",
                 fix="correct the path, or the names after 'only'",
             )
@@ -142,40 +142,42 @@ def _skills_in(tree: Tree) -> Iterator[Skill]:
     folders = sorted({path.split("/")[0] for path in tree.files if "/" in path})
     skills = [folder for folder in folders if f"{folder}/{FILE}" in tree.files]
     if not skills and len(folders) == 1:
-        yield from _skills_in(tree.below(folders[0]))
+        yield from _skills_in(tree.subtree(folders[0]))
     for folder in skills:
-        yield _skill(tree.below(folder), folder)
+        yield _skill(tree.subtree(folder), folder)
 
 
 def _skill(tree: Tree, folder: str | None) -> Skill:
-    where = f"{tree.where}/{FILE}"
+    where = f"{tree.place}/{FILE}"
     try:
         match = _FRONT.match(tree.files[FILE].decode("utf-8-sig"))
         # The first line is '---'.
         front: Any = YamlSource(match[1], first_line=2).value if match is not None else None
     except RepeatedKey as error:
-        raise _malformed(f"{where}:{error.line}", "each key once", error.message) from None
+        raise _malformed_error(f"{where}:{error.line}", "each key once", error.message) from None
     except (UnicodeDecodeError, YamlProblem) as error:
         cause = error.__cause__ or error
-        raise _malformed(where, "YAML between two lines '---'", f"{type(cause).__name__}: {cause}") from None
+        raise _malformed_error(
+            where, "YAML between two lines '---'", f"{type(cause).__name__}: {cause}"
+        ) from None
     if match is None or not isinstance(front, dict):
-        raise _malformed(where, "name and description between two lines '---' at its beginning", "none")
+        raise _malformed_error(where, "name and description between two lines '---' at its beginning", "none")
     fields = cast("dict[str, Any]", front)
     name = fields.get("name")
     description = fields.get("description")
     if not isinstance(name, str) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
         expected = f"a name of at most {_LONGEST_NAME} lower-case letters, digits and single hyphens"
-        raise _malformed(where, expected, repr(name))
+        raise _malformed_error(where, expected, repr(name))
     if folder is not None and name != folder:
-        raise _malformed(where, f"the name of its folder, {folder!r}", repr(name))
+        raise _malformed_error(where, f"the name of its folder, {folder!r}", repr(name))
     text = description.strip() if isinstance(description, str) else ""
     if not 0 < len(text) <= _LONGEST_DESCRIPTION:
         expected = f"a description of at most {_LONGEST_DESCRIPTION} characters"
-        raise _malformed(where, expected, f"{len(text)} characters" if text else "none")
+        raise _malformed_error(where, expected, f"{len(text)} characters" if text else "none")
     return Skill(name, text, match[2].strip(), tree)
 
 
-def _malformed(where: str, expected: str, found: str) -> SkillError:
+def _malformed_error(where: str, expected: str, found: str) -> SkillError:
     return SkillError(
         "invalid file of a skill",
         expected=expected,

@@ -11,7 +11,7 @@ from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources.providers import CheckedOptions, DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.classes import check_ready
-from flink_agents.models.setup.descriptions import checked_options, configured, read_description
+from flink_agents.models.setup.descriptions import checked_options, configure_description, read_description
 from flink_agents.models.setup.extras import check_installed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class SkillsProvider(ResourceProvider):
 
     @override
     def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
-        configured(SkillsSpec, AgentOptions.SKILLS, declared, config)
+        configure_description(SkillsSpec, AgentOptions.SKILLS, declared, config)
         return checked_options(AgentOptions.SKILLS, declared.name, SkillsSpec.model_fields, config)
 
     @override
@@ -37,7 +37,7 @@ class SkillsProvider(ResourceProvider):
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        spec = configured(SkillsSpec, AgentOptions.SKILLS, declared, config)
+        spec = configure_description(SkillsSpec, AgentOptions.SKILLS, declared, config)
         values = spec.model_dump(mode="json", exclude_unset=True)
         check_ready(f"the skills {declared.name!r}", "", values)
 

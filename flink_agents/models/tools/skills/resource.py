@@ -14,7 +14,7 @@ from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.models.setup.descriptions import configured
+from flink_agents.models.setup.descriptions import configure_description
 from flink_agents.models.tools.calls import OutcomeUnknown
 from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
 from flink_agents.models.tools.skills.scripts import ScriptRunner
@@ -43,7 +43,7 @@ class SkillSet:
                     raise DuplicateNameError(
                         f"a model got two skills {name!r}",
                         expected="skills of different names",
-                        found=f"{self._skills[name][0].tree.where} and {skill.tree.where}",
+                        found=f"{self._skills[name][0].tree.place} and {skill.tree.place}",
                         fix="leave one out: Skills(..., only=[...])",
                     )
                 self._skills[name] = (skill, runner)
@@ -92,7 +92,7 @@ class SkillSet:
         Args:
             skill: Name of the skill.
         """
-        loaded_skill, runner = self._find(skill)
+        loaded_skill, runner = self._find_skill(skill)
         scripts = [] if runner is None else loaded_skill.scripts
         listed = {"files": loaded_skill.files, "scripts": scripts}
         return {"instructions": loaded_skill.text, **{name: paths for name, paths in listed.items() if paths}}
@@ -104,9 +104,9 @@ class SkillSet:
             skill: Name of the skill.
             path: The file, as load_skill lists it.
         """
-        loaded_skill, _ = self._find(skill)
+        loaded_skill, _ = self._find_skill(skill)
         try:
-            return loaded_skill.find(path, [*loaded_skill.files, *loaded_skill.scripts]).decode("utf-8")
+            return loaded_skill.find_file(path, [*loaded_skill.files, *loaded_skill.scripts]).decode("utf-8")
         except UnicodeDecodeError:
             raise ModelRetry(
                 f"{path!r} of the skill {skill!r} is not text; only scripts can read it."
@@ -122,11 +122,11 @@ class SkillSet:
             script: The script, as load_skill lists it.
             arguments: Its arguments, one after the other.
         """
-        loaded_skill, runner = self._find(skill)
+        loaded_skill, runner = self._find_skill(skill)
         if runner is None:
             raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
         try:
-            result = await runner.run(loaded_skill, script, arguments or [])
+            result = await runner.run_script(loaded_skill, script, arguments or [])
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None
         if "killed" in result and not runner.limits.is_idempotent(f"{skill}/{script}"):
@@ -135,7 +135,7 @@ class SkillSet:
             raise OutcomeUnknown(f"the script was killed: {result['killed']}{wrote}")
         return result
 
-    def _find(self, name: str) -> tuple[Skill, ScriptRunner | None]:
+    def _find_skill(self, name: str) -> tuple[Skill, ScriptRunner | None]:
         if name not in self._skills:
             raise ModelRetry(f"There is no skill {name!r}. There is {', '.join(map(repr, self._skills))}.")
         return self._skills[name]
@@ -165,12 +165,12 @@ class SkillsResource:
             SkillError: They do not exist, or one of them is invalid.
         """
         if self._source is None:
-            spec = configured(SkillsSpec, AgentOptions.SKILLS, self._declared, ctx.config)
-            self._source = opened(self.name, spec)
+            spec = configure_description(SkillsSpec, AgentOptions.SKILLS, self._declared, ctx.config)
+            self._source = open_skills(self.name, spec)
         return self._source
 
 
-def opened(name: str, spec: SkillsSpec) -> Source:
+def open_skills(name: str, spec: SkillsSpec) -> Source:
     """Read skills.
 
     Args:

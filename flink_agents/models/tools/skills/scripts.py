@@ -50,7 +50,7 @@ class BoundedOutput:
     _tail: bytearray = field(default_factory=bytearray)
     _size: int = 0
 
-    def add(self, data: bytes) -> None:
+    def add_output(self, data: bytes) -> None:
         """Append output."""
         self._size += len(data)
         room = max(0, self.limit // 2 - len(self._head))
@@ -87,7 +87,7 @@ class ScriptRunner:
         self._secrets = Secrets(what)
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
 
-    async def run(self, skill: Skill, script: str, arguments: Sequence[str]) -> dict[str, Any]:
+    async def run_script(self, skill: Skill, script: str, arguments: Sequence[str]) -> dict[str, Any]:
         """Run a script until it ends or times out.
 
         Returns:
@@ -97,17 +97,17 @@ class ScriptRunner:
             SkillRefusal: The script does not exist, cannot be run, or has invalid arguments.
             ResourceUnavailableError: A secret of its environment is missing.
         """
-        content = skill.find(script, skill.scripts)
-        command = [*_interpreter(script, content), *_checked(arguments)]
+        content = skill.find_file(script, skill.scripts)
+        command = [*_interpreter(script, content), *_check_arguments(arguments)]
         close_worker()
-        async with self._limiter.turn():
-            return await self._run(skill, command)
+        async with self._limiter.wait_for_turn():
+            return await self._run_command(skill, command)
 
-    async def _run(self, skill: Skill, command: list[str]) -> dict[str, Any]:
+    async def _run_command(self, skill: Skill, command: list[str]) -> dict[str, Any]:
         # If the worker crashes before a guard exists, the system's cleanup removes the folder.
         folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
         try:
-            await asyncio.to_thread(_unpack, skill, folder)
+            await asyncio.to_thread(_write_files, skill, folder)
             guard = await asyncio.create_subprocess_exec(
                 *(python(), "-I", "-S", "-B", _GUARD, folder, *command),
                 stdin=asyncio.subprocess.PIPE,
@@ -120,13 +120,13 @@ class ScriptRunner:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         outputs = [BoundedOutput(self._spec.output_limit) for _ in range(2)]
-        reading = asyncio.gather(*map(_drain, (guard.stdout, guard.stderr), outputs), guard.wait())
+        reading = asyncio.gather(*map(_drain_stream, (guard.stdout, guard.stderr), outputs), guard.wait())
         timed_out = False
         try:
             done, _ = await asyncio.wait([reading], timeout=self._spec.timeout)
             timed_out = not done
         finally:
-            await _end(guard, reading)
+            await _end_processes(guard, reading)
         stdout, stderr = (output.text for output in outputs)
         result: dict[str, Any] = {"exit_code": guard.returncode, "stdout": stdout, "stderr": stderr}
         if timed_out:
@@ -141,7 +141,7 @@ class ScriptRunner:
         return {**environment, "HOME": folder, "TMPDIR": folder}
 
 
-def _unpack(skill: Skill, folder: str) -> None:
+def _write_files(skill: Skill, folder: str) -> None:
     """Write the files of a skill; the script may change them."""
     for path, content in skill.tree.files.items():
         file = Path(folder, path)
@@ -183,7 +183,7 @@ def _interpreter(script: str, content: bytes) -> list[str]:
     raise SkillRefusal(f"{script!r} cannot be run: it is not Python, and has no first line '#!'.")
 
 
-def _checked(arguments: Sequence[str]) -> Sequence[str]:
+def _check_arguments(arguments: Sequence[str]) -> Sequence[str]:
     try:
         size = sum(len(os.fsencode(argument)) for argument in arguments)
     except UnicodeEncodeError:
@@ -195,14 +195,14 @@ def _checked(arguments: Sequence[str]) -> Sequence[str]:
     return arguments
 
 
-async def _drain(stream: asyncio.StreamReader | None, output: BoundedOutput) -> None:
+async def _drain_stream(stream: asyncio.StreamReader | None, output: BoundedOutput) -> None:
     """Read to the end: a process stalls if its output is not read."""
     assert stream is not None
     while data := await stream.read(_CHUNK):
-        output.add(data)
+        output.add_output(data)
 
 
-async def _end(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
+async def _end_processes(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
     """Let the guard end all running processes, even if the caller no longer waits."""
     if guard.stdin is not None:
         guard.stdin.close()

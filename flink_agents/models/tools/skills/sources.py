@@ -25,19 +25,19 @@ class Tree:
     """Files by their paths, with ``/`` between the parts.
 
     Attributes:
-        where: The source, for errors.
+        place: The source, for errors.
         limit: Maximum size of all files together, in bytes.
         files: The content of each file.
         refused: Paths that were not read, and the reasons.
     """
 
-    where: str
+    place: str
     limit: int
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     _size: int = 0
 
-    def reserve(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes before they are read.
 
         Raises:
@@ -47,15 +47,15 @@ class Tree:
         if self._size > self.limit:
             raise SkillError(
                 "the files of skills are too large",
-                expected=f"at most {self.limit:,} bytes in {self.where}",
+                expected=f"at most {self.limit:,} bytes in {self.place}",
                 fix="remove files that no skill needs, or raise size_limit",
             )
 
-    def below(self, folder: str) -> Tree:
+    def subtree(self, folder: str) -> Tree:
         """Return the part below a folder; the whole tree if the folder is empty."""
         start = folder and f"{folder}/"
         return Tree(
-            f"{self.where}/{folder}" if folder else self.where,
+            f"{self.place}/{folder}" if folder else self.place,
             self.limit,
             {path[len(start) :]: content for path, content in self.files.items() if path.startswith(start)},
             {path[len(start) :]: reason for path, reason in self.refused.items() if path.startswith(start)},
@@ -70,7 +70,7 @@ def read_source(spec: SkillsSpec) -> Tree:
     """
     if spec.package is None:
         assert spec.path is not None
-        return _read(Path(spec.path), "", spec.size_limit)
+        return _read_tree(Path(spec.path), "", spec.size_limit)
     below = PurePosixPath(spec.path or "")
     if below.is_absolute() or ".." in below.parts:
         raise SkillError(
@@ -81,13 +81,13 @@ def read_source(spec: SkillsSpec) -> Tree:
         )
     place = _place_of(spec.package)
     if place.is_dir():
-        return _read(place / below, "", spec.size_limit)
+        return _read_tree(place / below, "", spec.size_limit)
     # A package in a zip file on sys.path: the path of the zip file, and the path within it.
     for outer in place.parents:
         if outer.is_file():
             within = (place.relative_to(outer) / below).as_posix()
-            return _read(outer, "" if within == "." else within, spec.size_limit)
-    raise _absent(str(place))
+            return _read_tree(outer, "" if within == "." else within, spec.size_limit)
+    raise _absent_error(str(place))
 
 
 def _place_of(package: str) -> Path:
@@ -106,7 +106,7 @@ def _place_of(package: str) -> Path:
     return Path(places[0])
 
 
-def _read(place: Path, within: str, limit: int) -> Tree:
+def _read_tree(place: Path, within: str, limit: int) -> Tree:
     tree = Tree(str(place), limit)
     try:
         if place.is_dir():
@@ -114,7 +114,7 @@ def _read(place: Path, within: str, limit: int) -> Tree:
             return tree
         if place.is_file():
             _read_zip(tree, place)
-            return tree.below(within)
+            return tree.subtree(within)
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise SkillError(
             "skills cannot be read",
@@ -122,10 +122,10 @@ def _read(place: Path, within: str, limit: int) -> Tree:
             found=f"{type(error).__name__}: {error}"[:500],
             fix="correct the path, or the file",
         ) from error
-    raise _absent(str(place))
+    raise _absent_error(str(place))
 
 
-def _absent(place: str) -> SkillError:
+def _absent_error(place: str) -> SkillError:
     return SkillError(
         "the skills were not found",
         expected=f"{place}, a folder or a zip file on this worker",
@@ -151,17 +151,17 @@ def _read_folder(tree: Tree, folder: Path, inside: str) -> None:
         elif entry.is_dir(follow_symlinks=False):
             _read_folder(tree, Path(entry.path), f"{path}/")
         elif entry.is_file(follow_symlinks=False):
-            tree.files[path] = _content(tree, entry.path)
+            tree.files[path] = _read_content(tree, entry.path)
         else:
             tree.refused[path] = SPECIAL
 
 
-def _content(tree: Tree, path: str) -> bytes:
+def _read_content(tree: Tree, path: str) -> bytes:
     # The file may have become a link since the folder was listed.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         size = os.fstat(handle).st_size
-        tree.reserve(size)
+        tree.count_bytes(size)
         return file.read(size)
 
 
@@ -176,7 +176,7 @@ def _read_zip(tree: Tree, place: Path) -> None:
                 tree.refused[path] = LINK
                 continue
             # The size in the entry may be wrong; the file is never read further than that.
-            tree.reserve(entry.file_size)
+            tree.count_bytes(entry.file_size)
             with archive.open(entry) as file:
                 tree.files[path] = file.read(entry.file_size)
 

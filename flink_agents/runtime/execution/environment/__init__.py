@@ -10,24 +10,21 @@ from datetime import timedelta
 from typing import Any
 
 from flink_agents.api.agents.observers import RunObserver
-from flink_agents.api.common.policies import OnSuspend
+from flink_agents.api.common.policies import OnError, OnSuspend
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, LoadedAgent
-from flink_agents.plan.binding.uses import mark_durable_actions
 from flink_agents.runtime.execution.environment.event_records import EventRecords
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
 from flink_agents.runtime.execution.environment.received import ReceivedValues
 from flink_agents.runtime.execution.environment.routing import OutputChecks, Routes
-from flink_agents.runtime.execution.environment.settings import default_policies
 from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
-from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.serde import type_modules
+from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
+from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.reads import ReadWatch
+from flink_agents.runtime.state.memory import ReadWatch
 
 
 def _wall_clock() -> int:
@@ -99,7 +96,8 @@ class RunEnvironment:
         traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
         skips_timers: True if waits do not last until their time when the input has ended.
         reads: Finds mutable values of memory that were changed but not written.
-        may_record: True if there is a store, and an action of the agent may make a durable call.
+        may_record: True if a run may be recorded: there is a store, and not all actions are ``def`` functions
+            that certainly make no durable steps.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class RunEnvironment:
         make_loop: Callable[[Any], asyncio.AbstractEventLoop] | None = None,
         traces_outputs: bool = False,
     ) -> None:
-        type_modules.know(agent.modules(), config.get(AgentOptions.STATE_MODULES))
+        typenames.allow_modules(agent.modules(), config.get(AgentOptions.STATE_MODULES))
         agent.load_providers()
         self.agent = agent
         self.config = config
@@ -136,9 +134,11 @@ class RunEnvironment:
         self.seconds = seconds
         self.make_loop = make_loop
         if journals is not None:
-            mark_durable_actions(agent)
+            agent.leave_thread()
             telemetry.run_metrics.add_gauges("store", journals.store.metrics)
-        self.may_record = journals is not None and any(action.may_be_recorded for action in agent.actions)
+        self.may_record = journals is not None and any(
+            action.is_async or action.off_thread for action in agent.actions
+        )
         self.reads = ReadWatch()
         self.on_error, self.on_unhandled = default_policies(agent, config)
         # Options that are read for each run or key: looking one up takes several calls.
@@ -185,7 +185,9 @@ class RunEnvironment:
         action.off_thread = True
         self.may_record = self.journals is not None
 
-    def makes_calls(self, action: BoundAction) -> None:
-        """Note that an action makes durable calls, because it has just made its first one."""
-        action.make_calls()
-        self.may_record = self.journals is not None
+
+def default_policies(agent: LoadedAgent, config: Configuration) -> tuple[OnError, OnError]:
+    """Return the policies for actions without one, and for events that no action accepts."""
+    settings = agent.settings
+    on_error = OnError(settings.on_error or config.get(AgentOptions.ON_ERROR))
+    return on_error, OnError(settings.on_unhandled or config.get(AgentOptions.ON_UNHANDLED))

@@ -15,11 +15,10 @@ from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedE
 from flink_agents.api.events import Event, NamedEvent, OutputEvent, lineage_of_sent, stamp
 from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.journal.plans import give_back
-from flink_agents.runtime.serde.classes.changed import Stored, read_changed
-from flink_agents.runtime.serde.classes.own_forms import own_fields
-from flink_agents.runtime.serde.classes.values import shape_of
+from flink_agents.runtime.serde.changed import Stored, read_changed, shape_of
 from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, are_unchanging
 from flink_agents.runtime.serde.typenames import Kind, shorten
+from flink_agents.runtime.serde.values import own_fields
 
 
 class EventRecords:

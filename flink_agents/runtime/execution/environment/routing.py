@@ -18,8 +18,9 @@ from flink_agents.api.errors import (
     UnknownEventError,
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, close_unawaited, is_awaitable
-from flink_agents.runtime.serde.declared_types import Carry, NotCarriedError, carry_of, check_of, type_text
+from flink_agents.plan.references import type_text
+from flink_agents.runtime.serde.declared_types import Carry, NotCarriedError, carry_of, check_of
+from flink_agents.runtime.serde.raised_texts import AWAIT_IT, awaitable_text, close_unawaited, is_awaitable
 from flink_agents.runtime.serde.typenames import shorten
 
 if TYPE_CHECKING:

@@ -26,10 +26,11 @@ from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.loop_services import Durable
-from flink_agents.runtime.execution.sub_agents.executor import MakeStrategy, SubAgentExecutor
+from flink_agents.runtime.execution.loop_executor import LoopExecutor
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
+from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 
 
@@ -56,15 +57,15 @@ class SubAgents:
     Args:
         shared: The shared objects of the calling agent.
         loop: The event loop.
-        strategy: Creates the strategy for the attempts of a sub-agent's actions.
+        executor: Executes the runs of the calling agent.
     """
 
     def __init__(
-        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, strategy: MakeStrategy
+        self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop, executor: LoopExecutor
     ) -> None:
         self._shared = shared
         self._loop = loop
-        self._strategy = strategy
+        self._executor = executor
         # The caller's object is kept alive, so that no other object gets its id().
         self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
         self._made: list[CompiledSubAgent] = []
@@ -127,7 +128,7 @@ class SubAgents:
     ) -> CompiledSubAgent:
         shared = self._shared.for_sub_agent(LoadedAgent(plan, code), _OfRoot())
         shared.services.clients.open(self._loop)
-        return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared, self._strategy))
+        return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared, self._executor))
 
     def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
         """Reject a cycle, an event that no action of ``called`` takes, and undeclared side outputs."""
@@ -189,17 +190,15 @@ class _OfRoot(Durable):
 
     @override
     def call(
-        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         root = root_of(step)
         root.guard()
-        if not root.action.journalled:
-            root.shared.makes_calls(root.action)
-        return root.shared.services.durable.call(root, what, args, kwargs)
+        return root.shared.services.durable.call(root, callable_, args, kwargs)
 
     @override
     def call_from_thread(
-        self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, step: ActionRun, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
             f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} makes a durable "

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.concurrency.outcomes import Outcome as CodeOutcome, carried, thrown
+from flink_agents.runtime.concurrency.bridge import Outcome as CodeOutcome, carried, thrown
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.approvals import asked_inside, forget_asked
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, attempts_task
 from flink_agents.runtime.journal.records import FAILED, WaitRecord
@@ -70,7 +70,7 @@ class AttemptEnd(PendingOutcome):
     )
 
     def __init__(self, root: ActionRun, delivery: Delivery, path: str, outer: str) -> None:
-        super().__init__(delivery.calls.number(RecordKind.WAIT, attempts_task(path)))
+        super().__init__(delivery.number(RecordKind.WAIT, attempts_task(path)))
         self._root = root
         self._delivery = delivery
         self._error: BaseException | None = None
@@ -83,7 +83,7 @@ class AttemptEnd(PendingOutcome):
     @property
     def recorded(self) -> Outcome | None:
         """The recorded end of the attempt, or None."""
-        return self._delivery.calls.recorded(self.number)
+        return self._delivery.recorded(self.number)
 
     @property
     def has_succeeded(self) -> bool:
@@ -113,10 +113,9 @@ class AttemptEnd(PendingOutcome):
             Mismatch: The record is that of another action.
         """
         recorded = self.recorded
-        calls = self._delivery.calls
         if recorded is not None and not (isinstance(recorded, WaitRecord) and recorded.what == WHAT):
             recorded_wait = recorded.what if isinstance(recorded, WaitRecord) else recorded.call
-            raise calls.note_mismatch(Mismatch(self.number, recorded_wait, WHAT))
+            raise self._delivery.note_mismatch(Mismatch(self.number, recorded_wait, WHAT))
         if recorded is not None and not self.has_succeeded:
             self._delivery.pass_over(self.path, recorded.order)
             return
@@ -147,7 +146,7 @@ class AttemptEnd(PendingOutcome):
         """
         self._delivery.leave(self)
         self._delivery.forget_repeated(self.path)
-        self._delivery.calls.end_attempt(self.path)
+        self._delivery.end_attempt(self.path)
         inner = self.future.inner
         if inner is None or inner.done():
             self.stop()
@@ -181,7 +180,7 @@ class AttemptEnd(PendingOutcome):
         if self.performing is not None:
             outcome = self.performing.result()
         if record.end is None:
-            self._delivery.calls.end_attempt(self.path)
+            self._delivery.end_attempt(self.path)
             assert outcome is not None
             return outcome.result()
         # What it asked for before it failed stays, as with other actions.
@@ -209,7 +208,7 @@ class AttemptEnd(PendingOutcome):
         error = code_outcome.raised
         if error is not None:
             delivery.forget_repeated(self.path)
-        if delivery.calls.mismatch is not None or (self.recorded is not None and error is not None):
+        if delivery.mismatch is not None or (self.recorded is not None and error is not None):
             # The replay cannot continue, or it differs from its record for good.
             self.gone = True
             self.future.set_exception(carried(error) if error is not None else asyncio.CancelledError())
@@ -222,7 +221,7 @@ class AttemptEnd(PendingOutcome):
     def _record(self, error: BaseException | None) -> WaitRecord:
         delivery = self._delivery
         root = self._root
-        record = WaitRecord(WHAT, int(time.time() * 1000), delivery.calls.end(), delivery.elapsed())
+        record = WaitRecord(WHAT, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())
         if error is None:
             return record
         codec = root.shared.codec

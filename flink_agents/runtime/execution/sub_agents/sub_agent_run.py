@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
+from typing_extensions import override
 
 from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
@@ -12,7 +13,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.journal.calls import sub_agent_path
-from flink_agents.runtime.state.memory import ScopedTree
+from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.sub_agents.attempt_end import AttemptEnd
@@ -20,6 +21,50 @@ if TYPE_CHECKING:
 
 _TRANSCRIPT = "\x00transcript"
 """The tag of entries of the transcript among the side outputs of a sub-agent."""
+
+
+class ScopedTree(MemoryTree):
+    """The memory of a sub-agent: the nodes below one object of its caller's memory, as a separate tree.
+
+    Writes stay in it until the hand-over.
+
+    Args:
+        outer: The other tree.
+        path: Path of the object in it. The object need not exist.
+        undo: Log of the writes to this tree.
+    """
+
+    __slots__ = ("_outer", "_root")
+
+    def __init__(self, outer: MemoryTree, path: str, undo: Undo) -> None:
+        super().__init__(outer.scope, outer.codec, None, undo, outer.expires)
+        self._outer = outer
+        self._root = path
+
+    @override
+    def raw(self, path: str) -> bytes | None:
+        written = self._written
+        return written[path] if path in written else self._outer.raw(f"{self._root}.{path}")
+
+    @override
+    def below(self, path: str) -> list[str]:
+        start = len(self._root) + 1
+        nodes = {node[start:] for node in self._outer.below(self._root)} | self._written.keys()
+        prefix = path + "." if path else ""
+        return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
+
+    def hand_over(self) -> None:
+        """Write the changes of this tree to the other tree.
+
+        Raises:
+            MemoryPathError: By now, a plain value is where an object was.
+        """
+        for path, data in self._written.items():
+            full = f"{self._root}.{path}"
+            if data is not None:
+                self._outer.make_parents(full)
+            if data is not None or self._outer.raw(full) is not None:
+                self._outer.put(full, data)
 
 
 class SubAgentRun(Run):

@@ -9,9 +9,9 @@ from contextvars import Context
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 
@@ -42,7 +42,7 @@ class ActionTimer(PendingOutcome):
         args: tuple[Any, ...],
         context: Context,
     ) -> None:
-        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
         self._delivery = delivery
         self._loop = loop
         self._when = when
@@ -52,7 +52,7 @@ class ActionTimer(PendingOutcome):
         self._fired = False
         self.not_before = delivery.now + when - delivery.time()
         self._timer: asyncio.TimerHandle | None = None
-        if not (delivery.replaying and delivery.calls.recorded(self.number) is not None):
+        if not (delivery.replaying and delivery.recorded(self.number) is not None):
             self.begin()
         delivery.expect(self)
 
@@ -116,7 +116,7 @@ class ResourceWait(PendingOutcome):
     __slots__ = ("_delivery", "_error", "_make", "_what", "future")
 
     def __init__(self, delivery: Delivery, what: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
         self._delivery = delivery
         self._what = what
         self._make = make
@@ -196,4 +196,4 @@ def _came_about(task: asyncio.Task[Any]) -> bool:
 
 
 def _wait_record(delivery: Delivery, what: str) -> WaitRecord:
-    return WaitRecord(what, int(time.time() * 1000), delivery.calls.end(), delivery.elapsed())
+    return WaitRecord(what, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())

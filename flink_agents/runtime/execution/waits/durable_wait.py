@@ -21,14 +21,13 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.action_tasks import OwnFuture
-from flink_agents.runtime.execution.delivery import Delivery, outside
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
-from flink_agents.runtime.serde.awaitables import awaitable_text
+from flink_agents.runtime.serde.raised_texts import awaitable_text
 from flink_agents.runtime.state.suspended import StoredWait, wait_id
 
 LOOK_SECONDS = 0.05, 1.0
@@ -54,7 +53,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer", "future")
 
     def __init__(self, step: ActionRun, delivery: Delivery, seconds: float | None) -> None:
-        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
         self._step = step
         self._delivery = delivery
         self._seconds = seconds
@@ -170,12 +169,12 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     def _compare(self) -> None:
         """End the execution if a replay waits for something else than was recorded."""
-        calls = self._delivery.calls
-        recorded = calls.recorded(self.number)
+        delivery = self._delivery
+        recorded = delivery.recorded(self.number)
         if recorded is not None and (now := self._mismatch(recorded)) is not None:
-            calls.note_mismatch(Mismatch(self.number, as_shown(recorded), now))
-            self._step.calls = calls
-            self._delivery.interrupt()
+            delivery.note_mismatch(Mismatch(self.number, as_shown(recorded), now))
+            self._step.calls = delivery
+            delivery.interrupt()
 
     # -- while it is open -------------------------------------------------------------
 
@@ -285,18 +284,18 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self.ended = True
         delivery = self._delivery
         now = self._waits.mailbox.clock()
-        order = delivery.calls.end()
+        order = delivery.next_place()
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
         delivery.resolve(delivery.end(self), record)
 
     def _keep(self, outcome: Outcome) -> None:
         """Record the end of the wait, with failures of calls that the action saw before it."""
-        calls = self._delivery.calls
+        delivery = self._delivery
         journal = self._step.run.journal
-        assert isinstance(journal, BufferedJournal)
-        outcomes: dict[Any, Outcome] = {**calls.seen_by(self.number.task), self.number: outcome}
+        assert journal is not None
+        outcomes: dict[Any, Outcome] = {**delivery.seen_by(self.number.task), self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
-        calls.keep(outcomes)
+        delivery.keep(outcomes)
 
     def _close(self) -> None:
         self._stop()

@@ -14,12 +14,12 @@ from flink_agents.api.common.current import isolated
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, delivery_for
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.declared_types import adapter_of
-from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.serde.raised_texts import text_of
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, StoredWait
 

@@ -12,10 +12,10 @@ from typing import Any
 from typing_extensions import override
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.execution.delivery import Delivery
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome, task_of
-from flink_agents.runtime.journal.memory.part_memory import PartTree
+from flink_agents.runtime.journal.memory_reads import PartTree
 
 
 class RunParts:

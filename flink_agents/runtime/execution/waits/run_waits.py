@@ -9,9 +9,9 @@ from typing import Any, Protocol, cast
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.events.approvals import ApprovalOutcome
-from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome, is_inside

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import outside
+from flink_agents.runtime.execution.outcomes.delivery import outside
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.buffered import BufferedJournal
 
 
 def suspend_at_rest(step: ActionRun, waits: RunWaits) -> None:
@@ -34,12 +33,11 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
     # Outputs from here on come from code that handles the cancellation, and are dropped.
     step.put = len(step.sent), len(step.side or ())
     journal = step.run.journal
-    calls = delivery.calls
-    assert isinstance(journal, BufferedJournal)
-    if calls.unrecorded:
+    assert journal is not None
+    if delivery.unrecorded:
         # The action has seen these outcomes. A replay needs them to come to the same place.
-        outcomes = dict(calls.unrecorded)
+        outcomes = dict(delivery.unrecorded)
         journal.keep_outcomes(step.path, outcomes)
-        calls.keep(outcomes)
+        delivery.keep(outcomes)
     step.end()
     delivery.interrupt()

@@ -66,7 +66,7 @@ def last_failure(rest_client: ClusterRest, job: ClusterJob) -> str | None:
     if job.state == "FINISHED":
         return None
     try:
-        news = JobFollower(rest_client, job.id, job.name).look()
+        news = JobFollower(rest_client, job.id, job.name).poll_job()
     except ClusterError:
         return None
     if news.failure is not None:
@@ -142,12 +142,12 @@ def stop_with_savepoint(
         answer = rest_client.get(f"/jobs/{job.id}/savepoints/{trigger}")
         return answer["operation"] if answer["status"]["id"] == "COMPLETED" else None
 
-    operation = _wait(completed, SAVEPOINT_SECONDS)
+    operation = _wait_for_result(completed, SAVEPOINT_SECONDS)
     if operation is None or "location" not in operation:
         cause = (operation or {}).get("failure-cause", {}).get("stack-trace", "")
         raise SavepointFailedError(
             f"the job {job.name!r} was not stopped with a savepoint",
-            found=innermost(cause) or f"no answer in {SAVEPOINT_SECONDS:g} s",
+            found=innermost_cause(cause) or f"no answer in {SAVEPOINT_SECONDS:g} s",
             fix="pass a directory that JobManager and TaskManagers share as --savepoint-dir. The job keeps "
             "running; 'flink-agents cancel' ends it without its state",
         )
@@ -215,16 +215,18 @@ def cancel(rest_client: ClusterRest, job: ClusterJob) -> None:
 
 def wait_for_end(rest_client: ClusterRest, job: ClusterJob) -> None:
     """Wait until a job has ended in any way."""
-    _wait(lambda: rest_client.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS)
+    _wait_for_result(
+        lambda: rest_client.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS
+    )
 
 
-def innermost(java_text: str) -> str:
+def innermost_cause(java_text: str) -> str:
     """Return the innermost cause in a Java stack trace, in one line."""
     causes = [line for line in java_text.splitlines() if line and not line.startswith(("\t", " "))]
     return causes[-1].removeprefix("Caused by: ") if causes else ""
 
 
-def _wait(condition: Callable[[], Any], seconds: float) -> Any:
+def _wait_for_result(condition: Callable[[], Any], seconds: float) -> Any:
     deadline = time.monotonic() + seconds
     while (result := condition()) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -271,12 +273,12 @@ def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
 
 def reasons_text(reasons: Counter[str]) -> str:
     """Return a number of dead letters with the most frequent reasons, in one line."""
-    shown = [f"{count} by {_described(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
+    shown = [f"{count} by {_describe_reason(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
     other_count = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
     shown += [f"{other_count} by others"] if other_count else []
     return f"{reasons.total()} dead letters: {', '.join(shown)}"
 
 
-def _described(reason: str) -> str:
+def _describe_reason(reason: str) -> str:
     error, _, place = reason.partition("@")
     return f"{error} in {place}" if place else error

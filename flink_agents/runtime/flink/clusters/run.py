@@ -18,7 +18,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.flink.clusters.jobs import dead_letters, last_checkpoint, letter_lines
 from flink_agents.runtime.flink.clusters.submission import JobRequest, Submission
-from flink_agents.runtime.flink.following.console import new_log, shown
+from flink_agents.runtime.flink.following.console import new_log, shown_path
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.rest import ClusterRest
 
@@ -77,11 +77,11 @@ def run_on_cluster(
             if not request.detached:
                 state = _Following(rest_client, job_id, say, printed).to_the_end()
     except BaseException:
-        submission.kill()
+        submission.end_client()
         raise
-    status = submission.end()
+    status = submission.wait_for_end()
     if status != 0 and state not in ("CANCELED", "SUSPENDED"):
-        where = "" if log is None else f"; its whole output is in {shown(log)}"
+        where = "" if log is None else f"; its whole output is in {shown_path(log)}"
         raise SubmissionError(
             f"{request.script.name} ended with {status}",
             found="\n".join(submission.traceback) or submission.cause,
@@ -94,7 +94,7 @@ def run_on_cluster(
 class _Following:
     """One job, from its submission to its end."""
 
-    rest: ClusterRest
+    rest_client: ClusterRest
     job_id: str
     say: Say
     printed: _TaskOutput | None
@@ -106,45 +106,45 @@ class _Following:
 
     def to_the_end(self) -> str:
         """Follow the job, and return its last state."""
-        name = self._name()
-        follower = JobFollower(self.rest, self.job_id, name, answers_age=self._answers_age())
+        name = self._job_name()
+        follower = JobFollower(self.rest_client, self.job_id, name, answers_age=self._answers_age())
         answered = time.monotonic()
         while True:
             try:
-                news = follower.look()
+                news = follower.poll_job()
                 answered = time.monotonic()
-                self._tell(name, news)
-                self._tell_of_slots(news)
-                self._tell_of_letters(name, news)
+                self._report_news(name, news)
+                self._report_slots(news)
+                self._report_letters(name, news)
             except ClusterUnavailableError:
                 if time.monotonic() - answered > UNREACHABLE_SECONDS:
                     raise
             except ClusterError as error:
-                raise self._lost(name, error) from None
+                raise self._lost_job_error(name, error) from None
             else:
                 if self.printed is not None:
                     self.printed.show_new(at_once=news.ended)
                 if news.ended:
-                    return self._end(name, news)
+                    return self._report_end(name, news)
             time.sleep(LOOK_SECONDS)
 
-    def _tell(self, name: str, news: JobUpdate) -> None:
+    def _report_news(self, name: str, news: JobUpdate) -> None:
         for restart in news.restarts:
             if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
                 # No restart brings the module, and a cluster may restart forever.
                 with suppress(ClusterError):  # It may have ended meanwhile.
-                    self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
+                    self.rest_client.patch(f"/jobs/{self.job_id}?mode=cancel")
                 raise restart.failure
             self.say(str(restart))
         if news.changed:
             self.say(f"job {name!r}: {news.state}")
 
-    def _end(self, name: str, news: JobUpdate) -> str:
+    def _report_end(self, name: str, news: JobUpdate) -> str:
         if news.state == "FAILED":
             raise news.failure or JobFailedError(f"job {name!r} failed, and Flink reports no reason")
         return news.state
 
-    def _lost(self, name: str, error: ClusterError) -> ClusterError:
+    def _lost_job_error(self, name: str, error: ClusterError) -> ClusterError:
         """Return the error about a job that the cluster no longer knows; return any other error unchanged."""
         if not (error.found or "").startswith("404"):
             return error
@@ -152,7 +152,7 @@ class _Following:
         if self.checkpoint is not None:
             again = f"run it again from its last checkpoint: --savepoint {self.checkpoint}"
         return UnknownJobError(
-            f"the cluster at {self.rest.address} no longer knows job {name!r}",
+            f"the cluster at {self.rest_client.address} no longer knows job {name!r}",
             expected=f"job {self.job_id}, which ran there",
             found="a JobManager that was started again, and knows no earlier jobs",
             fix=again,
@@ -160,34 +160,34 @@ class _Following:
 
     def _answers_age(self) -> float:
         with suppress(ClusterError, KeyError, TypeError):
-            return self.rest.get("/config")["refresh-interval"] / 1000 + MARGIN_SECONDS
+            return self.rest_client.get("/config")["refresh-interval"] / 1000 + MARGIN_SECONDS
         return REFRESH_SECONDS
 
-    def _name(self) -> str:
+    def _job_name(self) -> str:
         with suppress(ClusterError, KeyError, TypeError):
-            return str(self.rest.get(f"/jobs/{self.job_id}/config")["name"])
+            return str(self.rest_client.get(f"/jobs/{self.job_id}/config")["name"])
         return self.job_id
 
-    def _tell_of_slots(self, news: JobUpdate) -> None:
+    def _report_slots(self, news: JobUpdate) -> None:
         """Report once that the job waits for slots, if there are none for it."""
         if self.warned_of_slots or news.ended or time.monotonic() - self.following_since < WAITING_SECONDS:
             return
         self.warned_of_slots = True
         with suppress(KeyError, TypeError):
-            jobs = {job["jid"]: job for job in self.rest.get("/jobs/overview")["jobs"]}
+            jobs = {job["jid"]: job for job in self.rest_client.get("/jobs/overview")["jobs"]}
             tasks: dict[str, Any] = jobs[self.job_id]["tasks"]
-            free = self.rest.get("/overview")["slots-available"]
+            free = self.rest_client.get("/overview")["slots-available"]
             if tasks["scheduled"] and not tasks["running"] and not tasks["initializing"] and not free:
                 self.say("the job waits for slots, and none is free: start a TaskManager, or stop a job")
 
-    def _tell_of_letters(self, name: str, news: JobUpdate) -> None:
+    def _report_letters(self, name: str, news: JobUpdate) -> None:
         """Report the number of dead letters if it is new, some seconds after the last time."""
         if news.ended or time.monotonic() < self.letters_due:
             return
         self.letters_due = time.monotonic() + LETTERS_SECONDS
         with suppress(ClusterError, KeyError, TypeError, AttributeError):
-            self.checkpoint = last_checkpoint(self.rest, self.job_id) or self.checkpoint
-        lines = letter_lines(dead_letters(self.rest, self.job_id))
+            self.checkpoint = last_checkpoint(self.rest_client, self.job_id) or self.checkpoint
+        lines = letter_lines(dead_letters(self.rest_client, self.job_id))
         for line in lines:
             if line not in self.logged_letters:
                 self.say(f"job {name!r}: {line}")
@@ -203,25 +203,25 @@ class _TaskOutput:
     """
 
     def __init__(self, rest_client: ClusterRest, show: Say) -> None:
-        self._rest = rest_client
+        self._rest_client = rest_client
         self._show = show
         self._shown: dict[str, int] = {}
         self._due = 0.0
-        self._read(show=False)
+        self._show_output(show=False)
 
     def show_new(self, at_once: bool) -> None:
         """Show new lines, if the last time was some seconds ago, or ``at_once``."""
         if at_once or time.monotonic() >= self._due:
             self._due = time.monotonic() + OUTPUT_SECONDS
-            self._read(show=True)
+            self._show_output(show=True)
 
-    def _read(self, show: bool) -> None:
+    def _show_output(self, show: bool) -> None:
         with suppress(ClusterError, KeyError, TypeError):
             for manager in [
-                taskmanager["id"] for taskmanager in self._rest.get("/taskmanagers")["taskmanagers"]
+                taskmanager["id"] for taskmanager in self._rest_client.get("/taskmanagers")["taskmanagers"]
             ]:
                 with suppress(ClusterError):
-                    text = self._rest.text(f"/taskmanagers/{manager}/stdout")
+                    text = self._rest_client.text(f"/taskmanagers/{manager}/stdout")
                     if len(text) <= MAX_OUTPUT_BYTES:
                         self._show_after(manager, text, show)
 

@@ -111,7 +111,7 @@ class Submission:
         self.cause: str | None = None
         self._say = say
         self._log = log
-        home = FlinkHome.make(directory)
+        home = FlinkHome.create(directory)
         # As with `python job.py`: the job may import modules next to it. Workers do not have them.
         beside = [str(request.script.absolute().parent)]
         environment = home.environment()
@@ -123,20 +123,20 @@ class Submission:
             stderr=subprocess.STDOUT,
             env=environment | {"PYTHONUNBUFFERED": "1"},
         )
-        self._reader = threading.Thread(target=self._read, name="client-output", daemon=True)
+        self._reader = threading.Thread(target=self._read_lines, name="client-output", daemon=True)
         self._reader.start()
 
-    def end(self) -> int:
+    def wait_for_end(self) -> int:
         """Wait for the end of the script, and return its exit code."""
         self._reader.join()
         return self._process.wait()
 
-    def kill(self) -> None:
+    def end_client(self) -> None:
         """End the client; the jobs that it has submitted keep running."""
         self._process.kill()
-        self.end()
+        self.wait_for_end()
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         stream = self._process.stdout
         assert stream is not None
         try:
@@ -144,11 +144,11 @@ class Submission:
                 for line in stream:
                     log.write(line)
                     log.flush()
-                    self._take(line.decode("utf-8", "replace").rstrip("\r\n"))
+                    self._read_line(line.decode("utf-8", "replace").rstrip("\r\n"))
         finally:
             self.jobs.put(None)
 
-    def _take(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         if (caused := _CAUSED_BY.match(line)) is not None:
             self.cause = caused[1]
         match = _SUBMITTED.search(line)
@@ -188,7 +188,7 @@ def check_savepoint(place: str, cluster: str) -> None:
     savepoints = [name for name in names if (parent / name / METADATA).is_file()]
     shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
     missing = path.relative_to(parent).parts
-    hint = _deeper(savepoints)
+    hint = _deeper_fix(savepoints)
     raise SubmissionError(
         f"no savepoint was found at {path}",
         expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
@@ -197,7 +197,7 @@ def check_savepoint(place: str, cluster: str) -> None:
     )
 
 
-def _deeper(savepoints: list[str]) -> str:
+def _deeper_fix(savepoints: list[str]) -> str:
     if savepoints:
         return f"name one of the savepoints in it, such as {savepoints[-1]}"
     return "correct --savepoint; flink-agents stop prints the path of a new one"

@@ -16,7 +16,7 @@ from flink_agents.runtime.flink.fast.internals import (
     KeyedOperation,
     TimestampCollector,
 )
-from flink_agents.runtime.flink.fast.reflection import unfit
+from flink_agents.runtime.flink.fast.reflection import unfit_part_error
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
 
@@ -51,22 +51,22 @@ class FastPath:
             collector, {tag: output_tag.tag_id for tag, output_tag in tags.items()}
         )
 
-    def leave(self, emission: Emission) -> None:
+    def emit(self, emission: Emission) -> None:
         """Emit all outputs of an emission."""
         if emission.outputs or emission.side_outputs:
-            self._outlet.put(emission.outputs, emission.side_outputs)
+            self._outlet.emit_values(emission.outputs, emission.side_outputs)
             self._has_unflushed = True
 
     def flush(self, timers: Timers) -> None:
         """Send what has left to its readers, now or with a timer; called at the end of each call of Flink."""
         if self._has_unflushed:
-            self._has_unflushed = not self._flush.after(timers, bool(self._outlet.waiting))
+            self._has_unflushed = not self._flush.flush_after_call(timers, bool(self._outlet.waiting))
 
-    def rest(self) -> Iterator[Any]:
+    def remaining_outputs(self) -> Iterator[Any]:
         """Return the emitted outputs that Flink has to iterate over."""
-        return self._outlet.rest()
+        return self._outlet.remaining_outputs()
 
-    def install(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
+    def replace_functions(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
         """Make Flink call these functions from now on."""
         self._operation.replace(process, on_timer, self._outlet)
 
@@ -101,4 +101,4 @@ class OperatorAccess:
             raise
         except Exception as error:
             # Whatever another release raises: it is not supported.
-            raise unfit(f"{type(error).__name__}: {error}") from error
+            raise unfit_part_error(f"{type(error).__name__}: {error}") from error

@@ -37,7 +37,7 @@ class PromptFlush:
         self._flushed_ms = 0
         self._timer_ms = 0
 
-    def after(self, timers: Timers, is_returned: bool) -> bool:
+    def flush_after_call(self, timers: Timers, is_returned: bool) -> bool:
         """Flush after a call that has emitted outputs, or register a timer for it.
 
         Args:

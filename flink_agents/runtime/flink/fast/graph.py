@@ -77,7 +77,7 @@ def wrap_source(stream: DataStream, name: str, java: str) -> JavaClasses:
     ]
     source = transformation.getSource()
     classes = JavaClasses(java, source.getClass().getClassLoader())
-    _replace(transformation, "source", classes.create(name, source))
+    _replace_field(transformation, "source", classes.create_object(name, source))
     return classes
 
 
@@ -105,11 +105,11 @@ def wrap_sink(env: StreamExecutionEnvironment, name: str, java: str, texts: Sequ
     arguments = gateway.new_array(gateway.jvm.Object, 1 + len(texts))
     for index, argument in enumerate([sink, *texts]):
         arguments[index] = argument
-    _replace(sinks[-1], "sink", classes.create(name, arguments))
+    _replace_field(sinks[-1], "sink", classes.create_object(name, arguments))
     return classes
 
 
-def _replace(transformation: Any, name: str, value: Any) -> None:
+def _replace_field(transformation: Any, name: str, value: Any) -> None:
     """Set a private field of a transformation."""
     field = transformation.getClass().getDeclaredField(name)
     field.setAccessible(True)
@@ -138,7 +138,7 @@ def add_input(stream: DataStream, source: DataStream, new_input: DataStream) -> 
     both.add(operator.getInputs().get(0))
     both.add(_transformation(new_input))
     union = jvm.org.apache.flink.streaming.api.transformations.UnionTransformation(both)
-    _replace(operator, "input", union)
+    _replace_field(operator, "input", union)
 
 
 def restarting_sources_of(env: StreamExecutionEnvironment) -> list[str]:

@@ -34,7 +34,7 @@ _DIGEST_BYTES = 12
 
 def name_keys(stream: KeyedStream, agent: str) -> None:
     """Name the operator that computes the keys of an agent's inputs; PyFlink adds it to a keyed stream."""
-    _name(_transformation(stream).getInputs().get(0), KEYS + agent)
+    _set_name(_transformation(stream).getInputs().get(0), KEYS + agent)
 
 
 def name_list(stream: DataStream, agent: str) -> None:
@@ -42,10 +42,10 @@ def name_list(stream: DataStream, agent: str) -> None:
 
     A number would be unsafe: a list that is added before another one would get its position.
     """
-    _name(_transformation(stream), LIST + agent)
+    _set_name(_transformation(stream), LIST + agent)
 
 
-def _name(transformation: Any, uid: str) -> None:
+def _set_name(transformation: Any, uid: str) -> None:
     if transformation.getUid() is None:
         transformation.setUid(uid)
 
@@ -75,7 +75,7 @@ def name_operators(env: StreamExecutionEnvironment, streams: Iterable[DataStream
     return [names.name_of(_transformation(stream)) for stream in streams]
 
 
-def _given_uid(transformation: Any) -> str | None:
+def _author_uid(transformation: Any) -> str | None:
     """Return the uid of an operator, if it is not a computed one."""
     uid = transformation.getUid()
     return None if uid is None or _COMPUTED.fullmatch(uid) else uid
@@ -92,18 +92,18 @@ class _Names:
         jvm: Any = get_gateway().jvm
         self._physical = jvm.java.lang.Class.forName(_PHYSICAL)
         self._identities: dict[int, str] = {}
-        self._used = {uid for operator in operators.values() if (uid := _given_uid(operator)) is not None}
+        self._used = {uid for operator in operators.values() if (uid := _author_uid(operator)) is not None}
 
     def identity_of(self, transformation: Any) -> str:
         """Return the identity of an operator, and of its inputs before."""
         number = transformation.getId()
         if number not in self._identities:
-            self._identities[number] = self._new(transformation)
+            self._identities[number] = self._new_identity(transformation)
         return self._identities[number]
 
-    def _new(self, transformation: Any) -> str:
+    def _new_identity(self, transformation: Any) -> str:
         # Before the inputs: those of an operator with an identity do not matter.
-        provided_id = _given_uid(transformation) or transformation.getUserProvidedNodeHash()
+        provided_id = _author_uid(transformation) or transformation.getUserProvidedNodeHash()
         if provided_id is not None:
             return str(provided_id)
         inputs = sorted(transformation.getInputs(), key=lambda predecessor: predecessor.getId())
@@ -113,15 +113,15 @@ class _Names:
             tag = f"#{transformation.getOutputTag().getId()}" if kind == "SideOutputTransformation" else ""
             return upstream_identity + tag
         text = f"{kind}|{_COUNTERS.sub('', str(transformation.getName()))}|{upstream_identity}"
-        uid = self._unused(_PREFIX, text)
+        uid = self._unused_name(_PREFIX, text)
         transformation.setUid(uid)
         return uid
 
     def name_of(self, transformation: Any) -> str:
         """Return a name for the stream that a transformation produces."""
-        return self._unused("", self.identity_of(transformation))
+        return self._unused_name("", self.identity_of(transformation))
 
-    def _unused(self, prefix: str, text: str) -> str:
+    def _unused_name(self, prefix: str, text: str) -> str:
         """Return a name that nothing else of the job has: equal ones are numbered."""
         for count in itertools.count():
             digest = hashlib.blake2b(f"{text}|{count}".encode(), digest_size=_DIGEST_BYTES)

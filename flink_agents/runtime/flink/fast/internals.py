@@ -25,7 +25,7 @@ from flink_agents.runtime.flink.fast.reflection import (
     read_attribute,
     task_environment,
     task_of,
-    unfit,
+    unfit_part_error,
 )
 from flink_agents.runtime.flink.values.placeholders import not_none
 from flink_agents.runtime.state.keyed_state import (
@@ -208,17 +208,17 @@ class TimestampCollector:
         self._operator = _keyed_operator(context)
         self._field = field_of(self._operator, "collector")
         if str(self._field.getType().getName()) != COLLECTOR:
-            raise unfit(f"the collector is a {self._field.getType().getName()}")
+            raise unfit_part_error(f"the collector is a {self._field.getType().getName()}")
         self.timestamp: Callable[[], int] = method_of(inner, "timestamp")
 
     def collect(self, output: Any) -> None:
         """Emit an output, in the bytes that Flink uses for it."""
-        self._made()
+        self._bind_java()
         self.collect(output)
 
     def erase_timestamp(self) -> None:
         """Emit the following outputs of the present call without a timestamp."""
-        self._made()
+        self._bind_java()
         self.erase_timestamp()
 
     def flush_of_task(self) -> Callable[[], None]:
@@ -226,7 +226,7 @@ class TimestampCollector:
         task = method_of(self._operator, "getContainingTask")()
         return method_of(field_value(task, "operatorChain"), "flushOutputs")
 
-    def _made(self) -> None:
+    def _bind_java(self) -> None:
         # The operator creates it after its function was opened.
         java = self._field.get(self._operator)
         self.collect, self.erase_timestamp = method_of(java, "collect"), method_of(java, "eraseTimestamp")  # type: ignore[method-assign]
@@ -259,26 +259,26 @@ class KeyedOperation:
             read_attribute(self._operation, "_chained_operations")
             or type(main) is not functions.OneInputOperation
         ):
-            raise unfit("the function is chained to others")
+            raise unfit_part_error("the function is chained to others")
         if {"process_element", "on_timer"} & {*vars(self._operation), *vars(main)}:
-            raise unfit("the operation has been changed already")
+            raise unfit_part_error("the operation has been changed already")
         closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
         if getattr(closed.get("process_element"), "__self__", None) is not function:
-            raise unfit("the operation calls another function")
+            raise unfit_part_error("the operation calls another function")
         self._side = inspect.getclosurevars(closed["process_func"]).nonlocals.get("side_output_context")
         of: Any = read_attribute(self._operation, "_input_data_converter")
         if type(of) is not converters.RowDataConverter or len(of._field_data_converters) != 2:
-            raise unfit(f"the input comes from a {type(of).__name__}")
+            raise unfit_part_error(f"the input comes from a {type(of).__name__}")
         key, record = of._field_data_converters
         if type(key) is not converters.IdentityDataConverter:
-            raise unfit(f"the key comes from a {type(key).__name__}")
+            raise unfit_part_error(f"the key comes from a {type(key).__name__}")
         self._record_of: Callable[[Any], Any] = record.to_internal
         to: Any = read_attribute(self._operation, "_output_data_converter")
         self._to_external: Callable[[Any], Any] = to.to_external
         self._pickles = type(to) is converters.PickleDataConverter
         pemja: Any = importlib.import_module("pemja")
         if pemja.findClass(ITERATOR) is None:
-            raise unfit("Flink iterates over results in another way")
+            raise unfit_part_error("Flink iterates over results in another way")
         self._nothing = pemja.findClass("org.apache.flink.util.CloseableIterator").empty()
 
     def outlet(self, collector: TimestampCollector, tags: dict[str, str]) -> Outlet:
@@ -310,7 +310,7 @@ class KeyedOperation:
         """
         record_of = self._record_of
         nothing = self._nothing
-        emit_waiting = outlet.rest
+        emit_waiting = outlet.remaining_outputs
 
         def process_element(row: Any) -> Any:
             key, record = row[1]
@@ -353,7 +353,7 @@ class Outlet:
         self._tags = tags
         self.waiting: list[Any] = []
 
-    def put(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
+    def emit_values(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
         """Emit values, side outputs first, as PyFlink does."""
         for tag, value in side_outputs:
             if self._to_side is not None and tag in self._tags:
@@ -364,7 +364,7 @@ class Outlet:
         for value in outputs:
             self._collector.collect(self._to_external(not_none(value)))
 
-    def rest(self) -> Generator[Any, None, None]:
+    def remaining_outputs(self) -> Generator[Any, None, None]:
         """Return the iterator for Flink."""
         waiting = self.waiting
         self.waiting = []
@@ -431,10 +431,10 @@ class OwnSource:
         task = method_of(_plain_operator(), "getContainingTask")()
         source = field_of(task, "mainOperator").get(task)
         if class_name(source) != SOURCE_OPERATOR:
-            raise unfit(f"the task starts with a {class_name(source)}")
+            raise unfit_part_error(f"the task starts with a {class_name(source)}")
         self._stop = method_of(source, "stop")
 
-    def finish(self) -> None:
+    def end_source(self) -> None:
         """End the source like a bounded one; only for the thread of its task."""
         pemja: Any = importlib.import_module("pemja")
         self._stop(pemja.findClass("org.apache.flink.runtime.io.network.api.StopMode").DRAIN)
@@ -449,7 +449,7 @@ def _plain_operator() -> Any:
     closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
     inner: Any = read_attribute(closed.get("function_context"), "_j_context")
     if class_name(inner) != f"{PLAIN_OPERATOR}$ContextImpl":
-        raise unfit(f"the context is a {class_name(inner)}")
+        raise unfit_part_error(f"the context is a {class_name(inner)}")
     return field_of(inner, "this$0").get(inner)
 
 
@@ -476,9 +476,9 @@ class Barriers:
         self._restored = int(restored.get()) if restored.isPresent() else NO_CHECKPOINT
         coordinator = field_value(task_of(context), COORDINATOR)
         self._coordinator, self._last = coordinator, field_of(coordinator, "lastCheckpointId")
-        self.passed()
+        self.last_checkpoint()
 
-    def passed(self) -> int:
+    def last_checkpoint(self) -> int:
         """Return the number of the last checkpoint that the task has taken part in, or was restored from."""
         return max(int(self._last.get(self._coordinator)), self._restored)
 
@@ -492,7 +492,7 @@ def _keyed_context(context: RuntimeContext) -> Any:
         read_attribute(read_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
     )
     if class_name(inner) != f"{OPERATOR}$ContextImpl":
-        raise unfit(f"the context is a {class_name(inner)}")
+        raise unfit_part_error(f"the context is a {class_name(inner)}")
     return inner
 
 
@@ -501,5 +501,5 @@ def _keyed_operator(context: RuntimeContext) -> Any:
     inner = _keyed_context(context)
     operator = field_of(inner, "this$0").get(inner)
     if class_name(operator) != OPERATOR:
-        raise unfit(f"the operator is a {class_name(operator)}")
+        raise unfit_part_error(f"the operator is a {class_name(operator)}")
     return operator

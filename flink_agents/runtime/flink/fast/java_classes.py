@@ -50,7 +50,7 @@ class JavaClasses:
         self._compiler.setParentClassLoader(loader)
         self._compiler.cook(text)
 
-    def create(self, name: str, argument: Any) -> Any:
+    def create_object(self, name: str, argument: Any) -> Any:
         """Return an object of a class whose constructor takes one argument."""
         gateway: Any = get_gateway()
         arguments = gateway.new_array(gateway.jvm.Object, 1)

@@ -23,10 +23,10 @@ def tasks_of(env: StreamExecutionEnvironment) -> list[Task]:
     graph = java.getJobGraph()
     vertices = list(graph.getVerticesSortedTopologicallyFromSources())
     numbers = {str(vertex.getID().toString()): number for number, vertex in enumerate(vertices)}
-    return [_task(vertex, numbers) for vertex in vertices]
+    return [_read_task(vertex, numbers) for vertex in vertices]
 
 
-def _task(vertex: Any, numbers: dict[str, int]) -> Task:
+def _read_task(vertex: Any, numbers: dict[str, int]) -> Task:
     operators: dict[str, str] = {}
     for pair in vertex.getOperatorIDs():
         identity = pair.getUserDefinedOperatorID().orElse(None) or pair.getGeneratedOperatorID()

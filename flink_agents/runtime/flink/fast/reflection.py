@@ -19,7 +19,7 @@ VERSIONS = ("2.3.",)
 """Supported releases of PyFlink and Flink, by prefix."""
 
 
-def unfit(part: str) -> UnsupportedExecutionError:
+def unfit_part_error(part: str) -> UnsupportedExecutionError:
     """Return the error that a part of PyFlink or Flink differs from its known shape.
 
     Args:
@@ -42,14 +42,14 @@ def check_version() -> None:
         UnsupportedExecutionError: It is another version.
     """
     if not pyflink_version.startswith(VERSIONS):
-        raise unfit(f"PyFlink {pyflink_version}")
+        raise unfit_part_error(f"PyFlink {pyflink_version}")
 
 
 def read_attribute(owner: Any, name: str) -> Any:
     """Return an attribute of a Python object."""
     value = getattr(owner, name, None)
     if value is None:
-        raise unfit(f"{type(owner).__name__} has no {name}")
+        raise unfit_part_error(f"{type(owner).__name__} has no {name}")
     return value
 
 
@@ -63,7 +63,7 @@ def method_of(java: Any, name: str) -> Any:
     try:
         return getattr(java, name)
     except (AttributeError, SystemError):  # Pemja sets no error for a missing member.
-        raise unfit(f"{class_name(java)} has no method {name}") from None
+        raise unfit_part_error(f"{class_name(java)} has no method {name}") from None
 
 
 def field_of(java: Any, name: str) -> Any:
@@ -75,7 +75,7 @@ def field_of(java: Any, name: str) -> Any:
                 field.setAccessible(True)
                 return field
         kind = kind.getSuperclass()
-    raise unfit(f"{class_name(java)} has no field {name}")
+    raise unfit_part_error(f"{class_name(java)} has no field {name}")
 
 
 def field_value(java: Any, name: str) -> Any:
@@ -101,4 +101,4 @@ def find_caller(kind: type) -> Any:
         if type(caller) is kind:
             return caller
         frame = frame.f_back
-    raise unfit(f"no {kind.__name__} has opened the function")
+    raise unfit_part_error(f"no {kind.__name__} has opened the function")

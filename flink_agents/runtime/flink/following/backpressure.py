@@ -105,13 +105,13 @@ class Bottleneck:
         sentences: list[str] = []
         if self.agents:
             sentences.append(
-                f"Outputs and next inputs of the agent {_all(self.agents)} wait for {self._cause}."
+                f"Outputs and next inputs of the agent {_join_names(self.agents)} wait for {self._cause}."
             )
         if self.slow_agents:
             room = "its tasks are busy, or have no room for more runs"
-            sentences.append(f"Inputs wait upstream of the agent {_all(self.slow_agents)}: {room}.")
+            sentences.append(f"Inputs wait upstream of the agent {_join_names(self.slow_agents)}: {room}.")
         if self.late:
-            sentences.append(f"Inputs of the agent {_all(self.late)} come late.")
+            sentences.append(f"Inputs of the agent {_join_names(self.late)} come late.")
         return " ".join(sentences)
 
     @property
@@ -123,17 +123,17 @@ class Bottleneck:
 
     @property
     def _cause(self) -> str:
-        return _all((vertex.shown for vertex in self.slow), "or") or "downstream operators"
+        return _join_names((vertex.shown for vertex in self.slow), "or") or "downstream operators"
 
     def __str__(self) -> str:
-        waiting = _all(vertex.shown for vertex in self.blocked)
+        waiting = _join_names(vertex.shown for vertex in self.blocked)
         verb = "are" if len(self.blocked) > 1 else "is"
         level = "high" if any(vertex.level == "high" for vertex in self.blocked) else "low"
         counts = [vertex.subtasks for vertex in self.blocked if 0 < vertex.subtasks[1] < vertex.subtasks[0]]
         part = f" in {counts[0][1]} of {counts[0][0]} subtasks" if counts else ""
         if not self.slow:
             return f"{waiting} {verb} under {level} backpressure{part}: downstream operators do not keep up."
-        slow = _all(map(_busy, self.slow), "or")
+        slow = _join_names(map(_busy_text, self.slow), "or")
         return f"{waiting} {verb} under {level} backpressure{part}, caused downstream by {slow}."
 
 
@@ -144,13 +144,13 @@ class JobFlow:
     Attributes:
         vertices: The vertices by id.
         downstream: The ids of the vertices that read a vertex, by its id.
-        asked: The cluster's clock at the time of the request, in milliseconds; None if unknown.
+        asked_at: The cluster's clock at the time of the request, in milliseconds; None if unknown.
         job: The id of the job.
     """
 
     vertices: dict[str, Vertex]
     downstream: dict[str, tuple[str, ...]]
-    asked: float | None = None
+    asked_at: float | None = None
     job: str = ""
 
     @property
@@ -160,9 +160,9 @@ class JobFlow:
         Meanwhile, it answers with those of the last request, which can be hours old.
         """
         times = [vertex.time for vertex in self.vertices.values() if vertex.time is not None]
-        if self.asked is None or not times:
+        if self.asked_at is None or not times:
             return False
-        return max(times) >= self.asked - 1000 * SETTLE_SECONDS
+        return max(times) >= self.asked_at - 1000 * SETTLE_SECONDS
 
     def bottlenecks(self, agents: Collection[str] = ()) -> list[Bottleneck]:
         """Return the slow vertices that cause backpressure, with the vertices that wait for each.
@@ -171,7 +171,7 @@ class JobFlow:
             agents: If it is not empty, only those that matter to one of these agents.
         """
         blocked_by_cause: dict[tuple[str, ...], list[tuple[int, Vertex]]] = {}
-        causes = self._causes()
+        causes = self._distances()
         for name, vertex in self.vertices.items():
             if vertex.is_blocked and _END not in vertex.name:
                 distance, slow = causes.get(name, (0, ()))
@@ -215,7 +215,7 @@ class JobFlow:
             for vertex_id in dict.fromkeys(edge):
                 yield from self.vertices[vertex_id].agents
 
-    def _causes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+    def _distances(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return for each vertex under backpressure the distance to its slow vertices, and their ids.
 
         The search goes upstream from each vertex that keeps up, the busiest first. A vertex that has enough
@@ -253,13 +253,13 @@ class JobFlow:
         }
 
 
-def _all(names: Iterable[str], word: str = "and") -> str:
+def _join_names(names: Iterable[str], word: str = "and") -> str:
     every = list(names)
     more = [f"{len(every) - MOST_NAMES} more"] if len(every) > MOST_NAMES else []
     return f" {word} ".join([*every[:MOST_NAMES], *more])
 
 
-def _busy(vertex: Vertex) -> str:
+def _busy_text(vertex: Vertex) -> str:
     share = "" if vertex.busy is None else f" ({100 * vertex.busy:.0f} % busy)"
     return f"{vertex.shown}{share}"
 
@@ -274,13 +274,15 @@ def read_flow(ask: Ask, job: str) -> JobFlow:
     place = f"/jobs/{job}"
     details = ask(place)
     vertex_names = {str(vertex["id"]): str(vertex["name"]) for vertex in details.get("vertices", ())}
-    vertices = {name: _vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in vertex_names.items()}
+    vertices = {
+        name: _read_vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in vertex_names.items()
+    }
     readers: dict[str, list[str]] = {}
-    for reader, read in _edges(details.get("plan")):
+    for reader, read in _read_edges(details.get("plan")):
         if reader in vertices and read in vertices:
             readers.setdefault(read, []).append(reader)
     downstream = {read: tuple(dict.fromkeys(reader_ids)) for read, reader_ids in readers.items()}
-    return JobFlow(vertices, downstream, _number(details.get("now")), job)
+    return JobFlow(vertices, downstream, _as_number(details.get("now")), job)
 
 
 def settled_flow(ask: Ask, job: str) -> JobFlow:
@@ -303,7 +305,7 @@ def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
             yield str(job["name"]), flow
 
 
-def _edges(plan: Any) -> Iterator[tuple[str, str]]:
+def _read_edges(plan: Any) -> Iterator[tuple[str, str]]:
     """Yield the ids of each reader and of its source."""
     try:
         for node in plan["nodes"]:
@@ -313,7 +315,7 @@ def _edges(plan: Any) -> Iterator[tuple[str, str]]:
         return
 
 
-def _vertex(ask: Ask, place: str, name: str) -> Vertex:
+def _read_vertex(ask: Ask, place: str, name: str) -> Vertex:
     try:
         reply = ask(f"{place}/backpressure")
         level = reply.get("backpressureLevel") or reply.get("backpressure-level") or ""
@@ -322,23 +324,23 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
         return Vertex(
             name,
             str(level),
-            max(_shares(subtasks, "ratio"), default=None),
+            max(_read_shares(subtasks, "ratio"), default=None),
             # Flink says of "end of input", which does nothing, that it is busy.
-            None if _END in name else max(_shares(subtasks, "busyRatio"), default=None),
-            min(_shares(subtasks, "idleRatio"), default=None),
+            None if _END in name else max(_read_shares(subtasks, "busyRatio"), default=None),
+            min(_read_shares(subtasks, "idleRatio"), default=None),
             (len(levels), sum(subtask_level != "ok" for subtask_level in levels)),
-            _number(reply.get("end-timestamp")),
+            _as_number(reply.get("end-timestamp")),
         )
     except UNKNOWN:
         return Vertex(name)
 
 
-def _shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
+def _read_shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
     """Return the values of a share; Flink has none of a source of its old interface, which is NaN."""
-    shares = [_number(subtask.get(name)) for subtask in subtasks]
+    shares = [_as_number(subtask.get(name)) for subtask in subtasks]
     return [share for share in shares if share is not None]
 
 
-def _number(value: Any) -> float | None:
+def _as_number(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None

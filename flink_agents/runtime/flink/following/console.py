@@ -15,7 +15,7 @@ from typing import Any, Self
 from typing_extensions import override
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write a line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
@@ -59,7 +59,7 @@ class ProgressBars(AbstractContextManager["ProgressBars"]):
             self._bars.refresh()
             self._bars.stop()
 
-    def show(self, read: Mapping[str, int]) -> None:
+    def show_progress(self, read: Mapping[str, int]) -> None:
         """Show the number of inputs that each agent has taken."""
         if read and not self._tasks:
             self._bars.start()
@@ -104,7 +104,7 @@ def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
     return path.absolute()
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Return the path as you would type it in the console."""
     try:
         return str(path.relative_to(Path.cwd()))

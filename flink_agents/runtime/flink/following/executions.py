@@ -97,21 +97,21 @@ _started: deque[Runnable] = deque(maxlen=100)
 """Jobs with agents: your script may hold only their streams, which do not refer to the job."""
 
 
-def keep(job: Runnable) -> None:
+def keep_job(job: Runnable) -> None:
     """Keep a job in memory until many others have been built."""
     if job not in _started:
         _started.append(job)
 
 
-def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:
+def run_through_job(job: Runnable, env: StreamExecutionEnvironment) -> None:
     """Make PyFlink run the jobs of ``env`` through ``job``, as long as it exists."""
-    _install()
-    _jobs[flink_compat.identity(flink_compat.java_environment(env))] = job
+    _install_hooks()
+    _jobs[flink_compat.identity_of_environment(flink_compat.java_environment(env))] = job
 
 
-def knows(env: StreamExecutionEnvironment) -> bool:
+def is_enlisted(env: StreamExecutionEnvironment) -> bool:
     """Return True if jobs of ``env`` are run by this package."""
-    return flink_compat.identity(flink_compat.java_environment(env)) in _jobs
+    return flink_compat.identity_of_environment(flink_compat.java_environment(env)) in _jobs
 
 
 @contextmanager
@@ -127,24 +127,24 @@ def by_pyflink() -> Iterator[None]:
 def _job_of(java_env: Callable[[], Any]) -> Runnable | None:
     if not _jobs or getattr(_state, "depth", 0):
         return None
-    return _jobs.get(flink_compat.identity(java_env()))
+    return _jobs.get(flink_compat.identity_of_environment(java_env()))
 
 
-def _install() -> None:
+def _install_hooks() -> None:
     if getattr(StreamExecutionEnvironment.execute, "knows_agents", False):
         return
-    _wrap(StreamExecutionEnvironment, "execute", _execute)
-    _wrap(StreamExecutionEnvironment, "execute_async", _execute_async)
-    _wrap(DataStream, "execute_and_collect", _execute_and_collect)
+    _wrap_method(StreamExecutionEnvironment, "execute", _wrap_execute)
+    _wrap_method(StreamExecutionEnvironment, "execute_async", _execute_async)
+    _wrap_method(DataStream, "execute_and_collect", _execute_and_collect)
     when_imported("pyflink.table.table_environment", _wrap_tables)
 
 
 def _wrap_tables(module: Any) -> None:
-    _wrap(module.TableEnvironment, "execute_sql", _execute_sql)
-    _wrap(module.TableEnvironment, "_before_execute", _before_execute)
+    _wrap_method(module.TableEnvironment, "execute_sql", _execute_sql)
+    _wrap_method(module.TableEnvironment, "_before_execute", _before_execute)
 
 
-def _wrap(cls: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+def _wrap_method(cls: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
     original = getattr(cls, name)
     wrapped: Any = wraps(original)(make(original))
     wrapped.knows_agents = True
@@ -159,7 +159,7 @@ def at_users_line(run: Callable[[], T]) -> T:
         raise error.with_traceback(None) from error.__cause__
 
 
-def _execute(original: Any) -> Callable[..., Any]:
+def _wrap_execute(original: Any) -> Callable[..., Any]:
     def execute(self: StreamExecutionEnvironment, job_name: str | None = None) -> Any:
         job = _job_of(lambda: flink_compat.java_environment(self))
         return original(self, job_name) if job is None else at_users_line(lambda: job.execute(job_name))

@@ -90,37 +90,39 @@ class JobFollower:
         untimed: list[str] | None = None,
         answers_age: float = 0.0,
     ) -> None:
-        self._rest = rest_client
+        self._rest_client = rest_client
         self._job_id = job_id
         self._job_name = job_name
         self._untimed = untimed
         self._answers_age = answers_age
-        self._seen: set[tuple[Any, ...]] = set()
+        self._seen_failures: set[tuple[Any, ...]] = set()
         self._untold: list[Mapping[str, Any]] = []
         self._restarts = 0
         self._most: int | None = None
-        self._asked_most = False
+        self._longest_history = False
         self._state = ""
         self._lost: str | None = None
 
-    def look(self) -> JobUpdate:
+    def poll_job(self) -> JobUpdate:
         """Return the news since the last look.
 
         Raises:
             ClusterUnavailableError: Flink does not answer.
             ClusterError: Flink does not know the job.
         """
-        if not self._asked_most:
+        if not self._longest_history:
             self._most = self._restart_limit()
-            self._asked_most = True
+            self._longest_history = True
         # The state is requested second: a failure that is already there is then known to have led
         # to a restart, or to the end of the job.
-        self._untold += self._unseen()
+        self._untold += self._unseen_failures()
         state = self.state()
         if state in ENDED:
             time.sleep(self._answers_age)
-            self._untold += self._unseen()
-        failures = [] if state == FAILING else [self._failure(entry["stacktrace"]) for entry in self._untold]
+            self._untold += self._unseen_failures()
+        failures = (
+            [] if state == FAILING else [self._failure_error(entry["stacktrace"]) for entry in self._untold]
+        )
         last = None
         if state == FAILED:
             last = failures.pop() if failures else self._failure_of_result()
@@ -129,7 +131,7 @@ class JobFollower:
             self._untold = []
         changed = state != self._state
         self._state = state
-        return JobUpdate(state, changed, [self._restart(failure) for failure in failures], last)
+        return JobUpdate(state, changed, [self._read_restart(failure) for failure in failures], last)
 
     def state(self) -> str:
         """Return the present state of the job; Flink reports failures some seconds later.
@@ -138,7 +140,7 @@ class JobFollower:
             ClusterUnavailableError: Flink does not answer.
             ClusterError: Flink does not know the job.
         """
-        return self._get("/status")["status"]
+        return self._get_job("/status")["status"]
 
     def inputs_read(self) -> dict[str, int]:
         """Return the number of inputs that each agent has taken since its last start, by its name.
@@ -146,50 +148,50 @@ class JobFollower:
         Flink asks the TaskManagers, and answers with numbers from some seconds ago.
         """
         counts: dict[str, int] = {}
-        for vertex in self._get("")["vertices"]:
+        for vertex in self._get_job("")["vertices"]:
             name = _AGENT.search(vertex["name"])
             if name is not None:
                 counts[name["name"]] = int(vertex["metrics"]["read-records"])
         return counts
 
-    def _restart(self, failure: JobFailedError) -> Restart:
+    def _read_restart(self, failure: JobFailedError) -> Restart:
         self._restarts += 1
         return Restart(self._restarts, self._most, failure)
 
     def _failure_of_result(self) -> JobFailedError | None:
         """Return the failure of a job without a failure history: its JobManager could not start it."""
         try:
-            result = self._get("/execution-result")["job-execution-result"]
-            return self._failure(result["failure-cause"]["stack-trace"])
+            result = self._get_job("/execution-result")["job-execution-result"]
+            return self._failure_error(result["failure-cause"]["stack-trace"])
         except ClusterUnavailableError:
             raise
         except (ClusterError, KeyError, TypeError):
             return None
 
-    def _failure(self, java_text: str) -> JobFailedError:
+    def _failure_error(self, java_text: str) -> JobFailedError:
         if self._untimed is None:
             self._untimed = list(self.inputs_read())
         self._lost = lost_task_manager(java_text) or self._lost
         return job_failed(self._job_name, java_text, self._untimed, lost=self._lost)
 
-    def _unseen(self) -> list[Mapping[str, Any]]:
+    def _unseen_failures(self) -> list[Mapping[str, Any]]:
         """Return the new failures, the oldest first."""
-        history = self._get(f"/exceptions?maxExceptions={REMEMBERED_FAILURES}")["exceptionHistory"]
+        history = self._get_job(f"/exceptions?maxExceptions={REMEMBERED_FAILURES}")["exceptionHistory"]
         new_failures: list[Mapping[str, Any]] = []
         for entry in reversed(history["entries"]):
             identity = (entry["timestamp"], entry["exceptionName"], entry.get("taskName"))
-            if identity not in self._seen:
-                self._seen.add(identity)
+            if identity not in self._seen_failures:
+                self._seen_failures.add(identity)
                 new_failures.append(entry)
         return new_failures
 
     def _restart_limit(self) -> int | None:
         try:
-            strategy = self._get("/config")["execution-config"]["restart-strategy"]
+            strategy = self._get_job("/config")["execution-config"]["restart-strategy"]
         except (ClusterError, KeyError, TypeError):
             return None
         match = _ATTEMPTS.search(str(strategy))
         return None if match is None else int(match[1])
 
-    def _get(self, path: str) -> Any:
-        return self._rest.get(f"/jobs/{self._job_id}{path}")
+    def _get_job(self, path: str) -> Any:
+        return self._rest_client.get(f"/jobs/{self._job_id}{path}")

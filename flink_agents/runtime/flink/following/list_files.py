@@ -59,7 +59,7 @@ class _Numbered(MapFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._prefix = f"{self._start:09}.{flink_compat.task_info(runtime_context).attempt:09}"
         self._count = 0
-        self._passed = Barriers(runtime_context).passed
+        self._passed = Barriers(runtime_context).last_checkpoint
 
     @override
     def map(self, value: Any) -> Any:
@@ -104,15 +104,15 @@ class ListFile:
 
     def read(self) -> list[Any]:
         """Return all outputs of the job run, in the order in which they were emitted."""
-        lines = sorted(current(self._lines(), self._lineage))
+        lines = sorted(current_lines(self._read_lines(), self._lineage))
         return [pickle.loads(base64.b64decode(line.rpartition(" ")[2])) for line in lines]
 
-    def _lines(self) -> Iterator[str]:
-        for path in _committed(self._directory):
+    def _read_lines(self) -> Iterator[str]:
+        for path in _committed_files(self._directory):
             yield from path.read_text(encoding="ascii").splitlines()
 
 
-def _committed(directory: Path) -> list[Path]:
+def _committed_files(directory: Path) -> list[Path]:
     # Files that Flink has not committed start with a dot.
     return [path for path in directory.glob("part-*") if path.is_file()]
 
@@ -130,14 +130,14 @@ def link_to(outputs: Path, link: str) -> None:
     path.symlink_to(outputs.absolute(), target_is_directory=True)
 
 
-def unlink(link: str | None) -> None:
+def remove_link(link: str | None) -> None:
     """Remove the link, if it exists."""
     if link is not None:
         with contextlib.suppress(OSError):
             Path(link).unlink()
 
 
-def current(lines: Iterable[str], lineage: Mapping[int, int | None]) -> Iterator[str]:
+def current_lines(lines: Iterable[str], lineage: Mapping[int, int | None]) -> Iterator[str]:
     """Yield the lines that count, each once, without those that a later start emitted again.
 
     Args:

@@ -21,7 +21,7 @@ from flink_agents import redaction
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
-from flink_agents.runtime.flink.following.console import last_error, shown
+from flink_agents.runtime.flink.following.console import last_error, shown_path
 from flink_agents.runtime.flink.following.follower import RUNNING, JobFollower
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import job_failed
@@ -73,26 +73,26 @@ class JobHistory:
     java_trace: bool = False
     _printed: list[bool] = field(default_factory=list[bool])
 
-    def failed(self, java_text: str) -> JobFailedError:
+    def job_error(self, java_text: str) -> JobFailedError:
         """Return the job's error for a failure that Flink describes in ``java_text``."""
-        self.trace(java_text)
+        self.print_trace(java_text)
         return job_failed(self.name, java_text, self.untimed, self.typed)
 
-    def lost(self, what: str) -> TaskManagerLostError:
+    def lost_task_manager_error(self, what: str) -> TaskManagerLostError:
         """Return the error of the job whose JVM or TaskManager is gone."""
         return TaskManagerLostError(
             f"{what} of the local job {self.name!r} is gone",
             found=None if self.log is None else last_error(self.log),
             fix="run the script again; the log has the reason"
-            + ("" if self.log is None else f": {shown(self.log)}"),
+            + ("" if self.log is None else f": {shown_path(self.log)}"),
         )
 
-    def trace(self, java_text: str) -> None:
+    def print_trace(self, java_text: str) -> None:
         """Print Flink's message, if that is wanted and has not been done."""
         # Several threads and callers can meet the same failure, each with a different first line.
         if self.java_trace and java_text and not self._printed:
             self._printed.append(True)
-            console.say(f"Flink's message for job {self.name!r}:\n{redaction.hide(java_text)}")
+            console.print_line(f"Flink's message for job {self.name!r}:\n{redaction.hide(java_text)}")
 
 
 class LocalJob:
@@ -117,11 +117,11 @@ class LocalJob:
     def start(self) -> None:
         """Start waiting for the job and reporting on it."""
         if self._story.log is not None:
-            console.say(f"job {self._story.name!r}: log in {shown(self._story.log)}")
-        for target in (self._wait, self._follow):
+            console.print_line(f"job {self._story.name!r}: log in {shown_path(self._story.log)}")
+        for target in (self._wait_for_end, self._follow_job):
             threading.Thread(target=target, name=f"local-job-{target.__name__}", daemon=True).start()
 
-    def result(self) -> Any:
+    def wait_for_result(self) -> Any:
         """Wait for the end of the job, and return Java's result.
 
         Raises:
@@ -131,21 +131,21 @@ class LocalJob:
         self._ended.wait()
         self._last_reported.wait(REPORT_SECONDS)
         if self._error is not None:
-            raise self.explained(self._error) from None
+            raise self.explain_error(self._error) from None
         return self._result
 
-    def explained(self, error: Exception) -> Exception:
+    def explain_error(self, error: Exception) -> Exception:
         """Return this package's error for a Java error that the job's failure caused."""
         # The job's own error says more than its consequences.
         self._ended.wait(END_SECONDS)
         error = self._error or error
         if isinstance(error, Py4JJavaError):
-            return self._story.failed(flink_compat.java_text(error))
+            return self._story.job_error(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             gateway.leave_alone()
-            return self._story.lost("the JVM")
+            return self._story.lost_task_manager_error("the JVM")
         if isinstance(error, JobFailedError):
-            self._story.trace(error.java_trace)
+            self._story.print_trace(error.java_trace)
         return error
 
     def reports_itself(self) -> None:
@@ -154,26 +154,26 @@ class LocalJob:
 
     # -- threads ----------------------------------------------------------------------
 
-    def _wait(self) -> None:
+    def _wait_for_end(self) -> None:
         try:
             result = self._client.getJobExecutionResult().get()
         except Exception as error:
-            self._end(None, error)
+            self._note_end(None, error)
         else:
-            self._end(result, None)
+            self._note_end(result, None)
 
-    def _end(self, result: Any, error: Exception | None) -> None:
+    def _note_end(self, result: Any, error: Exception | None) -> None:
         if self._ended.is_set():
             return
         self._result = result
         self._error = error
         self._ended.set()
         if isinstance(error, Py4JError | JobFailedError) and not self._reported:
-            explained = self.explained(error)
+            explained = self.explain_error(error)
             if not any(mark in str(error) for mark in _CANCELLED):
-                console.say(f"\n{type(explained).__name__}: {explained}\n")
+                console.print_line(f"\n{type(explained).__name__}: {explained}\n")
 
-    def _follow(self) -> None:
+    def _follow_job(self) -> None:
         # An error in this thread must not stop the job.
         with contextlib.ExitStack() as stack:
             stack.callback(self._last_reported.set)
@@ -184,9 +184,9 @@ class LocalJob:
             progress: console.ProgressBars | None = None
             if console.is_terminal() and story.bounded:
                 progress = stack.enter_context(console.ProgressBars(story.totals))
-            self._look_again_and_again(rest_client, follower, progress)
+            self._poll_until_end(rest_client, follower, progress)
 
-    def _look_again_and_again(
+    def _poll_until_end(
         self, rest_client: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
     ) -> None:
         had = False
@@ -199,11 +199,11 @@ class LocalJob:
             ended = self._ended.wait(interval)
             # The minicluster stops with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
-                news = follower.look()
+                news = follower.poll_job()
                 if news.restarts and self._may_restart is not None and not self._may_restart():
-                    return self._fail(news.restarts[0].failure)
+                    return self._end_failed(news.restarts[0].failure)
                 for restart in news.restarts:
-                    console.say(str(restart))
+                    console.print_line(str(restart))
                 if ended:
                     return
                 there = news.ended or bool(rest_client.get("/taskmanagers")["taskmanagers"])
@@ -212,17 +212,17 @@ class LocalJob:
                 is_calm = news.state == RUNNING and not news.restarts and not without
                 interval = LOOK_SECONDS if is_calm else TROUBLE_LOOK_SECONDS
                 if had and without >= LOST_AFTER:
-                    return self._lose()
+                    return self._end_lost()
                 if progress is not None and time.monotonic() >= due:
-                    progress.show(follower.inputs_read())
+                    progress.show_progress(follower.inputs_read())
                     due = time.monotonic() + PROGRESS_SECONDS
 
-    def _fail(self, failure: JobFailedError) -> None:
+    def _end_failed(self, failure: JobFailedError) -> None:
         """End the job because of a failure that must not restart it."""
-        self._end(None, failure)
+        self._note_end(None, failure)
         self._client.cancel()
 
-    def _lose(self) -> None:
+    def _end_lost(self) -> None:
         """End the job because its TaskManager is gone."""
-        self._end(None, self._story.lost("the TaskManager"))
+        self._note_end(None, self._story.lost_task_manager_error("the TaskManager"))
         flink_compat.close_minicluster(self._client)

@@ -30,13 +30,13 @@ class Outputs(list[Any]):
         self.submitted = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check()
+        self._check_submitted()
         return (list, (list(self),))
 
     def __repr__(self) -> str:
         return super().__repr__() if self.submitted else "<outputs of a job that has not been executed>"
 
-    def _check(self) -> None:
+    def _check_submitted(self) -> None:
         if not self.submitted:
             raise OutputsNotReadyError(
                 "the outputs of a job are read before it is executed",
@@ -47,12 +47,12 @@ class Outputs(list[Any]):
             )
 
 
-def _checked(name: str) -> Callable[..., Any]:
+def _checked_method(name: str) -> Callable[..., Any]:
     plain = getattr(list, name)
 
     def read(self: Outputs, *args: Any) -> Any:
         if not self.submitted:
-            self._check()
+            self._check_submitted()
         return plain(self, *args)
 
     read.__name__ = read.__qualname__ = name
@@ -64,7 +64,7 @@ _READS = (
     "__le__", "__gt__", "__ge__", "__add__", "__mul__", "__rmul__", "copy", "count", "index", "sort", "pop",
 )  # fmt: skip
 for _name in _READS:
-    setattr(Outputs, _name, _checked(_name))
+    setattr(Outputs, _name, _checked_method(_name))
 
 
 @dataclass
@@ -73,20 +73,20 @@ class Collecting:
 
     Attributes:
         stream: The stream.
-        found: The list.
+        outputs: The list.
         source: The source of its outputs; None until the job is prepared.
     """
 
     stream: DataStream
-    found: Outputs
+    outputs: Outputs
     source: flink_compat.Collector | ListFile | None = None
 
-    def reader(self) -> ListReader:
+    def start_reader(self) -> ListReader:
         """Start filling the list."""
         assert self.source is not None
         if isinstance(self.source, flink_compat.Collector):
-            return _StreamReader(self.source, self.found)
-        return _FileReader(self.source, self.found)
+            return _StreamReader(self.source, self.outputs)
+        return _FileReader(self.source, self.outputs)
 
 
 class _FileReader:
@@ -99,11 +99,11 @@ class _FileReader:
 
     def __init__(self, file: ListFile, outputs: list[Any]) -> None:
         self._file = file
-        self.found = outputs
+        self.outputs = outputs
 
     def finish(self) -> None:
         """Fill the list."""
-        self.found.extend(self._file.read())
+        self.outputs.extend(self._file.read())
 
 
 class _StreamReader(threading.Thread):
@@ -112,7 +112,7 @@ class _StreamReader(threading.Thread):
     def __init__(self, collector: flink_compat.Collector, outputs: list[Any]) -> None:
         super().__init__(name="agents-collect", daemon=True)
         self._collector = collector
-        self.found = outputs
+        self.outputs = outputs
         self._error: Exception | None = None
         self.start()
 
@@ -120,7 +120,7 @@ class _StreamReader(threading.Thread):
         """Read to the end of the stream."""
         try:
             for batch in self._collector.batches():
-                self.found.extend(pickle.loads(record) for record in batch)
+                self.outputs.extend(pickle.loads(record) for record in batch)
         except Exception as error:
             self._error = error
 

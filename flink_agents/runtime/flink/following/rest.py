@@ -45,9 +45,9 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: Flink rejected the request.
         """
-        answer = self._request("GET", path)
+        answer = self._send_request("GET", path)
         if not isinstance(answer, list if path.partition("?")[0].endswith("/metrics") else dict):
-            raise self._unavailable(ValueError(_FOREIGN.format(path)))
+            raise self._unavailable_error(ValueError(_FOREIGN.format(path)))
         return answer
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -57,7 +57,7 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: Flink rejected the request.
         """
-        return self._request("POST", path, body)
+        return self._send_request("POST", path, body)
 
     def patch(self, path: str) -> Any:
         """Send a PATCH request, and return the answer.
@@ -66,7 +66,7 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: Flink rejected the request.
         """
-        return self._request("PATCH", path)
+        return self._send_request("PATCH", path)
 
     def text(self, path: str) -> bytes:
         """Return a file of the cluster, such as a log.
@@ -75,7 +75,7 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: There is no such file.
         """
-        return self._answer("GET", path)
+        return self._read_answer("GET", path)
 
     def task_logs(self) -> Iterator[bytes]:
         """Return the logs and outputs of TaskManagers: each file as a whole, the oldest first.
@@ -84,10 +84,10 @@ class ClusterRest:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
         """
         managers = self.get("/taskmanagers").get("taskmanagers", [])
-        for manager in _rows("/taskmanagers", managers, "id"):
+        for manager in _check_rows("/taskmanagers", managers, "id"):
             place = f"/taskmanagers/{quote(manager['id'], safe='')}/logs"
             try:
-                files = _rows(place, self.get(place).get("logs", []), "name")
+                files = _check_rows(place, self.get(place).get("logs", []), "name")
                 for file in sorted(files, key=lambda log: log.get("mtime") or 0):
                     if file.get("size"):
                         yield self.text(f"{place}/{quote(file['name'], safe='')}")
@@ -95,14 +95,14 @@ class ClusterRest:
                 # The TaskManager or the file is gone.
                 continue
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        text = self._answer(method, path, None if body is None else json.dumps(body).encode())
+    def _send_request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        text = self._read_answer(method, path, None if body is None else json.dumps(body).encode())
         try:
             return json.loads(text or b"null")
         except (ValueError, RecursionError) as error:
-            raise self._unavailable(error) from None
+            raise self._unavailable_error(error) from None
 
-    def _answer(self, method: str, path: str, data: bytes | None = None) -> bytes:
+    def _read_answer(self, method: str, path: str, data: bytes | None = None) -> bytes:
         headers = {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(self.address + path, data, headers, method=method)
@@ -110,18 +110,18 @@ class ClusterRest:
                 return answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(method, path, error.code, error.read()) from None
+                raise self._refused_error(method, path, error.code, error.read()) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._unavailable(error) from None
+            raise self._unavailable_error(error) from None
 
-    def _unavailable(self, error: Exception) -> ClusterUnavailableError:
+    def _unavailable_error(self, error: Exception) -> ClusterUnavailableError:
         return ClusterUnavailableError(
             f"no Flink cluster answers at {self.address}",
             found=f"{type(error).__name__}: {error}",
             fix=_START,
         )
 
-    def _refused(self, method: str, path: str, status: int, body: bytes) -> ClusterError:
+    def _refused_error(self, method: str, path: str, status: int, body: bytes) -> ClusterError:
         text = body.decode("utf-8", "replace")
         try:
             reasons = [_without_frames(str(reason)) for reason in json.loads(text)["errors"]]
@@ -151,19 +151,19 @@ def jobs_in(get: Get) -> list[dict[str, Any]]:
         ClusterError: Flink rejected the request.
     """
     path = "/jobs/overview"
-    jobs = _rows(path, get(path).get("jobs"), "jid", "name", "state")
-    return [job | {"start-time": _number(job.get("start-time"))} for job in jobs]
+    jobs = _check_rows(path, get(path).get("jobs"), "jid", "name", "state")
+    return [job | {"start-time": _as_number(job.get("start-time"))} for job in jobs]
 
 
 def vertices_of(get: Get, job_id: str) -> list[dict[str, Any]]:
     """Return the vertices of a job. Each has ``id`` and ``name``. See :func:`jobs_in`."""
     path = f"/jobs/{job_id}"
-    return _rows(path, get(path).get("vertices", []), "id", "name")
+    return _check_rows(path, get(path).get("vertices", []), "id", "name")
 
 
 def metrics_at(get: Get, path: str) -> list[dict[str, Any]]:
     """Return metrics. Each has ``id``. See :func:`jobs_in`."""
-    return _rows(path, get(path), "id")
+    return _check_rows(path, get(path), "id")
 
 
 class LastFailure(NamedTuple):
@@ -180,10 +180,10 @@ def last_failure(get: Get, job_id: str) -> LastFailure | None:
     first = entries[0] if isinstance(entries, list) and entries else None
     if not isinstance(first, dict):
         return None
-    return LastFailure(_number(first.get("timestamp")) / 1000, _cause(str(first.get("stacktrace"))))
+    return LastFailure(_as_number(first.get("timestamp")) / 1000, _useful_line(str(first.get("stacktrace"))))
 
 
-def _cause(stack: str) -> str:
+def _useful_line(stack: str) -> str:
     """Return the most useful line of a Java stack trace: the Python error, otherwise the first line."""
     lines = [line.strip() for line in stack.splitlines() if line.strip()]
     error_lines = [
@@ -192,7 +192,7 @@ def _cause(stack: str) -> str:
     return (error_lines or lines or [""])[0][:300]
 
 
-def _rows(path: str, answer: Any, *texts: str) -> list[dict[str, Any]]:
+def _check_rows(path: str, answer: Any, *texts: str) -> list[dict[str, Any]]:
     """Return a list of objects that have some texts."""
     rows: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [None]
     for row in rows:
@@ -201,5 +201,5 @@ def _rows(path: str, answer: Any, *texts: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _number(value: Any) -> float:
+def _as_number(value: Any) -> float:
     return value if isinstance(value, int | float) else 0

@@ -68,13 +68,13 @@ def configuration_beside(log: Path, config: Configuration) -> Callable[[str], st
     """
     size = config.get(AgentOptions.LOG_SIZE_MB)
     files = config.get(AgentOptions.LOG_FILES)
-    return partial(_copy, log.with_name(f"{log.name}.properties"), size, files)
+    return partial(_copy_appender, log.with_name(f"{log.name}.properties"), size, files)
 
 
-def _copy(copy: Path, size: int, files: int, location: str) -> str | None:
+def _copy_appender(copy: Path, size: int, files: int, location: str) -> str | None:
     original = _originals.get(location, location)
     try:
-        text = _path(original).read_text("utf-8")
+        text = _log_path(original).read_text("utf-8")
         rolling = rolling_text(text, size, files)
         if rolling is None:
             return None
@@ -85,7 +85,7 @@ def _copy(copy: Path, size: int, files: int, location: str) -> str | None:
     return copy.as_uri()
 
 
-def _path(location: str) -> Path:
+def _log_path(location: str) -> Path:
     """Return the file of a location, which is a path or a URI."""
     parts = urlsplit(location)
     return Path(url2pathname(parts.path) if parts.scheme == "file" else location)

@@ -26,7 +26,7 @@ _OTHER_CALLERS = 1
 """The number of frames between a check and the user's line: the method that checks."""
 
 
-def given_stream(called: str, value: Any) -> DataStream:
+def check_stream(called: str, value: Any) -> DataStream:
     """Return ``value``, the stream argument of a method.
 
     Args:
@@ -38,10 +38,10 @@ def given_stream(called: str, value: Any) -> DataStream:
     """
     if isinstance(value, DataStream):
         return value
-    raise _refused(called, "a DataStream of PyFlink", value, _fix_of_stream(called, value))
+    raise _refused_error(called, "a DataStream of PyFlink", value, _fix_of_stream(called, value))
 
 
-def given_table(called: str, value: Any) -> Any:
+def check_table(called: str, value: Any) -> Any:
     """Return ``value``, the table argument of a method.
 
     Args:
@@ -56,7 +56,7 @@ def given_table(called: str, value: Any) -> Any:
     if isinstance(value, Table):
         return value
     fix = "pass a stream to from_datastream" if isinstance(value, DataStream) else "pass a Table of PyFlink"
-    raise _refused(called, "a Table of PyFlink", value, fix)
+    raise _refused_error(called, "a Table of PyFlink", value, fix)
 
 
 def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
@@ -80,10 +80,10 @@ def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
             fix=fix,
             where=caller_place(_OTHER_CALLERS),
         )
-    raise _refused(called, "a function that returns the key of a record", value, fix)
+    raise _refused_error(called, "a function that returns the key of a record", value, fix)
 
 
-def _refused(called: str, expected: str, value: Any, fix: str) -> JobDefinitionError:
+def _refused_error(called: str, expected: str, value: Any, fix: str) -> JobDefinitionError:
     return JobDefinitionError(
         f"{called} got a value that is not {expected}",
         expected=expected,
@@ -174,7 +174,7 @@ def check_runtime_mode(env: StreamExecutionEnvironment, where: str | None) -> No
     """
     mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, _STREAMING).upper()
     if mode != "AUTOMATIC" or flink_compat.is_bounded(env):
-        _check(mode, where)
+        _check_mode(mode, where)
 
 
 def check_mode_of_tables(tables: Any, where: str | None) -> None:
@@ -183,10 +183,10 @@ def check_mode_of_tables(tables: Any, where: str | None) -> None:
     Raises:
         UnsupportedExecutionError: It runs them in batch mode.
     """
-    _check(tables.get_config().get(_RUNTIME_MODE, _STREAMING).upper(), where)
+    _check_mode(tables.get_config().get(_RUNTIME_MODE, _STREAMING).upper(), where)
 
 
-def _check(mode: str, where: str | None) -> None:
+def _check_mode(mode: str, where: str | None) -> None:
     if mode != _STREAMING:
         raise UnsupportedExecutionError(
             f"{_RUNTIME_MODE} is {mode}, and agents do not run in batch mode",

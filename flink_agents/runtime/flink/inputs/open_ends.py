@@ -27,7 +27,7 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
 from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
 from flink_agents.runtime.flink.resume.state_fit import GATE, GATE_SOURCE
-from flink_agents.runtime.operator.schedules.end_times import EndTimes
+from flink_agents.runtime.operator.end_times import EndTimes
 
 TICK_SECONDS = 0.05
 """Interval of a gate's checks. This is the longest time that a checkpoint barrier waits for it."""
@@ -67,7 +67,7 @@ class OpenEnd:
 _open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
 
 
-def note(place: Place, end: OpenEnd) -> None:
+def register_end(place: Place, end: OpenEnd) -> None:
     """Register the end of a subtask's input, so that its gate finds it.
 
     Args:
@@ -109,9 +109,9 @@ class Gate(ProcessFunction):
                 self._place[2],
                 self._agent,
             )
-            self._source.finish()
+            self._source.end_source()
         elif end.is_over:
-            self._source.finish()
+            self._source.end_source()
         else:
             self._alone_until = time.monotonic() + ALONE_SECONDS
             time.sleep(TICK_SECONDS)
@@ -127,7 +127,7 @@ class _ClosedGate(ProcessFunction):
 
     @override
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
-        self._source.finish()
+        self._source.end_source()
         return ()
 
 

@@ -26,7 +26,7 @@ from flink_agents.runtime.flink.fast.end_valve import MARK, SignalEnd
 from flink_agents.runtime.flink.fast.internals import emit_watermark, replace_valve
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.serde.keys import KeyEncoder
-from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
+from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
 
 _log = bounded_logger("flink_agents.signals")
@@ -130,7 +130,9 @@ class _Tagging(MapFunction):
         return self._tag(value)
 
 
-def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None) -> DataStream:
+def join_signals(
+    stream: DataStream, signals: DataStream, key_selector: Callable[[Any], Any] | None
+) -> DataStream:
     """Return inputs and signals as one stream.
 
     Args:

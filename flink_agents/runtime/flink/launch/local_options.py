@@ -23,7 +23,7 @@ def bound_restarts(env: StreamExecutionEnvironment, config: Configuration) -> No
             "restart-strategy.fixed-delay.attempts": str(config.get(AgentOptions.RESTART_ATTEMPTS)),
             "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
         }
-        flink_compat.configure(env, settings)
+        flink_compat.set_options(env, settings)
 
 
 def bound_rest_ports(env: StreamExecutionEnvironment) -> None:
@@ -32,4 +32,4 @@ def bound_rest_ports(env: StreamExecutionEnvironment) -> None:
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             first = min(probe.getsockname()[1], 65535 - _MANY_PORTS)
-        flink_compat.configure(env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})
+        flink_compat.set_options(env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})

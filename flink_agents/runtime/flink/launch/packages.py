@@ -14,7 +14,7 @@ PEERS: frozenset[str] = frozenset({"flink-agents"})
 """Distributions that install the same import name, ``flink_agents``."""
 
 
-def normalize(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a distribution's name in the normalized spelling that installers compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -25,7 +25,7 @@ def conflicting_packages() -> list[str]:
         f"{name} {distribution.version}"
         for distribution in metadata.distributions()
         # A half-removed distribution has no name.
-        if (name := normalize(str(distribution.metadata["Name"]))) in PEERS
+        if (name := normalize_name(str(distribution.metadata["Name"]))) in PEERS
     }
     return sorted(packages)
 

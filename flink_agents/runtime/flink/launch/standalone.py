@@ -31,7 +31,7 @@ import yaml
 
 from flink_agents.api.errors import ClusterError, ClusterStartError
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flat
+from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flatten_options
 
 DEFAULT_DIRECTORY = Path(".flink-agents") / "cluster"
 DEFAULT_PORT = 8081
@@ -128,10 +128,10 @@ class StandaloneCluster:
             SetupError: There is no PyFlink or no Java.
         """
         try:
-            with self._one_start():
+            with self._lock_start():
                 return self._start_missing(taskmanagers, slots, port, options)
         except OSError as error:
-            raise _unwritable(self.directory, error) from error
+            raise _unwritable_error(self.directory, error) from error
 
     def _start_missing(
         self, taskmanagers: int, slots: int | None, port: int | None, options: Mapping[str, Any] | None
@@ -142,28 +142,28 @@ class StandaloneCluster:
         taskmanagers = max(taskmanagers, len(running_managers))
         if running_managers and (not status.jobmanagers or not self._are_registered(len(running_managers))):
             # They belong to a JobManager that is gone. Their jobs went with it.
-            _end(running_managers)
+            _end_processes(running_managers)
             self._forget_dead()
             running_managers = []
         missing = taskmanagers - len(running_managers)
         if status.jobmanagers and not missing and status.answers:
             return False
         if not status.jobmanagers:
-            port = port or self._port() or DEFAULT_PORT
+            port = port or self._configured_port() or DEFAULT_PORT
             _check_free(port)
-            arguments = self._given(slots, options)
-            home = self._make_home(port, arguments["slots"], arguments["options"])
-            self._given_file.write_text(json.dumps(arguments), "utf-8")
-            self._launch(home, "standalonesession")
+            arguments = self._start_arguments(slots, options)
+            home = self._create_home(port, arguments["slots"], arguments["options"])
+            self._arguments_file.write_text(json.dumps(arguments), "utf-8")
+            self._launch_daemon(home, "standalonesession")
         else:
-            home = FlinkHome.make(self.directory)
+            home = FlinkHome.create(self.directory)
         for _ in range(missing):
-            self._launch(home, "taskexecutor")
+            self._launch_daemon(home, "taskexecutor")
         self._wait_until_ready(taskmanagers)
         return True
 
     @contextmanager
-    def _one_start(self) -> Iterator[None]:
+    def _lock_start(self) -> Iterator[None]:
         """Wait until no other process is starting this cluster."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "start.lock").open("w") as file:
@@ -172,18 +172,18 @@ class StandaloneCluster:
             os.set_inheritable(file.fileno(), False)
             yield
 
-    def _given(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _start_arguments(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the arguments of a start; by default, those of a last start without a stop."""
         previous_arguments: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            previous_arguments = json.loads(self._given_file.read_text("utf-8"))
+            previous_arguments = json.loads(self._arguments_file.read_text("utf-8"))
         return {
             "slots": slots or previous_arguments.get("slots") or DEFAULT_SLOTS,
             "options": dict(options or previous_arguments.get("options") or {}),
         }
 
     @property
-    def _given_file(self) -> Path:
+    def _arguments_file(self) -> Path:
         return self.directory / "started-with.json"
 
     def _are_registered(self, taskmanagers: int) -> bool:
@@ -201,19 +201,19 @@ class StandaloneCluster:
         A process that only reuses the id of an earlier one is never touched.
         """
         # TaskManagers first: otherwise, they would look for a JobManager that is gone.
-        pids = [*self._alive("taskexecutor"), *self._alive("standalonesession")]
-        _end(pids)
+        pids = [*self._living_processes("taskexecutor"), *self._living_processes("standalonesession")]
+        _end_processes(pids)
         for daemon in _SCRIPTS:
             self._pid_file(daemon).unlink(missing_ok=True)
-        self._given_file.unlink(missing_ok=True)
+        self._arguments_file.unlink(missing_ok=True)
         return bool(pids)
 
     def status(self) -> ClusterStatus:
         """Return the status of the cluster."""
-        port = self._port()
+        port = self._configured_port()
         address = None if port is None else f"http://localhost:{port}"
-        jobmanagers = self._alive("standalonesession")
-        taskmanagers = self._alive("taskexecutor")
+        jobmanagers = self._living_processes("standalonesession")
+        taskmanagers = self._living_processes("taskexecutor")
         overview: dict[str, Any] = {}
         if address is not None and jobmanagers:
             try:
@@ -233,7 +233,7 @@ class StandaloneCluster:
 
     # -- processes --------------------------------------------------------------------
 
-    def _make_home(self, port: int, slots: int, options: Mapping[str, Any]) -> FlinkHome:
+    def _create_home(self, port: int, slots: int, options: Mapping[str, Any]) -> FlinkHome:
         cluster_options = {
             "rest.address": "localhost",
             "rest.bind-address": "localhost",
@@ -247,11 +247,11 @@ class StandaloneCluster:
             "execution.checkpointing.dir": (self.directory / "checkpoints").as_uri(),
             "execution.checkpointing.savepoint-dir": (self.directory / "savepoints").as_uri(),
         }
-        return FlinkHome.make(self.directory, {**_DEFAULTS, **cluster_options, **options})
+        return FlinkHome.create(self.directory, {**_DEFAULTS, **cluster_options, **options})
 
     def _rpc_port(self) -> int:
         """Return the port for RPC: as before, if it is free, so that TaskManagers can find it again."""
-        previous_port = self._configured("jobmanager.rpc.port")
+        previous_port = self._configured_value("jobmanager.rpc.port")
         if previous_port is not None and _is_free(int(previous_port)):
             return int(previous_port)
         return _free_port()
@@ -268,7 +268,7 @@ class StandaloneCluster:
         missing = LONG_PATH - len(str(directory)) - 1
         return directory / ("x" * missing) if missing > 0 else directory
 
-    def _launch(self, home: FlinkHome, daemon: Daemon) -> None:
+    def _launch_daemon(self, home: FlinkHome, daemon: Daemon) -> None:
         environment = home.environment() | {"FLINK_IDENT_STRING": _IDENTITY}
         command = [str(home.root / "bin" / _SCRIPTS[daemon]), "start"]
         done = subprocess.run(
@@ -290,7 +290,7 @@ class StandaloneCluster:
 
     def _wait_until_ready(self, taskmanagers: int) -> None:
         deadline = time.monotonic() + START_SECONDS
-        slots = int(self._configured("taskmanager.numberOfTaskSlots") or 1)
+        slots = int(self._configured_value("taskmanager.numberOfTaskSlots") or 1)
         while True:
             status = self.status()
             # A TaskManager that has just registered reports its slots a little later.
@@ -318,7 +318,7 @@ class StandaloneCluster:
             fix="fix the problem in the log; then `flink-agents cluster stop`, and start again",
         )
 
-    def _alive(self, daemon: Daemon) -> list[int]:
+    def _living_processes(self, daemon: Daemon) -> list[int]:
         """Return the ids of the cluster's processes that are running."""
         try:
             lines = self._pid_file(daemon).read_text("ascii").split()
@@ -331,7 +331,7 @@ class StandaloneCluster:
         for daemon in _SCRIPTS:
             path = self._pid_file(daemon)
             if path.exists():
-                path.write_text("".join(f"{pid}\n" for pid in self._alive(daemon)), "ascii")
+                path.write_text("".join(f"{pid}\n" for pid in self._living_processes(daemon)), "ascii")
 
     def _is_ours(self, pid: int) -> bool:
         """Return True if a process has this cluster's configuration in its command line."""
@@ -340,16 +340,16 @@ class StandaloneCluster:
     def _pid_file(self, daemon: Daemon) -> Path:
         return self.directory / "tmp" / f"flink-{_IDENTITY}-{daemon}.pid"
 
-    def _port(self) -> int | None:
+    def _configured_port(self) -> int | None:
         """Return the REST port from the configuration."""
-        port = self._configured("rest.port")
+        port = self._configured_value("rest.port")
         return None if port is None else int(port)
 
-    def _configured(self, key: str) -> Any:
+    def _configured_value(self, key: str) -> Any:
         """Return the value of an option of Flink in the configuration of the cluster, or None."""
         try:
             text = (self.directory / "conf" / "config.yaml").read_text("utf-8")
-            return dict(flat(yaml.safe_load(text) or {})).get(key)
+            return dict(flatten_options(yaml.safe_load(text) or {})).get(key)
         except (OSError, ValueError, yaml.YAMLError):
             # It was never written, or the disk was full.
             return None
@@ -398,7 +398,7 @@ def _check_free(port: int) -> None:
             ) from None
 
 
-def _unwritable(directory: Path, error: OSError) -> ClusterStartError:
+def _unwritable_error(directory: Path, error: OSError) -> ClusterStartError:
     # Copying a tree gives a list of (source, target, reason).
     several = error.args[0] if isinstance(error, shutil.Error) else None
     reason = several[0][2] if several and isinstance(several[0], tuple) else str(error)
@@ -426,24 +426,24 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _end(pids: list[int]) -> None:
+def _end_processes(pids: list[int]) -> None:
     """Terminate processes, and kill those that have not ended after :data:`STOP_SECONDS`."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
-            _signal(pid, number)
+            _send_signal(pid, number)
         deadline = time.monotonic() + STOP_SECONDS
-        while any(map(_lives, pids)) and time.monotonic() < deadline:
+        while any(map(_is_living, pids)) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        pids = [pid for pid in pids if _lives(pid)]
+        pids = [pid for pid in pids if _is_living(pid)]
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
 
 
-def _lives(pid: int) -> bool:
+def _is_living(pid: int) -> bool:
     # A process that has ended, but was not reaped by its parent, has no command line any more.
     return bool(re.search(r"\S", command_line(pid)))

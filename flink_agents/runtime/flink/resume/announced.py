@@ -47,7 +47,7 @@ class AnnouncedRun:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, flink: Mapping[str, str]) -> AnnouncedRun | None:
+    def from_flink(cls, flink: Mapping[str, str]) -> AnnouncedRun | None:
         """Return the announcement in a task's Flink configuration; None if the job does not resume."""
         text = flink.get(KEY)
         return None if not text else cls(**json.loads(text))
@@ -58,7 +58,7 @@ class AnnouncedRun:
 
     def store(self, choice: StoreChoice | None) -> StoreChoice | None:
         """Return the store of an agent: the journal of the folder, if the options name no file."""
-        return None if choice is None else choice.beside(self.journal)
+        return None if choice is None else choice.with_path(self.journal)
 
     def end_with_driver(self) -> None:
         """End this process as soon as the script that started it ends.
@@ -68,13 +68,15 @@ class AnnouncedRun:
         """
         if os.getppid() == self.driver and self.driver not in _followed:
             _followed.add(self.driver)
-            threading.Thread(target=_follow, args=(self.driver,), name="script-follower", daemon=True).start()
+            threading.Thread(
+                target=_die_with_driver, args=(self.driver,), name="script-follower", daemon=True
+            ).start()
 
     def has_checkpoint(self) -> bool:
         """Return True if a checkpoint of this start is complete."""
         return any(Path(self.checkpoints).glob("chk-*/_metadata"))
 
-    def park(self, attempt: int, check_cancelled: Callable[[], None]) -> None:
+    def prevent_restart(self, attempt: int, check_cancelled: Callable[[], None]) -> None:
         """Prevent a second attempt before the first checkpoint of a start: the job ends instead.
 
         The driver cancels the job as soon as it is notified of the failure. Until then, no effect may happen
@@ -89,7 +91,7 @@ class AnnouncedRun:
 _followed: set[int] = set()
 
 
-def _follow(driver: int) -> None:
+def _die_with_driver(driver: int) -> None:
     while os.getppid() == driver:
         time.sleep(_FOLLOW_SECONDS)
     # Records are on the disk; other work of this process would belong to a job that has ended.

@@ -29,10 +29,15 @@ from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.records import java
-from flink_agents.runtime.flink.resume.records.checkpoints import Candidate, Chosen, candidates, directory_of
-from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.checkpoints import (
+    Candidate,
+    Chosen,
+    directory_of,
+    find_candidates,
+)
+from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.records.local_jobs import MOST_ERROR, point_to
-from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress, remove
+from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress, remove_paths
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, guarded_sinks, is_set
 from flink_agents.trace.recording.assembly import writes_files
@@ -55,33 +60,33 @@ class StopSignals:
     def __init__(self, stop: Callable[[], None], kill: Callable[[], None]) -> None:
         self._stop = stop
         self._kill = kill
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous_handlers: dict[signal.Signals, Any] = {}
         self.code: int | None = None
 
-    def install(self) -> None:
+    def install_handlers(self) -> None:
         """Start to handle the signals, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             for stop_signal in _CODES:
                 # A signal that the parent process ignores stays ignored.
                 if signal.getsignal(stop_signal) is not signal.SIG_IGN:
-                    self._before[stop_signal] = signal.signal(stop_signal, self._handle)
+                    self._previous_handlers[stop_signal] = signal.signal(stop_signal, self._handle_signal)
 
-    def restore(self) -> None:
+    def restore_handlers(self) -> None:
         """Restore the previous handlers."""
-        previous_handlers = self._before
-        self._before = {}
+        previous_handlers = self._previous_handlers
+        self._previous_handlers = {}
         for stop_signal, handler in previous_handlers.items():
             signal.signal(stop_signal, handler)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         stop_signal = signal.Signals(number)
         if self.code is not None:
-            console.say("ended at once; the next start resumes from the last checkpoint")
+            console.print_line("ended at once; the next start resumes from the last checkpoint")
             self._kill()
             os._exit(_CODES[stop_signal])
         self.code = _CODES[stop_signal]
         again = " (Ctrl-C again: end at once)" if stop_signal is signal.SIGINT else ""
-        console.say(f"stopping with a savepoint{again} ...")
+        console.print_line(f"stopping with a savepoint{again} ...")
         threading.Thread(target=self._stop, name="local-job-stop", daemon=True).start()
 
 
@@ -124,7 +129,7 @@ class LocalStart:
 
     def __post_init__(self) -> None:
         self._record = RunRecord(self.beginning.folder)
-        self._signals = StopSignals(self._stop, gateway.kill)
+        self._signals = StopSignals(self._stop_job, gateway.kill_jvm)
         self._watcher: Watcher | None = None
         self._start: Start | None = None
         self._enabled = False
@@ -136,7 +141,7 @@ class LocalStart:
 
     # -- before the job runs ----------------------------------------------------------
 
-    def configure(self, env: StreamExecutionEnvironment) -> None:
+    def configure_job(self, env: StreamExecutionEnvironment) -> None:
         """Record the start, and set the options of Flink that it needs."""
         folder = self.beginning.folder
         run = self.beginning.run
@@ -151,7 +156,7 @@ class LocalStart:
             settings[_INTERVAL] = f"{int(interval.total_seconds() * 1000)} ms"
         checkpoint_directory = flink.get(CHECKPOINT_DIR)
         if checkpoint_directory is None:
-            settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
+            settings[CHECKPOINT_DIR] = java.flink_url(folder.checkpoints)
         place = None if checkpoint_directory is None else checkpoint_directory.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
         chosen = self.beginning.chosen
@@ -164,9 +169,9 @@ class LocalStart:
         if chosen is not None:
             # The savepoint of another job is not changed.
             mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
-            once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: mode}
+            once |= {RECOVERY_PATH: java.flink_url(chosen.candidate.path), _CLAIM_MODE: mode}
         self._set = once
-        flink_compat.configure(env, settings | once)
+        flink_compat.set_options(env, settings | once)
         if writes_files(self.config):
             traces = Path(self.config.get(AgentOptions.TRACE_DIRECTORY)).expanduser()
             point_to(folder, run.name, traces)
@@ -182,7 +187,7 @@ class LocalStart:
         start = self._start = Start(
             number,
             uuid.uuid4().hex,
-            now(),
+            iso_now(),
             parallelism,
             os.getpid(),
             place,
@@ -226,22 +231,22 @@ class LocalStart:
         file.write(stream, link, self._start.number)
         return file
 
-    def withdraw(self, env: StreamExecutionEnvironment) -> None:
+    def remove_options(self, env: StreamExecutionEnvironment) -> None:
         """Remove the options of this job from the environment."""
-        java.unset(env, self._set)
+        java.remove_options(env, self._set)
 
-    def skip(self, env: StreamExecutionEnvironment) -> Any:
+    def skip_job(self, env: StreamExecutionEnvironment) -> Any:
         """Skip the job, and return Java's result for it."""
         java.leave_out(env)
         self.beginning.lock.release()
         run = self.beginning.run
         if self.beginning.script is not None:
-            self.beginning.script.finished(run.name)
+            self.beginning.script.record_job_finish(run.name)
         return java.skipped_result(run.starts[-1].job_id)
 
     # -- while it runs ----------------------------------------------------------------
 
-    def submitted(self, client: Any, log: Path | None = None) -> None:
+    def follow_job(self, client: Any, log: Path | None = None) -> None:
         """Start to follow the job, whose log is in a file."""
         self._client = client
         assert self._watcher is not None
@@ -258,19 +263,19 @@ class LocalStart:
         return self._enabled or self._watcher is None or self._watcher.has_checkpoint()
 
     def __enter__(self) -> LocalStart:
-        self._signals.install()
+        self._signals.install_handlers()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._over.set()
-        self._signals.restore()
+        self._signals.restore_handlers()
         if self._watcher is not None:
             self._watcher.end()
         if isinstance(error, Exception):
             self._record_end(error)
         self.beginning.lock.release()
         if isinstance(error, Exception):
-            self._failed()
+            self._exit_if_ended()
 
     def _first_checkpoint(self) -> None:
         """Record that there is a checkpoint, and remove unneeded ones of earlier starts."""
@@ -278,8 +283,8 @@ class LocalStart:
         assert self._start is not None
         resumed = self.beginning.chosen
         resumed_path = None if resumed is None else resumed.candidate.path
-        all_candidates = candidates(self.beginning.folder, self._run)
-        remove(
+        all_candidates = find_candidates(self.beginning.folder, self._run)
+        remove_paths(
             [
                 candidate.path
                 for candidate in all_candidates
@@ -287,11 +292,11 @@ class LocalStart:
             ]
         )
         homes = [directory_of(self.beginning.folder, start) for start in self._run.starts[:-1]]
-        remove([home for home in homes if not any(path.is_file() for path in home.rglob("*"))])
+        remove_paths([home for home in homes if not any(path.is_file() for path in home.rglob("*"))])
 
     # -- its end ----------------------------------------------------------------------
 
-    def finished(self, outputs: list[list[Any]]) -> None:
+    def record_finish(self, outputs: list[list[Any]]) -> None:
         """Record that the job has finished, or exit if it was stopped.
 
         Raises:
@@ -306,42 +311,42 @@ class LocalStart:
             ]
             self._stopped = self._stopped or next((f"savepoint {name}" for name in savepoint_names), None)
         if self._stopped is not None:
-            self._record.stopped()
-            self._say_stopped(f"with {self._stopped}")
+            self._record.record_stop()
+            self._print_stopped(f"with {self._stopped}")
             raise SystemExit(self._signals.code)
         self.beginning.keep_outputs(outputs)
-        list_files.unlink(self._run.outputs.get(list_files.LINK))
-        self._record.set(finished=now())
+        list_files.remove_link(self._run.outputs.get(list_files.LINK))
+        self._record.set(finished=iso_now())
         if self.beginning.script is not None:
-            self.beginning.script.finished(self._run.name)
+            self.beginning.script.record_job_finish(self._run.name)
 
     def _record_end(self, error: Exception) -> None:
         """Record the end of this start by an error, or by a signal without a savepoint."""
         text = None if self._signals.code is not None else _as_text(error)
         # The next start does not depend on it.
         with suppress(OSError, ValueError):
-            self._run = self._record.set_start(ended=now(), error=text)
+            self._run = self._record.set_start(ended=iso_now(), error=text)
 
-    def _failed(self) -> None:
+    def _exit_if_ended(self) -> None:
         """Exit if the job was ended by a signal, without a savepoint.
 
         Raises:
             SystemExit: The job was ended by a signal.
         """
         if self._signals.code is not None:
-            self._say_stopped("without a savepoint; it resumes from its last checkpoint")
+            self._print_stopped("without a savepoint; it resumes from its last checkpoint")
             raise SystemExit(self._signals.code)
 
-    def _say_stopped(self, how: str) -> None:
-        console.say(f"job {self._run.name!r} is stopped {how}; to resume it, run the script again")
+    def _print_stopped(self, how: str) -> None:
+        console.print_line(f"job {self._run.name!r} is stopped {how}; to resume it, run the script again")
 
-    def _stop(self) -> None:
+    def _stop_job(self) -> None:
         """Stop the job with a savepoint, or cancel it."""
         try:
             self._try_to_stop()
         except Exception as error:
-            console.say(f"the job cannot be stopped: {error}")
-            gateway.kill()
+            console.print_line(f"the job cannot be stopped: {error}")
+            gateway.kill_jvm()
         finally:
             self._ended.set()
 
@@ -357,7 +362,7 @@ class LocalStart:
         problem = ""
         while (remaining_seconds := until - time.monotonic()) > 0 and not self._over.is_set():
             # If the job continued after such an attempt, it would resume from the data of that attempt.
-            remove([savepoint.path for savepoint in self._savepoints()])
+            remove_paths([savepoint.path for savepoint in self._savepoints()])
             try:
                 savepoint = java.stop_with_savepoint(self._client, directory, remaining_seconds)
                 self._stopped = f"savepoint {Path(savepoint).name}"
@@ -368,13 +373,15 @@ class LocalStart:
                 self._over.wait(STOP_AGAIN_SECONDS)
         if not self._over.is_set():
             reason = f": {problem}" if problem else ""
-            console.say(f"no savepoint was complete within {seconds:g} s{reason}; the job is cancelled")
-            java.cancel(self._client)
+            console.print_line(
+                f"no savepoint was complete within {seconds:g} s{reason}; the job is cancelled"
+            )
+            java.cancel_job(self._client)
 
     def _savepoints(self) -> list[Candidate]:
         """Return the complete savepoints of this start."""
         number = None if self._start is None else self._start.number
-        all_candidates = candidates(self.beginning.folder, self._run)
+        all_candidates = find_candidates(self.beginning.folder, self._run)
         return [
             candidate for candidate in all_candidates if candidate.savepoint and candidate.start == number
         ]
@@ -393,20 +400,22 @@ def say_beginning(beginning: StartDecision, chosen: Chosen | None) -> None:
     """Print the folder of the job's data, and the point from which it resumes."""
     name = beginning.run.name
     run = beginning.run
-    console.say(f"job {name!r}: data in {beginning.shown}")
+    console.print_line(f"job {name!r}: data in {beginning.shown}")
     for problem in beginning.damaged:
-        console.say(f"WARNING: a checkpoint is damaged, an older one is used: {problem}")
+        console.print_line(f"WARNING: a checkpoint is damaged, an older one is used: {problem}")
     for warning in beginning.warnings:
-        console.say(f"WARNING: {warning}")
+        console.print_line(f"WARNING: {warning}")
     if chosen is not None:
         over = "" if chosen.candidate.start == 0 else " (to start over: --fresh)"
-        console.say(f"resuming {name!r} from {chosen.title}{over}")
+        console.print_line(f"resuming {name!r} from {chosen.title}{over}")
     elif run.starts:
-        console.say(
+        console.print_line(
             f"resuming {name!r} from the beginning, as no checkpoint was complete; recorded durable steps "
             "are not repeated (to start over: --fresh)"
         )
     elif run.aside is not None:
-        console.say(f"starting {name!r} over: its former data is in {beginning.shown_aside}")
+        console.print_line(f"starting {name!r} over: its former data is in {beginning.shown_aside}")
     elif run.generation > 1:
-        console.say(f"{name!r} has finished: this is job run {run.generation}, which repeats durable steps")
+        console.print_line(
+            f"{name!r} has finished: this is job run {run.generation}, which repeats durable steps"
+        )

@@ -22,7 +22,7 @@ from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, no_inputs
 from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
 from flink_agents.runtime.flink.resume.script import Program, ScriptStart, script_start
-from flink_agents.runtime.flink.resume.start_decision import Request, begin
+from flink_agents.runtime.flink.resume.start_decision import Request, begin_start
 from flink_agents.runtime.flink.resume.transactions import bound_transactions
 from flink_agents.runtime.flink.stores import StoreChoice
 
@@ -69,9 +69,9 @@ def open_start(
     """
     agents = list(agents)
     flink = flink_compat.configuration_of(env)
-    decision = policy.decide(config, name, bool(agents), flink)
+    decision = policy.decide_resume(config, name, bool(agents), flink)
     if name is None or decision.state_dir is None:
-        _say_what_is_lost(decision, agents)
+        _print_lost_work(decision, agents)
         return None
     script = script_start(decision.state_dir, decision.script, policy.arguments())
     if name in script.names:
@@ -80,16 +80,16 @@ def open_start(
             reason="the script has run a job of that name already",
             fix="choose a different name for each job",
         )
-        _say_what_is_lost(second, agents)
+        _print_lost_work(second, agents)
         return None
     fresh = policy.wants_fresh(config)
     if fresh and not script.names:
         script.start_over()
-    folder = JobFolder.of(decision.state_dir, name)
-    return _begin(folder, config, name, agents, fresh, script, flink, inputs(), decision.program)
+    folder = JobFolder.for_job(decision.state_dir, name)
+    return _begin_start(folder, config, name, agents, fresh, script, flink, inputs(), decision.program)
 
 
-def _begin(
+def _begin_start(
     folder: JobFolder,
     config: Configuration,
     name: str,
@@ -101,7 +101,7 @@ def _begin(
     program: Program | None,
 ) -> LocalStart:
     timeout = flink.get(SHORTEST_TIMEOUT)
-    stores = [agent.store.beside(str(folder.journal)) for agent in agents if agent.store is not None]
+    stores = [agent.store.with_path(str(folder.journal)) for agent in agents if agent.store is not None]
     journal = next((store.file for store in stores if store.file is not None), None)
     request = Request(
         name,
@@ -116,10 +116,10 @@ def _begin(
         program,
         lambda identifier: recorded_identity(stores, folder, identifier),
     )
-    beginning = begin(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
-    script.begun(name)
+    beginning = begin_start(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
+    script.record_job_start(name)
     if beginning.skipped:
-        console.say(
+        console.print_line(
             f"job {name!r} had finished before the script was ended: its outputs are taken from there "
             "(to start over: --fresh)"
         )
@@ -128,7 +128,7 @@ def _begin(
     return LocalStart(beginning, config, journal)
 
 
-def _say_what_is_lost(decision: policy.ResumeDecision, agents: list[ResumableAgent]) -> None:
+def _print_lost_work(decision: policy.ResumeDecision, agents: list[ResumableAgent]) -> None:
     """Warn about durable steps that the next start would repeat."""
     durable = [agent.name for agent in agents if agent.store is not None]
     if durable and (policy.main_script() is not None or "script" in decision.reason):
@@ -141,11 +141,11 @@ def _say_what_is_lost(decision: policy.ResumeDecision, agents: list[ResumableAge
         )
 
 
-def say_longest_downtime(env: StreamExecutionEnvironment, name: str) -> None:
+def print_longest_downtime(env: StreamExecutionEnvironment, name: str) -> None:
     """Print how long a job with exactly-once outputs may be down."""
     timeout = flink_compat.configuration_of(env).get(SHORTEST_TIMEOUT)
     if timeout is not None:
-        console.say(
+        console.print_line(
             f"job {name!r}: after a crash, start it again within {duration_text(int(timeout) / 1000)}: "
             "the brokers drop uncommitted outputs then"
         )
@@ -154,7 +154,7 @@ def say_longest_downtime(env: StreamExecutionEnvironment, name: str) -> None:
 def may_enable(env: StreamExecutionEnvironment) -> bool:
     """Return True if the job of ``env`` is local and has agents, so that :func:`open_start` sees it."""
     target = flink_compat.configuration_of(env).get("execution.target", "local")
-    return target == "local" and executions.knows(env)
+    return target == "local" and executions.is_enlisted(env)
 
 
 def check_checkpoints(env: StreamExecutionEnvironment, config: Configuration | None = None) -> None:

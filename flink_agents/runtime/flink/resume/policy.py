@@ -55,7 +55,7 @@ def _in_pytest() -> bool:
     return "PYTEST_VERSION" in os.environ and "_pytest.main" in sys.modules
 
 
-def decide(
+def decide_resume(
     config: Configuration, name: str | None, has_agents: bool, flink: Mapping[str, str]
 ) -> ResumeDecision:
     """Decide if a job resumes.
@@ -71,7 +71,7 @@ def decide(
     """
     policy = Resume(config.get(AgentOptions.RESUME))
     script = main_script()
-    decision = _decide(policy, name, has_agents, flink, script)
+    decision = _find_decision(policy, name, has_agents, flink, script)
     if decision is not None and policy is Resume.REQUIRE:
         raise CannotResumeError(
             f"local.resume is {policy.value!r}, but this job cannot resume",
@@ -86,10 +86,10 @@ def decide(
     home = Path.cwd() if script is None else script.parent
     state_dir = home / STATE_DIR if configured_dir is None else Path(configured_dir).expanduser()
     name = "interactive" if script is None else script.name
-    return ResumeDecision(state_dir.absolute(), name, program=Program.of(script, state_dir))
+    return ResumeDecision(state_dir.absolute(), name, program=Program.find(script, state_dir))
 
 
-def _decide(
+def _find_decision(
     policy: Resume, name: str | None, has_agents: bool, flink: Mapping[str, str], script: Path | None
 ) -> ResumeDecision | None:
     if policy is Resume.NEVER:

@@ -32,17 +32,17 @@ def fit_to_state(env: StreamExecutionEnvironment, places: Mapping[str, str | Non
         return
     ignores = flink.get(IGNORE, "false").lower() == "true"
     restored = RestoredJob(content.states, tasks_of(env), places)
-    gates = set() if ignores else _gates(restored.unclaimed())
+    gates = set() if ignores else _closed_gates(restored.unclaimed_operators())
     for agent in sorted(gates & set(places)):
         leave_gate(env, agent)
-    newcomers = restored.newcomers() - {""}
+    newcomers = restored.new_operators() - {""}
     if newcomers:
         start_tasks(env, newcomers)
     if gates or newcomers:
         restored = RestoredJob(content.states, tasks_of(env), places)
-    restored.check(ignores)
+    restored.check_restore(ignores)
 
 
-def _gates(states: list[RestoredOperator]) -> set[str]:
+def _closed_gates(states: list[RestoredOperator]) -> set[str]:
     """Return the agents that had a gate, and have none now: an input of theirs does not end any more."""
     return {state.uid.removeprefix(GATE_SOURCE) for state in states if state.uid.startswith(GATE_SOURCE)}

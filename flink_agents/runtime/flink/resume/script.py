@@ -22,7 +22,7 @@ from typing import Any
 
 from flink_agents.api.errors import OtherScriptError
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.resume.records.folder import SCRIPTS, escaped, unusable
+from flink_agents.runtime.flink.resume.records.folder import SCRIPTS, escape_name, unusable_directory_error
 from flink_agents.runtime.flink.resume.records.job_run import JobRun
 
 
@@ -47,7 +47,7 @@ class Program:
     beside: str
 
     @classmethod
-    def of(cls, script: Path | None, state_dir: Path) -> Program | None:
+    def find(cls, script: Path | None, state_dir: Path) -> Program | None:
         """Return the program of a start; None if it is not a file."""
         return None if script is None else cls(str(script), os.path.relpath(script, state_dir.absolute()))
 
@@ -112,7 +112,7 @@ class ScriptStart:
     """
 
     def __init__(self, state_dir: Path, script: str, arguments: list[str] | None = None) -> None:
-        self._home = state_dir.absolute() / SCRIPTS / escaped(script)
+        self._home = state_dir.absolute() / SCRIPTS / escape_name(script)
         self._arguments = arguments or []
         self._unfinished: set[str] = set()
         self._continued: set[str] = set()
@@ -124,17 +124,17 @@ class ScriptStart:
             # Held until the process ends in any way.
             self._file = os.open(self._home / self.token, os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.lockf(self._file, fcntl.LOCK_EX)
-            self._write(fresh=False)
+            self._write_start(fresh=False)
         except OSError as error:
-            raise unusable(self._home, error) from error
-        atexit.register(self.end)
+            raise unusable_directory_error(self._home, error) from error
+        atexit.register(self.record_script_end)
 
     def start_over(self) -> None:
         """Record that all jobs of this start begin new job runs, even if another start has to continue it."""
         self._anew = True
-        self._write(fresh=True)
+        self._write_start(fresh=True)
 
-    def ended(self, token: str) -> ScriptEnd:
+    def end_of(self, token: str) -> ScriptEnd:
         """Return the end of the start with that token."""
         if token in ("", self.token):
             return ScriptEnd.WELL
@@ -153,7 +153,7 @@ class ScriptStart:
 
     def continues(self, token: str) -> bool:
         """Return True if this start continues the one with that token, which ended in the middle."""
-        if self.ended(token) is not ScriptEnd.IN_THE_MIDDLE or self.begins_anew(token):
+        if self.end_of(token) is not ScriptEnd.IN_THE_MIDDLE or self.begins_anew(token):
             return False
         self._continued.add(token)
         if not self._anew and self._is_fresh(token):
@@ -165,19 +165,19 @@ class ScriptStart:
         return self._anew and not self._is_fresh(token)
 
     def _is_fresh(self, token: str) -> bool:
-        content = self._read(token)
+        content = self._read_start(token)
         return bool(content.get("fresh")) and content.get("arguments") == self._arguments
 
-    def begun(self, job: str) -> None:
+    def record_job_start(self, job: str) -> None:
         """Record that a job of the script starts."""
         self.names.add(job)
         self._unfinished.add(job)
 
-    def finished(self, job: str) -> None:
+    def record_job_finish(self, job: str) -> None:
         """Record that the job has finished."""
         self._unfinished.discard(job)
 
-    def end(self) -> None:
+    def record_script_end(self) -> None:
         """Record that the script has ended normally, if it has."""
         if not self._unfinished and getattr(sys, "last_value", None) is None:
             # The script may have removed the directory: then there is nothing to resume.
@@ -185,13 +185,13 @@ class ScriptStart:
                 with suppress(OSError):
                     (self._home / token).unlink()
 
-    def _read(self, token: str) -> dict[str, Any]:
+    def _read_start(self, token: str) -> dict[str, Any]:
         with suppress(OSError, ValueError):
             content: Any = json.loads((self._home / token).read_text(encoding="utf-8"))
             return content if isinstance(content, dict) else {}
         return {}
 
-    def _write(self, fresh: bool) -> None:
+    def _write_start(self, fresh: bool) -> None:
         text = json.dumps({"process": os.getpid(), "fresh": fresh, "arguments": self._arguments})
         os.pwrite(self._file, text.encode() + b"\n", 0)
 

@@ -19,15 +19,20 @@ from flink_agents.api.errors import (
     OutputsExpiredError,
 )
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.following.console import shown
+from flink_agents.runtime.flink.following.console import shown_path
 from flink_agents.runtime.flink.resume.records.checkpoints import (
     Chosen,
-    candidates,
-    choose,
+    choose_checkpoint,
+    find_candidates,
     key_of,
     origin_of,
 )
-from flink_agents.runtime.flink.resume.records.folder import JobFolder, leftovers, record_gone, unusable
+from flink_agents.runtime.flink.resume.records.folder import (
+    JobFolder,
+    find_leftovers,
+    record_gone,
+    unusable_directory_error,
+)
 from flink_agents.runtime.flink.resume.records.inputs import (
     GivenInputs,
     check_lists,
@@ -37,7 +42,12 @@ from flink_agents.runtime.flink.resume.records.inputs import (
 from flink_agents.runtime.flink.resume.records.java import CheckpointContent
 from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, RunRecord
 from flink_agents.runtime.flink.resume.records.journal_check import check_journal, job_run_missing, no_journal
-from flink_agents.runtime.flink.resume.records.watch import JobProgress, read_progress, remove, unreadable
+from flink_agents.runtime.flink.resume.records.watch import (
+    JobProgress,
+    read_progress,
+    remove_paths,
+    unreadable_progress_error,
+)
 from flink_agents.runtime.flink.resume.script import Program, ScriptEnd, ScriptStart, check_program
 
 LOCK_SECONDS = 15.0
@@ -53,7 +63,7 @@ _NONE = (0, 0.0)
 class Lock(Protocol):
     """A lock that one process can hold."""
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Acquire the lock, unless another process holds it."""
         ...
 
@@ -128,12 +138,12 @@ class StartDecision:
     @property
     def shown(self) -> str:
         """The folder, as displayed in the console."""
-        return shown(self.folder.path)
+        return shown_path(self.folder.path)
 
     @property
     def shown_aside(self) -> str:
         """The directory of the old data, as displayed in the console."""
-        return shown(self.folder.state_dir / (self.run.aside or ""))
+        return shown_path(self.folder.state_dir / (self.run.aside or ""))
 
     def keep_outputs(self, outputs: list[list[Any]]) -> None:
         """Store the lists of a finished job, for a later start of the script that skips the job."""
@@ -147,7 +157,7 @@ class StartDecision:
         return pickle.loads(path.read_bytes()) if path.exists() else []
 
 
-def begin(
+def begin_start(
     folder: JobFolder, request: Request, lock: Lock, read: ReadCheckpoint, script: ScriptStart | None
 ) -> StartDecision:
     """Lock the folder of a job, and decide what the start resumes from.
@@ -157,15 +167,15 @@ def begin(
         StoreError: The journal does not match.
     """
     record = RunRecord(folder)
-    _take(folder, record, lock)
+    _acquire_lock(folder, record, lock)
     try:
-        return _begin(folder, record, request, lock, read, script)
+        return _decide_start(folder, record, request, lock, read, script)
     except BaseException:
         lock.release()
         raise
 
 
-def _begin(
+def _decide_start(
     folder: JobFolder,
     record: RunRecord,
     request: Request,
@@ -174,20 +184,20 @@ def _begin(
     script: ScriptStart | None,
 ) -> StartDecision:
     fresh = request.fresh
-    run = None if fresh else _last(folder, record, request)
+    run = None if fresh else _last_run(folder, record, request)
     continued = False
     if run is not None and script is not None:
         continued = script.continues(run.script)
         fresh = script.begins_anew(run.script)
     if run is None or fresh:
-        run = _fresh(folder, record, request)
+        run = _fresh_run(folder, record, request)
     beginning = StartDecision(folder, run, request.identifier or request.name, request.plans, lock, script)
     if run.finished is not None:
         if continued:
             beginning.skipped = True
             return beginning
         _wait_for_end(folder, record, run, script)
-        run = _successor(run, request)
+        run = _successor_run(run, request)
     if run.starts:
         warning = check_program(run, request.program, request.accept, folder.state_dir)
         if warning is not None:
@@ -202,7 +212,7 @@ def _begin(
         )
         # The transactions to commit were opened by an earlier start, with its timeout.
         opened = run.transaction_timeout or request.transaction_timeout
-        _resume(beginning, replace(request, transaction_timeout=opened), read)
+        _resume_run(beginning, replace(request, transaction_timeout=opened), read)
     else:
         _begin_run(beginning, run, record, request, read)
     return beginning
@@ -224,7 +234,7 @@ def _begin_run(
     if request.savepoint is not None:
         beginning.chosen = _taken_over(request.savepoint, read)
         # The state names its journals by the identity of its own job.
-        identity = _identity(request, 1)
+        identity = _run_identity(request, 1)
         new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
     beginning.run = record.write(new)
     warning = warning_of(request.inputs)
@@ -232,7 +242,7 @@ def _begin_run(
         beginning.warnings.append(warning)
     if run.aside is not None:
         folder.set_aside(run.aside)
-    remove([path for path in folder.path.iterdir() if path not in (folder.lock, folder.record)])
+    remove_paths([path for path in folder.path.iterdir() if path not in (folder.lock, folder.record)])
 
 
 def _as_dict(program: Program | None) -> dict[str, str] | None:
@@ -242,19 +252,19 @@ def _as_dict(program: Program | None) -> dict[str, str] | None:
 def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
     """Wait for the script in which the job run has finished, if it is still running."""
     until = time.monotonic() + LOCK_SECONDS
-    while script is not None and script.ended(run.script) is ScriptEnd.NOT_YET:
+    while script is not None and script.end_of(run.script) is ScriptEnd.NOT_YET:
         if time.monotonic() >= until:
             raise _in_use(folder, record)
         time.sleep(0.1)
 
 
-def _take(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
+def _acquire_lock(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
     try:
-        folder.make()
+        folder.create()
     except OSError as error:
-        raise unusable(folder.path, error) from error
+        raise unusable_directory_error(folder.path, error) from error
     until = time.monotonic() + LOCK_SECONDS
-    while not lock.take():
+    while not lock.acquire():
         if time.monotonic() >= until:
             raise _in_use(folder, record)
         time.sleep(0.1)
@@ -277,7 +287,7 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
     )
 
 
-def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
+def _last_run(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
     """Return the last job run; a new one if neither the folder nor the journal knows any."""
     run = record.read()
     if run is not None and run.name != request.name:
@@ -289,41 +299,41 @@ def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
         )
     if run is not None:
         return run
-    remaining_names = leftovers(folder)
+    remaining_names = find_leftovers(folder)
     if remaining_names:
         raise record_gone(folder, remaining_names)
     recorded = None if request.savepoint is not None else request.recorded(request.identifier or request.name)
     if recorded is not None:
         raise job_run_missing(folder, recorded)
-    return JobRun(request.name, identifier=_identity(request, 1))
+    return JobRun(request.name, identifier=_run_identity(request, 1))
 
 
-def _successor(run: JobRun, request: Request) -> JobRun:
+def _successor_run(run: JobRun, request: Request) -> JobRun:
     generation = run.generation + 1
-    return JobRun(run.name, generation, _identity(request, generation))
+    return JobRun(run.name, generation, _run_identity(request, generation))
 
 
-def _identity(request: Request, generation: int) -> str:
+def _run_identity(request: Request, generation: int) -> str:
     """Return the source of a job run's ids and idempotency keys, which differs for each job run."""
     base = request.identifier or request.name
     return base if generation == 1 else f"{base}@{generation}"
 
 
-def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
+def _fresh_run(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
     # If the number of earlier job runs is unknown, this number is still unique.
     unknown = JobRun(request.name, generation=int(time.time()))
     try:
         previous_run = record.read()
     except JobFolderError:
         previous_run = unknown
-    if previous_run is None and leftovers(folder):
+    if previous_run is None and find_leftovers(folder):
         previous_run = unknown
     if previous_run is None and request.savepoint is None:
         recorded = request.recorded(request.identifier or request.name)
         previous_run = None if recorded is None else unknown
     if previous_run is None:
-        return JobRun(request.name, identifier=_identity(request, 1))
-    return replace(_successor(previous_run, request), aside=folder.place_aside())
+        return JobRun(request.name, identifier=_run_identity(request, 1))
+    return replace(_successor_run(previous_run, request), aside=folder.place_aside())
 
 
 def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
@@ -333,7 +343,7 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
         CheckpointDamagedError: It is missing or incomplete.
     """
     origin = origin_of(savepoint)
-    chosen, problems = choose([origin], read, {})
+    chosen, problems = choose_checkpoint([origin], read, {})
     if chosen is None:
         raise CheckpointDamagedError(
             f"the job cannot start from the savepoint {savepoint}",
@@ -344,22 +354,24 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
     return chosen
 
 
-def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) -> None:
+def _resume_run(beginning: StartDecision, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else matches it."""
     folder = beginning.folder
     run = beginning.run
     check_lists(run, request.inputs)
     progress = read_progress(folder)
-    all_candidates = candidates(folder, run)
-    chosen, beginning.damaged = choose(all_candidates, read, {} if progress is None else progress.digests)
+    all_candidates = find_candidates(folder, run)
+    chosen, beginning.damaged = choose_checkpoint(
+        all_candidates, read, {} if progress is None else progress.digests
+    )
     if chosen is None:
         if all_candidates:
-            raise _damaged(folder, beginning.damaged)
+            raise _damaged_error(folder, beginning.damaged)
         if run.checkpointed or _newest_known(run, progress) > _NONE:
-            raise _gone(folder, run)
+            raise _checkpoints_gone_error(folder, run)
     else:
         if (all_candidates[0].start, all_candidates[0].number) < _newest_known(run, progress):
-            raise _gone(folder, run)
+            raise _checkpoints_gone_error(folder, run)
         _check_agents(run, request)
         _check_transactions(beginning, chosen, request, progress)
         warning = restarting_sources(run, request.inputs, chosen.content.has_finished)
@@ -369,7 +381,7 @@ def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) ->
         raise no_journal(request.journal)
     if progress is None and run.checkpointed:
         # It was written before: without it, an older journal would not be detected.
-        raise unreadable(folder, "no such file")
+        raise unreadable_progress_error(folder, "no such file")
     if progress is not None and progress.journal is not None:
         path = request.journal if request.journal is not None else Path(progress.journal.path)
         accepts = request.accept is Accept.OLDER_JOURNAL
@@ -405,7 +417,7 @@ def _newest_known(run: JobRun, progress: JobProgress | None) -> tuple[int, float
     return (last.parent, last.resumed) if last.parent else (int(run.checkpointed), 0)
 
 
-def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
+def _checkpoints_gone_error(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
     last = run.last_start
     if last is not None and last.stopped:
         return CheckpointsGoneError(
@@ -423,7 +435,7 @@ def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
     )
 
 
-def _damaged(folder: JobFolder, problems: list[str]) -> CheckpointDamagedError:
+def _damaged_error(folder: JobFolder, problems: list[str]) -> CheckpointDamagedError:
     return CheckpointDamagedError(
         f"no checkpoint in {folder.path} is complete",
         found="; ".join(problems),
@@ -456,8 +468,8 @@ def _check_transactions(
     if timeout is None or (candidate.savepoint and candidate.start in committed):
         return
     noted = {} if progress is None else progress.open_since
-    since = noted.get(key_of(candidate.path), Moment(candidate.taken.timestamp()))
-    age = since.until(Moment.now())
+    since = noted.get(key_of(candidate.path), Moment(candidate.completed_at.timestamp()))
+    age = since.seconds_until(Moment.now())
     # The job commits them when it has been restored, not now.
     if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:
         return

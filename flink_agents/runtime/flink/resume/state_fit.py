@@ -1,7 +1,7 @@
 """Checks if a job can restore a checkpoint: Flink's own rules, with errors that name the changed part.
 
 Flink restores no task of which only some operators had finished, and no finished task behind one that had
-not. So an operator that is new at an ended input gets a task of its own (``newcomers``).
+not. So an operator that is new at an ended input gets a task of its own (``new_operators``).
 """
 
 from __future__ import annotations
@@ -57,48 +57,48 @@ class RestoredJob:
     tasks: Sequence[Task]
     places: Mapping[str, str | None]
 
-    def unclaimed(self) -> list[RestoredOperator]:
+    def unclaimed_operators(self) -> list[RestoredOperator]:
         """Return the operators with state that the job does not have."""
         claimed = {operator for task in self.tasks for operator in task.operators}
         return [
             state for identity, state in self.states.items() if state.has_state and identity not in claimed
         ]
 
-    def newcomers(self) -> set[str]:
+    def new_operators(self) -> set[str]:
         """Return the uids of new operators in tasks whose other operators had finished."""
         return {
             task.operators[operator]
             for task in self.tasks
-            if len(set(self._ends(task).values())) > 1
+            if len(set(self._inputs_ends(task).values())) > 1
             for operator in task.operators
             if operator not in self.states
         }
 
-    def check(self, ignores_unclaimed: bool) -> None:
+    def check_restore(self, ignores_unclaimed: bool) -> None:
         """Check that Flink restores the checkpoint.
 
         Raises:
             StateMismatchError: It does not.
         """
-        unclaimed = [] if ignores_unclaimed else self.unclaimed()
+        unclaimed = [] if ignores_unclaimed else self.unclaimed_operators()
         if unclaimed:
-            raise _unclaimed(unclaimed, self.tasks)
+            raise _unclaimed_state_error(unclaimed, self.tasks)
         for task in self.tasks:
             self._check_ends(task)
             self._check_groups(task)
 
-    def _ends(self, task: Task) -> dict[str, Ended]:
+    def _inputs_ends(self, task: Task) -> dict[str, Ended]:
         absent = RestoredOperator()
         return {operator: self.states.get(operator, absent).ended for operator in task.operators}
 
-    def _end(self, task: Task) -> Ended:
-        return min(self._ends(task).values())
+    def _input_end(self, task: Task) -> Ended:
+        return min(self._inputs_ends(task).values())
 
     def _check_ends(self, task: Task) -> None:
-        ends = self._ends(task)
+        ends = self._inputs_ends(task)
         if len(set(ends.values())) > 1:
             new = [
-                described(task.operators[operator]) or task.name
+                describe_part(task.operators[operator]) or task.name
                 for operator in ends
                 if operator not in self.states
             ]
@@ -106,20 +106,22 @@ class RestoredJob:
         running = next(self._running_inputs(task), None)
         if running is not None:
             title = self._title(task)
-            raise _changed_input(title, self._new() - {title} or {self._title(running)}, self._place(task))
+            raise _changed_input(
+                title, self._new_parts() - {title} or {self._title(running)}, self._place(task)
+            )
 
     def _running_inputs(self, task: Task) -> Iterator[Task]:
-        end = self._end(task)
+        end = self._input_end(task)
         for task_input in task.inputs if end is not Ended.NONE else ():
             upstream_task = self.tasks[task_input.task]
             least = Ended.ALL if task_input.to_all else end
-            if self._end(upstream_task) < least:
+            if self._input_end(upstream_task) < least:
                 yield upstream_task
 
-    def _new(self) -> set[str]:
+    def _new_parts(self) -> set[str]:
         """Return the parts of the job that the checkpoint does not have."""
         uids = [item for task in self.tasks for item in task.operators.items()]
-        return {described(uid) for operator, uid in uids if operator not in self.states} - {""}
+        return {describe_part(uid) for operator, uid in uids if operator not in self.states} - {""}
 
     def _check_groups(self, task: Task) -> None:
         for operator in task.operators:
@@ -131,7 +133,7 @@ class RestoredJob:
                 raise _other_groups(self._title(task), task, state.max_parallelism, self._place(task))
 
     def _title(self, task: Task) -> str:
-        titles = (described(uid) for uid in task.operators.values())
+        titles = (describe_part(uid) for uid in task.operators.values())
         return next((title for title in titles if title), repr(task.name))
 
     def _place(self, task: Task) -> str | None:
@@ -143,7 +145,7 @@ class RestoredJob:
         return authors_place()
 
 
-def described(uid: str) -> str:
+def describe_part(uid: str) -> str:
     """Return the part of a job that an identity belongs to, as users name it; empty if it is another one."""
     uid = uid.removeprefix("Sink Committer: ")
     for prefix, text in (
@@ -161,9 +163,9 @@ def described(uid: str) -> str:
     return "" if not uid or uid.startswith("flink-agents:") else f"the operator with the uid {uid!r}"
 
 
-def _unclaimed(states: Sequence[RestoredOperator], tasks: Sequence[Task]) -> StateMismatchError:
-    names = {described(state.uid) or repr(state.name) for state in states}
-    present = {described(uid) for task in tasks for uid in task.operators.values()}
+def _unclaimed_state_error(states: Sequence[RestoredOperator], tasks: Sequence[Task]) -> StateMismatchError:
+    names = {describe_part(state.uid) or repr(state.name) for state in states}
+    present = {describe_part(uid) for task in tasks for uid in task.operators.values()}
     return StateMismatchError(
         f"the job was changed: its checkpoint has state of {', '.join(sorted(names))}, which the job lacks",
         expected="the sources, agents and sinks that the checkpoint was taken with",

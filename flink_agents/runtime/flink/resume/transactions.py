@@ -97,7 +97,7 @@ def bound_transactions(env: StreamExecutionEnvironment, config: Configuration | 
     flink = flink_compat.configuration_of(env)
     # An earlier job of the environment may have chosen others.
     chosen = [key for key in (TIMEOUT, TOLERABLE) if key in flink and not is_set(flink, key)]
-    java.unset(env, chosen)
+    java.remove_options(env, chosen)
     sinks = guarded_sinks(env)
     if not sinks:
         return
@@ -117,7 +117,7 @@ def bound_transactions(env: StreamExecutionEnvironment, config: Configuration | 
     # At the end of a bounded input, checkpoints may expire: `Job` decides, and the sinks fail instead.
     if is_local and not is_set(flink, TOLERABLE):
         settings[TOLERABLE] = str(tolerable_failures(times, timeout_ms, transaction_ms))
-    flink_compat.configure(env, settings | {_CHOSEN + key: text for key, text in settings.items()})
+    flink_compat.set_options(env, settings | {_CHOSEN + key: text for key, text in settings.items()})
     accepts_lost = config is not None and config.get(AgentOptions.ACCEPT) is Accept.LOST_OUTPUTS
     for sink, own_ms in zip(sinks, transactions_ms, strict=True):
         # Fields: each sink's class has its own loader, and Py4J finds methods by the name of the class.

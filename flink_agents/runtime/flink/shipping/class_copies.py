@@ -148,12 +148,12 @@ def _reduce_class(cls: Any) -> tuple[Any, ...]:
         for name in (*members, *_ENUM_MACHINERY):
             content.pop(name, None)
         state = (_PROCESS, content, _members_of(cls))
-        return _make_enum, (tracker, *_enum_arguments(cls)), state, None, None, _fill
+        return _make_enum, (tracker, *_enum_arguments(cls)), state, None, None, _fill_class
     arguments = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     if "__slots__" in vars(cls) and not _is_named_tuple(cls):
         arguments["__slots__"] = cls.__slots__
     made_of = (type(cls), cls.__name__, _reducers._get_bases(cls), arguments)
-    return _make_class, (tracker, *made_of), (_PROCESS, content, None), None, None, _fill
+    return _make_class, (tracker, *made_of), (_PROCESS, content, None), None, None, _fill_class
 
 
 def _is_named_tuple(cls: type) -> bool:
@@ -170,7 +170,7 @@ def _make_class(tracker: str, metaclass: Any, name: str, bases: Any, content: di
         new_class = types.new_class(
             name, bases, {"metaclass": metaclass}, lambda names: names.update(content)
         )
-    return _track(tracker, new_class)
+    return _track_class(tracker, new_class)
 
 
 @contextmanager
@@ -192,12 +192,12 @@ def _without_hook(bases: tuple[Any, ...]) -> Iterator[None]:
         type.__setattr__(owner, "__init_subclass__", hook)
 
 
-def _track(tracker: str, new_class: type) -> type:
+def _track_class(tracker: str, new_class: type) -> type:
     _unfilled.add(new_class)
     return trackers._lookup_class_or_track(tracker, new_class)
 
 
-def _fill(cls: Any, state: tuple[str, dict[str, Any], Mapping[str, tuple[Any, ...]] | None]) -> None:
+def _fill_class(cls: Any, state: tuple[str, dict[str, Any], Mapping[str, tuple[Any, ...]] | None]) -> None:
     """Give a class its content, unless it is the class that was written."""
     process, content, members = state
     if process == _PROCESS and cls not in _unfilled:
@@ -292,7 +292,7 @@ def _make_enum(
     for key in ("__init__", "__new_member__", "_new_member_"):
         if key in vars(enum_class):
             type.__delattr__(enum_class, key)
-    return _track(tracker, enum_class)
+    return _track_class(tracker, enum_class)
 
 
 def _fill_enum(cls: Any, members: Mapping[str, tuple[Any, ...]], content: dict[str, Any]) -> None:

@@ -33,9 +33,9 @@ from flink_agents.plan import AgentCode
 from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
-from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
+from flink_agents.runtime.flink.shipping.code_objects import digest_code, functions_in
 from flink_agents.runtime.flink.shipping.module_uses import Use, packages_of
-from flink_agents.runtime.flink.shipping.user_modules import MAIN, is_of_user, mentioned
+from flink_agents.runtime.flink.shipping.user_modules import MAIN, is_of_user, mentioned_modules
 
 _log = bounded_logger("flink_agents.code")
 
@@ -50,14 +50,14 @@ class ModuleCode:
     Attributes:
         name: Its name.
         file: Its file on the driver, for messages.
-        whole: Digest of all its code.
+        digest: Digest of all its code.
         functions: Digests of each piece of code in it, as written and as it is in memory there;
             these differ if pytest or another import hook has rewritten it.
     """
 
     name: str
     file: str
-    whole: bytes
+    digest: bytes
     functions: frozenset[bytes]
 
 
@@ -74,7 +74,7 @@ class CodeCheck:
         self.modules = modules
 
     @classmethod
-    def of(cls, code: AgentCode | None, shipped_objects: Iterable[Any] = ()) -> CodeCheck:
+    def for_agent(cls, code: AgentCode | None, shipped_objects: Iterable[Any] = ()) -> CodeCheck:
         """Return the check for the modules of an agent and those that they use; for None, an empty check.
 
         Args:
@@ -92,7 +92,7 @@ class CodeCheck:
         """Return the check for the modules of functions, classes and other objects."""
         return cls(interpreter_name(), tuple(modules_used(_modules_with(values))))
 
-    def check(self, remember: bool = True) -> None:
+    def check_modules(self, remember: bool = True) -> None:
         """Compare the modules that this process has in memory.
 
         Args:
@@ -111,18 +111,18 @@ class CodeCheck:
                 )
             return
         for module in self.modules:
-            _compare(module, remember)
+            _compare_module(module, remember)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A stale module may lack objects that are unpickled next, and that should not be the error.
-        return _arrive, (self.interpreter, self.modules)
+        return _unpickle_check, (self.interpreter, self.modules)
 
 
-def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
+def _unpickle_check(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
     check = CodeCheck(interpreter, modules)
     if in_flink_worker() and interpreter == interpreter_name():
-        _renew(modules)
-    check.check(remember=False)
+        _renew_modules(modules)
+    check.check_modules(remember=False)
     return check
 
 
@@ -137,7 +137,7 @@ _accepted: dict[str, tuple[Any, bytes]] = {}
 """Spec and digest of each module that matched. A module that is loaded again has a new spec."""
 
 
-def _renew(modules: tuple[ModuleCode, ...]) -> None:
+def _renew_modules(modules: tuple[ModuleCode, ...]) -> None:
     """Drop modules of other versions, if an import would load the job's version.
 
     Raises:
@@ -145,15 +145,17 @@ def _renew(modules: tuple[ModuleCode, ...]) -> None:
     """
     with module_renewal.lock:
         names = {module.name: module for module in modules}
-        module_uses.current().add(names)
+        module_uses.current_use().add_modules(names)
         module_renewal.drop_old_bytecode(names)
         stale = {name for name, module in names.items() if _would_change(module)}
         if not stale:
             return
-        users = module_renewal.renew(stale)
+        users = module_renewal.renew_modules(stale)
         if users:
             name = min(stale)
-            raise _stale(names[name], sys.modules[name], _differing(names[name], sys.modules[name]), users)
+            raise _stale_code_error(
+                names[name], sys.modules[name], _different_functions(names[name], sys.modules[name]), users
+            )
 
 
 def _would_change(claimed: ModuleCode) -> bool:
@@ -162,41 +164,43 @@ def _would_change(claimed: ModuleCode) -> bool:
     if module is None:
         return False
     note = user_modules.note_of(claimed.name)
-    noted = None if note is None else note.whole
-    if noted == claimed.whole or (noted is None and not _differs(claimed, module)):
+    noted = None if note is None else note.code_digest
+    if noted == claimed.digest or (noted is None and not _is_different(claimed, module)):
         return False
     importlib.invalidate_caches()
     source = user_modules.read_source(user_modules.find_spec(claimed.name))
-    return source is not None and source.whole == claimed.whole
+    return source is not None and source.code_digest == claimed.digest
 
 
-def _differs(claimed: ModuleCode, module: ModuleType) -> bool:
+def _is_different(claimed: ModuleCode, module: ModuleType) -> bool:
     known_spec, known_digest = _accepted.get(claimed.name, (None, b""))
     if known_spec is not None and known_spec is module.__spec__:
-        return known_digest != claimed.whole
-    return bool(_differing(claimed, module))
+        return known_digest != claimed.digest
+    return bool(_different_functions(claimed, module))
 
 
-def _differing(claimed: ModuleCode, module: ModuleType) -> list[str]:
+def _different_functions(claimed: ModuleCode, module: ModuleType) -> list[str]:
     """Return the names of the functions in memory that differ from the job's."""
     return [
-        name for name, function in functions_in(module) if digest(function.__code__) not in claimed.functions
+        name
+        for name, function in functions_in(module)
+        if digest_code(function.__code__) not in claimed.functions
     ]
 
 
-def _compare(claimed: ModuleCode, remember: bool) -> None:
+def _compare_module(claimed: ModuleCode, remember: bool) -> None:
     module = sys.modules.get(claimed.name)
     spec = getattr(module, "__spec__", None)
     if module is None or spec is None:
         return
     with module_renewal.lock:
-        if _differs(claimed, module):
-            raise _stale(claimed, module, _differing(claimed, module))
+        if _is_different(claimed, module):
+            raise _stale_code_error(claimed, module, _different_functions(claimed, module))
         if remember:
-            _accepted[claimed.name] = (spec, claimed.whole)
+            _accepted[claimed.name] = (spec, claimed.digest)
 
 
-def _stale(
+def _stale_code_error(
     claimed: ModuleCode, module: ModuleType, differing: list[str], users: Sequence[Use] = ()
 ) -> StaleCodeError:
     """Return the error of a module in memory that differs from the job's, and that ``users`` still need."""
@@ -264,42 +268,42 @@ def modules_used(names: Iterable[str]) -> Iterator[ModuleCode]:
         if name in seen or module is None or not is_of_user(name, module):
             continue
         seen.add(name)
-        loaded = _load(name, module)
+        loaded = _load_module(name, module)
         if loaded.code is not None:
             yield loaded.code
-        waiting += mentioned(name, module, loaded.mentions)
+        waiting += mentioned_modules(name, module, loaded.mentions)
 
 
-def _load(name: str, module: ModuleType) -> _Loaded:
+def _load_module(name: str, module: ModuleType) -> _Loaded:
     spec = getattr(module, "__spec__", None)
     loaded_module = _loaded.get(name)
     if loaded_module is None or loaded_module.spec is not spec:
-        loaded_module = _loaded[name] = _digested(name, module, spec)
+        loaded_module = _loaded[name] = _digest_module(name, module, spec)
     return loaded_module
 
 
-def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
+def _digest_module(name: str, module: ModuleType, spec: Any) -> _Loaded:
     # Code of the main script is shipped with the job, like modules registered for pickling by value.
-    if name == MAIN or spec is None or _travels(name):
+    if name == MAIN or spec is None or _is_shipped(name):
         return _Loaded(spec, None, frozenset())
-    compiled = _compiled(name, module, spec)
+    compiled = _compile_source(name, module, spec)
     if compiled is None:
         return _Loaded(spec, None, frozenset())
     functions = set[bytes]()
     mentions = set[str]()
-    whole = digest(compiled, functions, mentions)
+    whole = digest_code(compiled, functions, mentions)
     for _, function in functions_in(module):
-        digest(function.__code__, functions)
+        digest_code(function.__code__, functions)
     file = short_path(str(module.__file__))
     return _Loaded(spec, ModuleCode(name, file, whole, frozenset(functions)), frozenset(mentions))
 
 
-def _travels(name: str) -> bool:
+def _is_shipped(name: str) -> bool:
     by_value = cloudpickle.list_registry_pickle_by_value()
     return any(module_name in by_value for module_name in (name, *packages_of(name)))
 
 
-def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
+def _compile_source(name: str, module: ModuleType, spec: Any) -> CodeType | None:
     """Return the code of the module's file as an import would get it; None if there is none."""
     source = user_modules.read_source(spec)
     if source is not None:

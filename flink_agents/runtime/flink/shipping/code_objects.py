@@ -15,7 +15,7 @@ from typing import Any
 _LONGEST_NAME = 200
 
 
-def digest(code: CodeType, digests: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
+def digest_code(code: CodeType, digests: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
     """Return the digest of ``code``, which does not depend on its position.
 
     Args:
@@ -26,7 +26,7 @@ def digest(code: CodeType, digests: set[bytes] | None = None, mentions: set[str]
 
     def token(value: Any) -> Any:
         if isinstance(value, CodeType):
-            return digest(value, digests, mentions)
+            return digest_code(value, digests, mentions)
         if isinstance(value, tuple):
             return [token(part) for part in value]
         if isinstance(value, frozenset):
@@ -72,7 +72,7 @@ def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
         if type(value) is FunctionType:
             if value.__code__.co_filename == names.get("__file__"):
                 yield value.__qualname__, value
-        waiting += _inside(value, module.__name__)
+        waiting += _objects_inside(value, module.__name__)
 
 
 _HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
@@ -83,7 +83,7 @@ _HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
 """Attributes that hold a function in a wrapper."""
 
 
-def _inside(value: Any, module: str) -> list[Any]:
+def _objects_inside(value: Any, module: str) -> list[Any]:
     """Return the objects inside ``value`` that may be functions of ``module``, or may lead to some."""
     if issubclass(type(value), type):
         return list(vars(value).values()) if value.__module__ == module else []
@@ -97,11 +97,11 @@ def _inside(value: Any, module: str) -> list[Any]:
         return []
     inner_values = [namespace["__wrapped__"]] if "__wrapped__" in namespace else []
     if type(value) is FunctionType:
-        inner_values += [cell for cell in map(_content, value.__closure__ or ()) if callable(cell)]
+        inner_values += [cell for cell in map(_cell_content, value.__closure__ or ()) if callable(cell)]
     return inner_values
 
 
-def _content(cell: Any) -> Any:
+def _cell_content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:

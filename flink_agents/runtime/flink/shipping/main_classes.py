@@ -29,7 +29,7 @@ from flink_agents.runtime.flink.shipping import (
     module_uses,
     user_modules,
 )
-from flink_agents.runtime.flink.shipping.code_objects import digest
+from flink_agents.runtime.flink.shipping.code_objects import digest_code
 from flink_agents.runtime.flink.shipping.module_uses import Use
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
@@ -52,7 +52,7 @@ class MainClass:
     tracker: str
 
     @classmethod
-    def of(cls, value: type) -> MainClass:
+    def from_class(cls, value: type) -> MainClass:
         """Return a class in a form that can be shipped.
 
         Raises:
@@ -63,11 +63,11 @@ class MainClass:
 
 def class_digest(value: type) -> bytes:
     """Return the digest of a class, from its bases, fields, functions and plain values."""
-    text = "\n".join(sorted(_parts(value)))
+    text = "\n".join(sorted(_class_parts(value)))
     return blake2b(_ADDRESS.sub("", text).encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 
-def _parts(value: type) -> Iterator[str]:
+def _class_parts(value: type) -> Iterator[str]:
     yield f"bases {[f'{base.__module__}:{base.__qualname__}' for base in value.__mro__[1:]]}"
     annotations = vars(value).get("__annotations__", {})
     yield f"annotations {sorted((name, repr(kind)) for name, kind in annotations.items())}"
@@ -78,13 +78,13 @@ def _parts(value: type) -> Iterator[str]:
     for name, attribute in vars(value).items():
         function = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
         if isinstance(function, FunctionType):
-            yield f"{name} {digest(function.__code__).hex()} {function.__defaults__!r}"
+            yield f"{name} {digest_code(function.__code__).hex()} {function.__defaults__!r}"
         elif isinstance(attribute, _PLAIN) and not isinstance(attribute, Enum) and name != "__firstlineno__":
             yield f"{name} {attribute!r}"
 
 
 def announcement(module: ModuleType) -> str | None:
-    """Return the argument of :func:`expect` for the workers; None if a main script has no classes."""
+    """Return the argument of :func:`expect_classes` for the workers; None if a main script has no classes."""
     announced_classes: dict[str, tuple[str, str]] = {}
     for name, value in classes_of(module).items():
         try:
@@ -110,23 +110,23 @@ _installed: dict[str, tuple[type, bytes]] = {}
 """The class of each name in the module ``__main__``, with its digest."""
 
 
-def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
+def install_classes(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
     """Put the classes of a job into the worker's ``__main__``.
 
     Raises:
         StaleCodeError: A running job has another class of that name.
     """
     with module_renewal.lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         for name, main_class in classes.items():
-            _share(module, name, main_class.digest, main_class.tracker, use)
-        use.add(f"{MAIN}:{name}" for name in classes)
-        replaced = [_put(module, name, shipped_class) for name, shipped_class in classes.items()]
+            _share_class(module, name, main_class.digest, main_class.tracker, use)
+        use.add_modules(f"{MAIN}:{name}" for name in classes)
+        replaced = [_install_class(module, name, shipped_class) for name, shipped_class in classes.items()]
         if any(replaced):
             user_modules.forget_classes()
 
 
-def expect(module: ModuleType, announced: str) -> None:
+def expect_classes(module: ModuleType, announced: str) -> None:
     """Give a job the classes that it shares with other jobs, before any of its operators brings its own.
 
     PyFlink's own functions also bring classes by value, and may be the first of a job to arrive.
@@ -139,9 +139,9 @@ def expect(module: ModuleType, announced: str) -> None:
         StaleCodeError: A running job has another class of that name.
     """
     with module_renewal.lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         for name, (tracker, digest_of) in json.loads(announced).items():
-            _share(module, name, bytes.fromhex(digest_of), tracker, use)
+            _share_class(module, name, bytes.fromhex(digest_of), tracker, use)
 
 
 def install_late(module: ModuleType, announced: str) -> None:
@@ -151,23 +151,23 @@ def install_late(module: ModuleType, announced: str) -> None:
 
     Args:
         module: The worker's ``__main__``.
-        announced: The argument of :func:`expect`.
+        announced: The argument of :func:`expect_classes`.
     """
     with module_renewal.lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         for name, (tracker, digest_of) in json.loads(announced).items():
             tracked_class: Any = by_value._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
             previous_class = getattr(module, name, None)
             if tracked_class is None or (tracked_class is not previous_class and _users_of(name, use)):
                 continue
-            use.add([f"{MAIN}:{name}"])
+            use.add_modules([f"{MAIN}:{name}"])
             setattr(module, name, tracked_class)
             _installed[name] = (tracked_class, bytes.fromhex(digest_of))
             if previous_class is not None and previous_class is not tracked_class:
                 user_modules.forget_classes()
 
 
-def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
+def _share_class(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
     """Replace a class that the job has by value with the class that another job has in ``__main__``."""
     installation = _installed.get(name)
     if installation is None or getattr(module, name, None) is not installation[0]:
@@ -181,14 +181,15 @@ def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use)
             # one.
             by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = installation[0]
             if any(
-                other_use is not use and other_use.job_id == use.job_id for other_use in module_uses.living()
+                other_use is not use and other_use.job_id == use.job_id
+                for other_use in module_uses.living_uses()
             ):
-                raise _late(name, users)
+                raise _late_class_error(name, users)
     elif not issubclass(installation[0], Agent | RunnerContext):
-        raise _refused(name, users)
+        raise _other_class_error(name, users)
 
 
-def _put(module: ModuleType, name: str, shipped_class: MainClass) -> bool:
+def _install_class(module: ModuleType, name: str, shipped_class: MainClass) -> bool:
     new_class = cloudpickle.loads(shipped_class.pickled)
     previous_class = getattr(module, name, None)
     setattr(module, name, new_class)
@@ -200,12 +201,12 @@ def _users_of(name: str, use: Use) -> list[Use]:
     mine = f"{MAIN}:{name}"
     return [
         other_use
-        for other_use in module_uses.living()
+        for other_use in module_uses.living_uses()
         if other_use is not use and other_use.job_id != use.job_id and mine in (other_use.modules or ())
     ]
 
 
-def _late(name: str, users: list[Use]) -> StaleCodeError:
+def _late_class_error(name: str, users: list[Use]) -> StaleCodeError:
     jobs = ", ".join(sorted({use.job for use in users}))
     return StaleCodeError(
         f"operators of this job brought their own class {name}, which another job has, too",
@@ -215,7 +216,7 @@ def _late(name: str, users: list[Use]) -> StaleCodeError:
     )
 
 
-def _refused(name: str, users: list[Use]) -> StaleCodeError:
+def _other_class_error(name: str, users: list[Use]) -> StaleCodeError:
     jobs = ", ".join(sorted({use.job for use in users}))
     return StaleCodeError(
         f"another job in this process has another class {name} in its main script",

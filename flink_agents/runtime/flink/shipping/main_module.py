@@ -21,7 +21,7 @@ from flink_agents.runtime.flink.launch.gateway import refuse_in_worker
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping import main_classes, module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
-from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install
+from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install_classes
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
 
@@ -30,14 +30,14 @@ class MainModule:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         classes = _shipped_classes()
-        return (_install, (classes, _shipped_upgrades()))
+        return (_unpickle_main, (classes, _shipped_upgrades()))
 
 
 def _shipped_classes() -> dict[str, MainClass]:
     shipped: dict[str, MainClass] = {}
     for name, value in classes_of(sys.modules[MAIN]).items():
         try:
-            shipped[name] = MainClass.of(value)
+            shipped[name] = MainClass.from_class(value)
         except Exception:
             continue
     return shipped
@@ -52,10 +52,10 @@ def _shipped_upgrades() -> dict[str, bytes]:
     return shipped
 
 
-def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
+def _unpickle_main(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
     if in_flink_worker():
-        _prepare()
-        install(sys.modules[MAIN], classes)
+        _prepare_worker()
+        install_classes(sys.modules[MAIN], classes)
         for name, upgrade in (upgrades or {}).items():
             # If the worker lacks a module, the code that needs it fails, and names it.
             with suppress(Exception):
@@ -82,22 +82,22 @@ class ShippedFunction:
         return self.function(value)
 
 
-def _prepare() -> None:
+def _prepare_worker() -> None:
     """Make each operator that is loaded from now on find the modules of its job, and start no JVM."""
     refuse_in_worker()
-    flink_compat.watch_operators(_arrives, _loaded)
+    flink_compat.watch_operators(_unpickle_operator, _note_loaded)
 
 
-def _arrives(
+def _unpickle_operator(
     job_id: str, job_name: str, payload: bytes, announced: str | None
 ) -> tuple[set[str] | None, str | None]:
     names = module_renewal.operator_arrives(job_id, job_name, payload)
     if announced:
-        main_classes.expect(sys.modules[MAIN], announced)
+        main_classes.expect_classes(sys.modules[MAIN], announced)
     return names, announced
 
 
-def _loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
+def _note_loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
     names, announced = arrived or (None, None)
     module_renewal.operator_loaded(names)
     if announced:

@@ -55,7 +55,7 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
         The argument of :func:`operator_loaded`.
     """
     with lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         use.job_id = job_id
         use.job_name = job_name
         # Modules that were imported after operators had been loaded may be of files that have changed since.
@@ -63,15 +63,15 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
         if not _loading:
             user_modules.note_loaded(just_now=not _known_jobs)
         _loading.add(threading.get_ident())
-        if _remember(job_id):
+        if _remember_job(job_id):
             _renew_changed(use)
         names = _names_in(payload)
         if names is not None:
-            use.add(names)
+            use.add_modules(names)
         return names
 
 
-def _remember(job_id: str) -> bool:
+def _remember_job(job_id: str) -> bool:
     """Record that a job has run here; return True if it is the first time."""
     if job_id in _known_jobs:
         return False
@@ -84,21 +84,21 @@ def _remember(job_id: str) -> bool:
 def operator_opens(job_id: str, job_name: str) -> None:
     """Record the job of an operator that was loaded before this module, and its modules."""
     with lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         use.job_id = job_id
         use.job_name = job_name
-        _remember(job_id)
+        _remember_job(job_id)
         user_modules.note_loaded(just_now=True)
 
 
 def operator_loaded(names: set[str] | None) -> None:
     """Record the modules that an operator has loaded."""
     with lock:
-        use = module_uses.current()
+        use = module_uses.current_use()
         _loading.discard(threading.get_ident())
         user_modules.note_loaded(just_now=True)
         if names is not None:
-            use.add(user_modules.used_by(names))
+            use.add_modules(user_modules.used_by(names))
 
 
 def _names_in(payload: bytes) -> set[str] | None:
@@ -118,13 +118,13 @@ def _renew_changed(use: Use) -> None:
     for name in list(user_modules.in_memory()):
         if name not in dropped and user_modules.is_outdated(name):
             together = user_modules.with_dependents([name])
-            if not user_modules.users(together, use):
+            if not user_modules.uses_of(together, use):
                 dropped |= together
     if dropped:
-        user_modules.drop(dropped)
+        user_modules.drop_modules(dropped)
 
 
-def renew(stale: Collection[str]) -> list[Use]:
+def renew_modules(stale: Collection[str]) -> list[Use]:
     """Drop modules that differ from those of this thread's job, and modules that depend on them.
 
     Args:
@@ -133,19 +133,19 @@ def renew(stale: Collection[str]) -> list[Use]:
     Returns:
         The other jobs that use them, so that they were not dropped.
     """
-    use = module_uses.current()
+    use = module_uses.current_use()
     # A package that stays points to its own directory, and so to its own version of a module in it.
     packages = {package for name in stale for package in packages_of(name) if package in sys.modules}
     together = user_modules.with_dependents({*stale, *filter(user_modules.has_moved, packages)})
     users = _wait_until_unused(together, use)
     if not users:
-        user_modules.drop(together)
+        user_modules.drop_modules(together)
     return users
 
 
 def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
     begin = time.monotonic()
-    while users := user_modules.users(names, use):
+    while users := user_modules.uses_of(names, use):
         patience = WAIT_SECONDS * (_WAIT_FOR_THREADS if any(user.has_thread for user in users) else 1)
         if time.monotonic() >= begin + patience:
             break

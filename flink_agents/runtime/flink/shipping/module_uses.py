@@ -33,7 +33,7 @@ class Use:
     modules: set[str] | None = None
     holders: set[Hashable] = field(default_factory=set)
 
-    def add(self, names: Iterable[str]) -> None:
+    def add_modules(self, names: Iterable[str]) -> None:
         """Record that the operator uses these modules, and their packages."""
         modules = set(self.modules or ())
         for name in names:
@@ -64,7 +64,7 @@ class _Sentinel:
 _THREAD = "thread"
 
 
-def current() -> Use:
+def current_use() -> Use:
     """Return the use of the operator that this thread runs; the first call creates it."""
     sentinel = getattr(_local, "sentinel", None)
     if sentinel is None:
@@ -74,7 +74,7 @@ def current() -> Use:
     return sentinel.use
 
 
-def living() -> list[Use]:
+def living_uses() -> list[Use]:
     """Return all uses that have not ended."""
     for use in list(_uses):
         if not use.holders:
@@ -90,13 +90,13 @@ def packages_of(name: str) -> list[str]:
     return packages
 
 
-def hold(holder: Any) -> Use:
+def hold_use(holder: Any) -> Use:
     """Keep the use of this thread alive until ``holder`` releases it."""
-    use = current()
+    use = current_use()
     use.holders.add(id(holder))
     return use
 
 
-def release(use: Use, holder: Any) -> None:
-    """End a :func:`hold`."""
+def release_use(use: Use, holder: Any) -> None:
+    """End a :func:`hold_use`."""
     use.holders.discard(id(holder))

@@ -74,7 +74,7 @@ def _path_to_culprit(value: Any) -> list[_Part]:
     path: list[_Part] = []
     seen = {id(value)}
     while len(path) < _MOST_STEPS:
-        for part in _parts(value):
+        for part in _find_parts(value):
             if id(part.value) in seen:
                 continue
             seen.add(id(part.value))
@@ -89,7 +89,7 @@ def _path_to_culprit(value: Any) -> list[_Part]:
     return path
 
 
-def _parts(value: Any) -> Iterator[_Part]:
+def _find_parts(value: Any) -> Iterator[_Part]:
     if isinstance(value, MethodType):
         yield _Part(value.__func__, "")
         yield _Part(value.__self__, "")

@@ -22,8 +22,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
-from flink_agents.runtime.flink.shipping.module_uses import Use, living, packages_of
+from flink_agents.runtime.flink.shipping.code_objects import digest_code, functions_in
+from flink_agents.runtime.flink.shipping.module_uses import Use, living_uses, packages_of
 
 _log = bounded_logger("flink_agents.code")
 
@@ -44,7 +44,7 @@ def is_of_user(name: str, module: ModuleType) -> bool:
     return _LIBRARIES.isdisjoint(PurePath(file).parts)
 
 
-def mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
+def mentioned_modules(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
     """Yield the names of modules that a module may use: from its values, and from the names in its code."""
     for value in list(vars(module).values()):
         # Not isinstance, which asks the value itself: it may be a proxy.
@@ -90,9 +90,9 @@ class ModuleSource:
             return None
 
     @functools.cached_property
-    def whole(self) -> bytes | None:
+    def code_digest(self) -> bytes | None:
         """Digest of all its code."""
-        return None if self.code is None else digest(self.code)
+        return None if self.code is None else digest_code(self.code)
 
 
 def read_source(spec: ModuleSpec | None) -> ModuleSource | None:
@@ -115,7 +115,7 @@ def find_spec(name: str) -> ModuleSpec | None:
     path: Any = None
     spec: ModuleSpec | None = None
     for part in [*reversed(packages_of(name)), name]:
-        spec = next(filter(None, (_ask(finder, part, path) for finder in list(sys.meta_path))), None)
+        spec = next(filter(None, (_ask_finder(finder, part, path) for finder in list(sys.meta_path))), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations
@@ -124,16 +124,16 @@ def find_spec(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _ask(finder: Any, name: str, path: Any) -> ModuleSpec | None:
+def _ask_finder(finder: Any, name: str, path: Any) -> ModuleSpec | None:
     ask = getattr(finder, "find_spec", None)
     try:
         return None if ask is None else ask(name, path, None)
     except KeyError:
         # Python looks for the package in memory to find the folders of a namespace package in it.
-        return _namespace(name, path)
+        return _find_namespace(name, path)
 
 
-def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
+def _find_namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
     """Return the folders of a namespace package inside another package."""
     folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
     spec = ModuleSpec(name, None, is_package=True)
@@ -151,7 +151,7 @@ def drop_old_bytecode(source: ModuleSource) -> None:
     if get_code is None or not cached or not os.path.exists(cached):
         return
     try:
-        if digest(get_code(source.spec.name)) != source.whole:
+        if digest_code(get_code(source.spec.name)) != source.code_digest:
             os.unlink(cached)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         _log.debug("no look at the bytecode of %s: %s", source.spec.name, error)
@@ -167,14 +167,14 @@ class Note:
     Attributes:
         spec: Its spec; a module that is loaded again has a new one.
         text: Digest of the source that it was loaded from; None if that is no longer certain.
-        whole: Digest of all its code; None likewise.
+        code_digest: Digest of all its code; None likewise.
         mentions: Names in its code; None if the file has changed.
         jobs: Ids of the jobs that may use it, if no use says so.
     """
 
     spec: Any
     text: bytes | None = None
-    whole: bytes | None = None
+    code_digest: bytes | None = None
     mentions: frozenset[str] | None = None
     jobs: frozenset[str] = frozenset()
 
@@ -212,7 +212,7 @@ def used_by(names: Iterable[str]) -> set[str]:
             mentions = note.mentions if note is not None and note.mentions is not None else ()
             waiting += [
                 mentioned_name
-                for mentioned_name in mentioned(name, modules[name], mentions)
+                for mentioned_name in mentioned_modules(name, modules[name], mentions)
                 if mentioned_name in modules
             ]
     return seen
@@ -233,25 +233,25 @@ def note_loaded(just_now: bool) -> None:
             or (previous_note and previous_note.spec is spec)
         ):
             continue
-        note = _noted(module, spec, _jobs_beside(name))
-        _notes[name] = note if just_now else replace(note, text=None, whole=None)
+        note = _read_note(module, spec, _jobs_beside(name))
+        _notes[name] = note if just_now else replace(note, text=None, code_digest=None)
 
 
 def _jobs_beside(name: str) -> frozenset[str]:
-    uses = living()
+    uses = living_uses()
     if any(name in (use.modules or ()) for use in uses):
         return frozenset()
     return frozenset(use.job_id for use in uses)
 
 
-def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
+def _read_note(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
     source = read_source(spec)
     if source is None or source.code is None:
         return Note(spec, jobs=jobs)
     functions = set[bytes]()
     mentions = set[str]()
-    whole = digest(source.code, functions, mentions)
-    if any(digest(function.__code__) not in functions for _, function in functions_in(module)):
+    whole = digest_code(source.code, functions, mentions)
+    if any(digest_code(function.__code__) not in functions for _, function in functions_in(module)):
         # The file has changed since.
         return Note(spec, jobs=jobs)
     return Note(spec, source.text, whole, frozenset(mentions), jobs)
@@ -278,7 +278,7 @@ def is_outdated(name: str) -> bool:
     source = read_source(find_spec(name))
     if note is None or note.text is None or source is None or has_moved(name):
         return True
-    return note.text != source.text and note.whole != source.whole
+    return note.text != source.text and note.code_digest != source.code_digest
 
 
 def has_moved(name: str) -> bool:
@@ -288,9 +288,9 @@ def has_moved(name: str) -> bool:
     return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
 
 
-def users(names: Collection[str], me: Use) -> list[Use]:
+def uses_of(names: Collection[str], me: Use) -> list[Use]:
     """Return the uses of other jobs than ``me`` that include one of these modules, or may include one."""
-    other_uses = [use for use in living() if use is not me and use.job_id != me.job_id]
+    other_uses = [use for use in living_uses() if use is not me and use.job_id != me.job_id]
     notes = [note_of(name) for name in names]
     return [
         use
@@ -304,7 +304,7 @@ def users(names: Collection[str], me: Use) -> list[Use]:
 def with_dependents(names: Iterable[str]) -> set[str]:
     """Return these modules, and the user's modules in memory that use their objects."""
     modules = in_memory()
-    uses = {name: _uses(name, module) for name, module in modules.items()}
+    uses = {name: _used_modules(name, module) for name, module in modules.items()}
     affected_names = {name for name in names if name in modules}
     while True:
         more = {
@@ -323,12 +323,12 @@ def _is_inside(name: str, packages: Collection[str]) -> bool:
     return any(package in packages for package in packages_of(name))
 
 
-def _uses(name: str, module: ModuleType) -> set[str] | None:
+def _used_modules(name: str, module: ModuleType) -> set[str] | None:
     """Return the modules that a module uses, as far as that is noted; None if it is unknown."""
     note = note_of(name)
     if note is None or note.mentions is None:
         return None
-    used = set(mentioned(name, module, note.mentions))
+    used = set(mentioned_modules(name, module, note.mentions))
     used |= {package for module_name in used for package in packages_of(module_name)}
     # An import binds a module in its package, which need not use it.
     bound = {f"{name}.{variable}" for variable in vars(module)} - {
@@ -337,7 +337,7 @@ def _uses(name: str, module: ModuleType) -> set[str] | None:
     return used - bound
 
 
-def drop(names: Collection[str]) -> None:
+def drop_modules(names: Collection[str]) -> None:
     """Drop modules from memory, with everything cached about them: the next import loads their files."""
     module_ids = {id(sys.modules[name]) for name in names if name in sys.modules}
     aliases = {name for name, module in list(sys.modules.items()) if id(module) in module_ids}

@@ -42,7 +42,7 @@ class UnfitCellError(Exception):
         self.fix = fix
         self.path = ""
 
-    def inside(self, place: str) -> UnfitCellError:
+    def inside_container(self, place: str) -> UnfitCellError:
         """Return the error with the place of the value's container in front."""
         self.path = place + self.path
         return self
@@ -211,7 +211,7 @@ class ArrayCell:
         if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
             raise UnfitCellError("a list", value)
         return tuple(
-            None if item is None else fit(self._item, item, java, f"[{index}]")
+            None if item is None else convert_value(self._item, item, java, f"[{index}]")
             for index, item in enumerate(value)
         )
 
@@ -237,8 +237,8 @@ class MapCell:
             place = f"[{shorten(key)}]"
             if key is None:
                 raise UnfitCellError("keys that are not None", value)
-            cells[fit(self._key, key, java, place)] = (
-                None if item is None else fit(self._value, item, java, place)
+            cells[convert_value(self._key, key, java, place)] = (
+                None if item is None else convert_value(self._value, item, java, place)
             )
         return cells
 
@@ -285,16 +285,18 @@ class RowCell:
                 names = ", ".join(self._fields)
                 raise UnfitCellError(f"a tuple of {len(self._fields)} items: {names}", value)
             value = dict(zip(self._fields, value, strict=True))
-        return tuple(self._cell(name, cell, value, java) for name, cell in self._fields.items())
+        return tuple(self._convert_cell(name, cell, value, java) for name, cell in self._fields.items())
 
-    def _cell(self, name: str, cell: Cell, value: Any, java: JavaValues) -> Any:
+    def _convert_cell(self, name: str, cell: Cell, value: Any, java: JavaValues) -> Any:
         item = read_field(value, name)
         if item is MISSING:
-            raise UnfitCellError(f"a value with {', '.join(self._fields)}", value).inside(f".{name}")
-        return None if item is None else fit(cell, item, java, f".{name}")
+            raise UnfitCellError(f"a value with {', '.join(self._fields)}", value).inside_container(
+                f".{name}"
+            )
+        return None if item is None else convert_value(cell, item, java, f".{name}")
 
 
-def fit(cell: Cell, value: Any, java: JavaValues, place: str) -> Any:
+def convert_value(cell: Cell, value: Any, java: JavaValues, place: str) -> Any:
     """Return the value of Java for a value inside a column.
 
     Raises:
@@ -303,4 +305,4 @@ def fit(cell: Cell, value: Any, java: JavaValues, place: str) -> Any:
     try:
         return cell(value, java)
     except UnfitCellError as error:
-        raise error.inside(place) from None
+        raise error.inside_container(place) from None

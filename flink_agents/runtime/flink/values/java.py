@@ -110,7 +110,7 @@ class _OtherType:
         return getattr(self._java, name)
 
 
-def _unconverted(names: list[str]) -> Any:
+def _unconverted_type(names: list[str]) -> Any:
     """Return a type whose fields PyFlink converts in neither direction."""
     return Types.ROW_NAMED(names, [Types.PRIMITIVE_ARRAY(Types.BYTE()) for _ in names])
 
@@ -124,7 +124,7 @@ def write_rows(stream: DataStream, function: RowFunction, names: list[str], sql:
         names: The columns.
         sql: The type of the rows, in SQL.
     """
-    rows = stream.map(_WriteRows(function), output_type=_unconverted(names))
+    rows = stream.map(_WriteRows(function), output_type=_unconverted_type(names))
     jvm: Any = get_gateway().jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     logical = jvm.org.apache.flink.table.types.logical.utils.LogicalTypeParser.parse(sql, loader)
@@ -150,6 +150,6 @@ def read_rows(
         names: The columns.
         uses: Classes of the user inside it.
     """
-    unconverted = _unconverted(names).get_java_type_info()
+    unconverted = _unconverted_type(names).get_java_type_info()
     untouched: Any = _OtherType(flink_compat.java_stream(stream), unconverted)
     return DataStream(untouched).flat_map(_ReadRows(function, uses))

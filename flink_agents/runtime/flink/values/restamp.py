@@ -31,7 +31,7 @@ def envelope_type() -> TypeInformation:
     )
 
 
-def untimed(tag: str = "") -> str:
+def untimed_tag(tag: str = "") -> str:
     """Return the tag for values without a timestamp, in place of ``tag`` or of the main output."""
     return f"untimed/{tag}"
 
@@ -42,27 +42,27 @@ class Envelopes:
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
 
-    def of(self, emission: Emission) -> Emission:
-        """Put each output with a timestamp into an envelope; others use the tag of :func:`untimed`.
+    def wrap_outputs(self, emission: Emission) -> Emission:
+        """Put each output with a timestamp into an envelope; others use the tag of :func:`untimed_tag`.
 
         Empty envelopes follow, which carry the watermarks that are due.
         """
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
-            self._add(rows, tag, value, at)
+            self._add_value(rows, tag, value, at)
         for value, at in zip(emission.outputs, emission.timestamps, strict=True):
-            self._add(rows, "", value, at)
+            self._add_value(rows, "", value, at)
         for tag in self._low.due():
-            self._put(rows, tag, Row(None, None, self._low.take(tag)))
+            self._put_row(rows, tag, Row(None, None, self._low.take(tag)))
         return rows
 
-    def _add(self, rows: Emission, tag: str, value: Any, at: int | None) -> None:
+    def _add_value(self, rows: Emission, tag: str, value: Any, at: int | None) -> None:
         if at is None:
-            rows.side_outputs.append((untimed(tag), value))
+            rows.side_outputs.append((untimed_tag(tag), value))
         else:
-            self._put(rows, tag, Row(value, at, self._low.take(tag)))
+            self._put_row(rows, tag, Row(value, at, self._low.take(tag)))
 
-    def _put(self, rows: Emission, tag: str, row: Row) -> None:
+    def _put_row(self, rows: Emission, tag: str, row: Row) -> None:
         if tag:
             rows.side_outputs.append((tag, row))
         else:
@@ -109,5 +109,5 @@ def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) ->
     rows = tables.to_changelog_stream(values, timed)
     parallelism = flink_compat.parallelism_of(stream)
     values = rows.map(ShippedFunction(_open_envelope), output_type=kind).set_parallelism(parallelism)
-    untimed_values = stream.get_side_output(OutputTag(untimed(tag), kind)).set_parallelism(parallelism)
+    untimed_values = stream.get_side_output(OutputTag(untimed_tag(tag), kind)).set_parallelism(parallelism)
     return values.union(untimed_values)

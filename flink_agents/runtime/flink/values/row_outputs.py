@@ -26,17 +26,17 @@ from flink_agents.api.models.output_types import DescribedType
 from flink_agents.runtime.flink.compat import basic_type_of, inner_types_of, names_of_row
 
 
-def _whole(bits: int) -> Any:
+def _bounded_integer(bits: int) -> Any:
     return Annotated[int, Field(ge=-(2 ** (bits - 1)), lt=2 ** (bits - 1))]
 
 
 _BASIC: dict[BasicType, Any] = {
     BasicType.STRING: str,
     BasicType.BOOLEAN: bool,
-    BasicType.BYTE: _whole(8),
-    BasicType.SHORT: _whole(16),
-    BasicType.INT: _whole(32),
-    BasicType.LONG: _whole(64),
+    BasicType.BYTE: _bounded_integer(8),
+    BasicType.SHORT: _bounded_integer(16),
+    BasicType.INT: _bounded_integer(32),
+    BasicType.LONG: _bounded_integer(64),
     BasicType.FLOAT: float,
     BasicType.DOUBLE: float,
     BasicType.BIG_INT: int,
@@ -66,7 +66,7 @@ def described_row(kind: Any) -> DescribedType:
             in.
     """
     if not isinstance(kind, RowTypeInfo) or not names_of_row(kind):
-        raise _refused("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))
+        raise _refused_error("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))
     return DescribedType(_model_of(kind, "Row"), _to_row)
 
 
@@ -95,7 +95,7 @@ def _python_type(kind: TypeInformation, name: str) -> Any:
         return list[inner[0]]
     if isinstance(kind, MapTypeInfo) and inner[0] is str:
         return dict[str, inner[1]]
-    raise _refused(
+    raise _refused_error(
         f"an answer with a field {name!r}",
         "strings, numbers, bools, dates and times, rows, and lists and maps of these",
         repr(kind),
@@ -118,7 +118,7 @@ def _to_row(value: Any) -> Any:
     )
 
 
-def _refused(what: str, expected: str, found: str) -> AgentConfigurationError:
+def _refused_error(what: str, expected: str, found: str) -> AgentConfigurationError:
     return AgentConfigurationError(
         f"a chat model cannot return {what}",
         expected=expected,

@@ -12,8 +12,15 @@ from pyflink.common import Row, RowKind
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedTableError
 from flink_agents.api.tables import ChangeKind, TableChange
-from flink_agents.runtime.flink.values.cells import MISSING, Cell, JavaValues, UnfitCellError, fit, read_field
-from flink_agents.runtime.flink.values.types import ColumnType, quoted
+from flink_agents.runtime.flink.values.cells import (
+    MISSING,
+    Cell,
+    JavaValues,
+    UnfitCellError,
+    convert_value,
+    read_field,
+)
+from flink_agents.runtime.flink.values.types import ColumnType, quote_name
 from flink_agents.runtime.serde.typenames import shorten
 
 MAX_ERROR = 2000
@@ -51,7 +58,9 @@ def with_types(table: Any, columns: Mapping[str, ColumnType], *unchanged_columns
         return table
     from pyflink.table.expressions import call_sql, col
 
-    cast = [call_sql(f"CAST({quoted(name)} AS {column.sql})").alias(name) for name, column in columns.items()]
+    cast = [
+        call_sql(f"CAST({quote_name(name)} AS {column.sql})").alias(name) for name, column in columns.items()
+    ]
     return table.select(*cast, *map(col, unchanged_columns))
 
 
@@ -98,9 +107,9 @@ class ToRow:
         java: Any = self._java
         row: list[Any] = []
         for name, cell in self._cells.items():
-            item = self._read(value, name)
+            item = self._read_column(value, name)
             try:
-                row.append(None if item is None else fit(cell, item, java, name))
+                row.append(None if item is None else convert_value(cell, item, java, name))
             except UnfitCellError as error:
                 raise UnsupportedTableError(
                     f"an output has a value that the column {error.path!r} cannot hold",
@@ -111,7 +120,7 @@ class ToRow:
                 ) from None
         return Row(*row)
 
-    def _read(self, value: Any, name: str) -> Any:
+    def _read_column(self, value: Any, name: str) -> Any:
         item = read_field(value, name)
         if item is not MISSING:
             return item
@@ -172,7 +181,7 @@ def readers_of(row_type: Any) -> dict[str, ColumnReader]:
                 expected="strings, numbers, bools, BYTES, dates, times, timestamps in microseconds, "
                 "and rows, arrays and maps of these",
                 found=kind.asSummaryString(),
-                fix=f"cast it in the query: CAST({quoted(name)} AS {cast}) AS {quoted(name)}",
+                fix=f"cast it in the query: CAST({quote_name(name)} AS {cast}) AS {quote_name(name)}",
                 where=authors_place(),
             )
         readers[name] = _reader_of(kind)
@@ -197,17 +206,17 @@ def _cast_of(kind: Any) -> str | None:
         return "BYTES"
     if root in _PLAIN or root in _TIMES:
         return None
-    return _replaced(kind, _cast_of) if root in _CONTAINERS else "STRING"
+    return _replace_types(kind, _cast_of) if root in _CONTAINERS else "STRING"
 
 
 def _wide_type_of(kind: Any) -> str | None:
     """Return the type without ``SMALLINT``, if it has one: Pemja crashes on a ``Short``."""
     if kind.getTypeRoot().name() == "SMALLINT":
         return "INT"
-    return _replaced(kind, _wide_type_of)
+    return _replace_types(kind, _wide_type_of)
 
 
-def _replaced(kind: Any, replace: Callable[[Any], str | None]) -> str | None:
+def _replace_types(kind: Any, replace: Callable[[Any], str | None]) -> str | None:
     """Return the text of a type with other types inside it; None if ``replace`` has no other type."""
     children = list(kind.getChildren())
     replacements = [replace(child) for child in children]
@@ -219,7 +228,7 @@ def _replaced(kind: Any, replace: Callable[[Any], str | None]) -> str | None:
         for replacement, child in zip(replacements, children, strict=True)
     ]
     if root == "ROW":
-        fields = zip(map(quoted, kind.getFieldNames()), inner, strict=True)
+        fields = zip(map(quote_name, kind.getFieldNames()), inner, strict=True)
         return f"ROW<{', '.join(map(' '.join, fields))}>"
     return f"{root}<{', '.join(inner)}>"
 
@@ -239,7 +248,7 @@ def with_wide_types(table: Any, row_type: Any) -> Any:
 
     return table.select(
         *(
-            call_sql(f"CAST({quoted(name)} AS {kind})").alias(name) if kind else col(name)
+            call_sql(f"CAST({quote_name(name)} AS {kind})").alias(name) if kind else col(name)
             for name, kind in types.items()
         )
     )
@@ -289,16 +298,16 @@ def _read_time(value: Any, parse: Callable[[str], Any]) -> Any:
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value as Pydantic reads it: with dicts in place of rows, and tuples for those of a tuple."""
     if isinstance(value, Row):
         fields = value.as_dict()
         if list(fields) == [f"f{index}" for index in range(len(fields))]:
-            return tuple(map(_plain, value))
-        return {name: _plain(item) for name, item in fields.items()}
+            return tuple(map(_plain_value, value))
+        return {name: _plain_value(item) for name, item in fields.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_plain_value(item) for item in value]
+    return {key: _plain_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class ReadRows:
@@ -338,14 +347,14 @@ class ReadRows:
         value.set_field_names(self._names)
         value.set_row_kind(kind)
         if self._value is not None:
-            value = self._validated(value)
+            value = self._validate_row(value)
         return [TableChange(CHANGES[kind], value) if self._changes == "all" else value]
 
-    def _validated(self, row: Any) -> Any:
+    def _validate_row(self, row: Any) -> Any:
         if self._adapter is None:
             self._adapter = TypeAdapter(self._value)
         try:
-            return self._adapter.validate_python({name: _plain(row[name]) for name in self._names})
+            return self._adapter.validate_python({name: _plain_value(row[name]) for name in self._names})
         except ValidationError as error:
             raise UnsupportedTableError(
                 "a row of a table does not have the declared type",

@@ -66,27 +66,29 @@ class ColumnType(NamedTuple):
     sent: str
 
 
-def _column(sql: str, cell: Cell, sent: str = "") -> ColumnType:
+def _make_column(sql: str, cell: Cell, sent: str = "") -> ColumnType:
     return ColumnType(sql, cell, sent or sql)
 
 
-def _decimals(precision: int, scale: int) -> ColumnType:
-    return _column(f"DECIMAL({precision}, {scale})", cells.DecimalCell(precision, scale))
+def _make_decimal(precision: int, scale: int) -> ColumnType:
+    return _make_column(f"DECIMAL({precision}, {scale})", cells.DecimalCell(precision, scale))
 
 
-_TIMESTAMP = _column("TIMESTAMP(6)", cells.timestamp_cell)
-_INSTANT = _column("TIMESTAMP_LTZ(6)", cells.instant_cell)
-_DATE = _column("DATE", cells.date_cell)
-_TIME = _column("TIME(3)", cells.time_cell)
-_STRING = _column("STRING", cells.CarriedCell("a string", CARRIED[str]))
-_BIGINT = _column("BIGINT", cells.CarriedCell("an integer of 64 bits", CARRIED[int]))
-_DOUBLE = _column("DOUBLE", cells.CarriedCell("a number that a float represents exactly", CARRIED[float]))
-_BOOLEAN = _column("BOOLEAN", cells.CarriedCell("a bool", CARRIED[bool]))
-_BYTES = _column("BYTES", cells.bytes_cell)
+_TIMESTAMP = _make_column("TIMESTAMP(6)", cells.timestamp_cell)
+_INSTANT = _make_column("TIMESTAMP_LTZ(6)", cells.instant_cell)
+_DATE = _make_column("DATE", cells.date_cell)
+_TIME = _make_column("TIME(3)", cells.time_cell)
+_STRING = _make_column("STRING", cells.CarriedCell("a string", CARRIED[str]))
+_BIGINT = _make_column("BIGINT", cells.CarriedCell("an integer of 64 bits", CARRIED[int]))
+_DOUBLE = _make_column(
+    "DOUBLE", cells.CarriedCell("a number that a float represents exactly", CARRIED[float])
+)
+_BOOLEAN = _make_column("BOOLEAN", cells.CarriedCell("a bool", CARRIED[bool]))
+_BYTES = _make_column("BYTES", cells.bytes_cell)
 
 
-def _narrow(sql: str, bits: int) -> ColumnType:
-    return _column(sql, cells.CarriedCell(f"an integer of {bits} bits", integers(bits)), "BIGINT")
+def _make_narrow(sql: str, bits: int) -> ColumnType:
+    return _make_column(sql, cells.CarriedCell(f"an integer of {bits} bits", integers(bits)), "BIGINT")
 
 
 _COLUMN_TYPES: dict[Any, ColumnType] = {
@@ -106,14 +108,14 @@ _OF_FLINK: dict[str, ColumnType] = {
     "String": _STRING,
     "Character": _STRING,
     "Boolean": _BOOLEAN,
-    "Byte": _narrow("TINYINT", 8),
-    "Short": _narrow("SMALLINT", 16),
-    "Integer": _narrow("INT", 32),
+    "Byte": _make_narrow("TINYINT", 8),
+    "Short": _make_narrow("SMALLINT", 16),
+    "Integer": _make_narrow("INT", 32),
     "Long": _BIGINT,
-    "Float": _column("FLOAT", cells.CarriedCell("a float of 32 bits", short_float), "DOUBLE"),
+    "Float": _make_column("FLOAT", cells.CarriedCell("a float of 32 bits", short_float), "DOUBLE"),
     "Double": _DOUBLE,
-    "BigInteger": _decimals(_MOST_DIGITS, 0),
-    "BigDecimal": _decimals(_MOST_DIGITS, _DEFAULT_SCALE),
+    "BigInteger": _make_decimal(_MOST_DIGITS, 0),
+    "BigDecimal": _make_decimal(_MOST_DIGITS, _DEFAULT_SCALE),
     "Instant": _INSTANT,
     "DateTypeInfo": _DATE,
     "TimeTypeInfo": _TIME,
@@ -342,7 +344,7 @@ def _decimal_type(metadata: Sequence[Any]) -> ColumnType:
             fix="declare a smaller size, or the column as str",
             where=authors_place(),
         )
-    return _decimals(precision, scale)
+    return _make_decimal(precision, scale)
 
 
 def _flink_type(name: str, kind: TypeInformation) -> ColumnType | None:
@@ -391,10 +393,10 @@ def _row_of(fields: Mapping[str, ColumnType], is_tuple: bool = False) -> ColumnT
 
 
 def _row_text(names: Iterable[str], kinds: Sequence[str]) -> str:
-    return f"ROW<{', '.join(map(' '.join, zip(map(quoted, names), kinds, strict=True)))}>"
+    return f"ROW<{', '.join(map(' '.join, zip(map(quote_name, names), kinds, strict=True)))}>"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name as SQL writes it."""
     return "`" + name.replace("`", "``") + "`"
 

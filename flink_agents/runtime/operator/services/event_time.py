@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.features import EndedRun
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
@@ -66,7 +66,7 @@ class EventTimeService(KeyService):
         if at < START:
             self._low.look(at, timers, self.operator.is_held_back)
 
-    def stamp_outputs(self, ended: EndedRun, out: Emission) -> None:
+    def stamp_outputs(self, ended: RunEnd, out: Emission) -> None:
         """Give outputs the timestamp of their input, or treat them as late."""
         run = ended.run
         if ended.frees_key:

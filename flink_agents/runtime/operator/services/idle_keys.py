@@ -20,7 +20,7 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
@@ -116,7 +116,7 @@ class IdleKeyExpiry(KeyService):
             self._state.memory.clear()
             if self._journals is not None:
                 # There is nothing to replay: without this, each key would leave a note.
-                self._journals.unmark_replayed(head.journal_id, key_text)
+                self._journals.unmark_replayed(self._journals.key(head.journal_id, key_text))
             self._metrics.count("keys_forgotten")
 
     def _keeps_records(self, head: Head, key_text: str) -> bool | None:
@@ -125,8 +125,8 @@ class IdleKeyExpiry(KeyService):
             return True
         answer = self._asked.get(key_text)
         if answer is None:
-            self._asked[key_text] = self.operator.waits.ask(
-                self._journals.keeps_records(head.journal_id, key_text)
+            self._asked[key_text] = self.operator.loop_access.ask(
+                self._journals.keeps_records(self._journals.key(head.journal_id, key_text))
             )
             return None
         if not answer.done():

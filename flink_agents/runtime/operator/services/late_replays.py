@@ -91,7 +91,7 @@ class LateReplays:
 
 def _forget(actor: KeyActor, seq: int) -> bool:
     """Drop a recorded run; returns False if its input has come."""
-    recovery = actor.runs.recovery
+    recovery = actor.recovery
     if recovery is None:
         return False
     with recovery.lock:

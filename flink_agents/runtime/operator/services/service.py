@@ -1,16 +1,73 @@
-"""The protocol of a key service: a feature that keeps data per key, or watches what happens to keys.
+"""Key services: features that keep data per key, or watch what happens to keys.
 
 ``assembly.py`` lists the services of an operator in the order in which they are called, with the reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.heads import Heads, KeyCache
+from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
+
+
+class Schedule(Protocol):
+    """The part of ``Heartbeat`` that the operator and its services use. The key is current."""
+
+    def open(self, timers: Timers | None) -> None:
+        """Find the restored keys that have work; there are timers only if there is restored state."""
+
+    def added(self, actor: KeyActor, timers: Timers) -> None:
+        """Schedule the first check of a new actor."""
+
+    def fed(self, actor: KeyActor, timers: Timers) -> None:
+        """Schedule the next check of an actor that has one more input."""
+
+    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+        """Stop checking an actor whose key has no waiting inputs."""
+
+    def see_the_end(self, timers: Timers) -> None:
+        """Register a timer at the end of a bounded input."""
+
+
+class Operator(Protocol):
+    """The part of ``AgentProcessor`` that services use."""
+
+    actors: dict[str, KeyActor]
+    cache: KeyCache
+    heads: Heads
+    loop_access: LoopAccess
+    schedule: Schedule
+    has_key_timers: bool
+
+    def head_of(self, key_text: str) -> Head | None:
+        """Return the head of the current key, from actor, cache or state; None if it has none."""
+        ...
+
+    def is_blocked(self, head: Head) -> bool:
+        """Return True if inputs of a key without an actor have to stay in state for now."""
+        ...
+
+    def is_held_back(self, key_text: str) -> bool:
+        """Return True if the inputs of a key wait for another input, which may be late."""
+        ...
+
+    def blocked(self, key_text: str, head: Head) -> None:
+        """Notify services that inputs of a key stay in state, maybe for days."""
+
+    def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
+        """Create the actor of a key that has inputs in state."""
+        ...
+
+    def feed(self, actor: KeyActor, timers: Timers) -> None:
+        """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
+
+    def withdraw(self, actor: KeyActor) -> None:
+        """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
 
 
 class KeyService:
@@ -25,9 +82,9 @@ class KeyService:
 
     receives: type | None = None
     has_key_timers: bool = False
-    operator: AgentProcessor
+    operator: Operator
 
-    def attach(self, operator: AgentProcessor) -> None:
+    def attach(self, operator: Operator) -> None:
         """Store the operator that the service belongs to."""
         self.operator = operator
         operator.has_key_timers = operator.has_key_timers or self.has_key_timers
@@ -63,3 +120,36 @@ class KeyService:
 
         It is called once ``AgentProcessor.has_key_timers`` is set, when the first key needs it.
         """
+
+
+class Hooks:
+    """The hooks of one operator, each resolved once. Only for Flink's task thread.
+
+    A hook is a tuple of bound methods, in the order of the services. It is empty if no service overrides it.
+
+    Args:
+        services: The services, in the order in which they are called.
+
+    Attributes:
+        services: The services.
+        receivers: Methods for records that are not inputs, by their type.
+    """
+
+    restored: tuple[Callable[..., bool], ...]
+    blocked: tuple[Callable[..., None], ...]
+    fired: tuple[Callable[..., None], ...]
+
+    def __init__(self, services: Iterable[KeyService]) -> None:
+        self.services = tuple(services)
+        self.receivers: dict[type, Callable[..., Any]] = {
+            service.receives: service.receive for service in self.services if service.receives is not None
+        }
+        for name in HOOKS:
+            hooks = [getattr(service, name) for service in self.services]
+            inherited = getattr(KeyService, name)
+            own_hooks = (hook for hook in hooks if hook.__func__ is not inherited)
+            setattr(self, name, tuple(own_hooks))
+
+
+HOOKS = tuple(Hooks.__annotations__)
+"""The names of the hooks, as ``KeyService`` documents them."""

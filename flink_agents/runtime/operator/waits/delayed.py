@@ -20,8 +20,8 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
@@ -138,7 +138,7 @@ class Delays(KeyService):
         head = self.operator.head_of(key_text) if self._has_events and at < START else None
         if head is None or head.delayed_due is None:
             return
-        waits = self.operator.waits
+        loop_access = self.operator.loop_access
         if self._leaves:
             # The event stays in state. The timer is for a job that starts from a checkpoint of this time.
             timers.register_processing_time_timer(max(self._clock(), at) + LEFT_MS)
@@ -147,10 +147,10 @@ class Delays(KeyService):
                 # By this clock, the timer fired too early. Flink also fires a new timer that is not later
                 # than this one, so with the same time it would never stop.
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
-        elif key_text not in self.operator.actors and waits.is_full:
+        elif key_text not in self.operator.actors and loop_access.is_full:
             # Like inputs, they wait until the loop has room, unless downstream would count as idle.
-            waits.wait_for_a_sign()
-            if waits.is_full:
+            loop_access.wait_for_a_sign()
+            if loop_access.is_full:
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
             else:
                 self._begin(head, key_text, timers)
@@ -217,7 +217,7 @@ class Delays(KeyService):
             early: True to deliver all events, whether they are due or not.
         """
         operator = self.operator
-        operator.waits.check_failure()
+        operator.loop_access.check_failure()
         actor = operator.actors.get(key_text)
         pending = head.has_pending
         blocked = actor is None and operator.is_blocked(head)

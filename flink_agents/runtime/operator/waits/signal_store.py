@@ -7,22 +7,32 @@ head and the signals change in one update.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from flink_agents.api.errors import StateError
-from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.events.signals import (
+    UNMATCHED_SIGNALS_TAG,
+    Signal,
+    UnmatchedReason,
+    UnmatchedSignal,
+    is_text,
+)
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import EndedRun
+from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.waits.signal_rejections import SignalRejections, runs_going_on
-from flink_agents.runtime.operator.waits.signal_takers import SignalTakers
+from flink_agents.runtime.operator.waits.signal_matching import (
+    SignalMatcher,
+    ended_waits,
+    runs_going_on,
+    waits_for,
+)
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
-from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
-from flink_agents.runtime.operator.waits.wait_ids import ended_waits, waits_for
+from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.suspended import Suspension, run_of
@@ -46,7 +56,7 @@ class SignalStore:
         self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int], runs: SuspendedRuns
     ) -> None:
         self._runs = runs
-        self._takers = SignalTakers(runs)
+        self._matcher = SignalMatcher(runs, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
         self._journals = shared.journals
         self._codec = shared.codec
         self._unmatched = UnmatchedSignals(shared)
@@ -54,7 +64,6 @@ class SignalStore:
         self._clock = clock
         ttl = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._rejections = SignalRejections(self._takers, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     def active(self, head: Head) -> ActiveMailbox:
         """Return the signals of the current key that wait, for a new actor."""
@@ -117,7 +126,7 @@ class SignalStore:
     ) -> StoredSignal | None:
         """Add a signal to the mailbox, or emit it as unmatched; returns it with its run if it was added."""
         unread = self._has_unread_records(head, actor, key_text)
-        reason = self._rejections.reason(new, mailbox, key_text, head, actor, unread)
+        reason = self._matcher.reason(new, mailbox, key_text, head, actor, unread)
         if reason is UnmatchedReason.AMBIGUOUS and unread:
             stored = new._replace(run=UNDECIDED)
             if actor is None:
@@ -145,11 +154,11 @@ class SignalStore:
         """Wake the suspended run that a signal is for; returns the signal, reserved for that run."""
         if not head.suspended:
             return signal
-        return self._takers.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
+        return self._matcher.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
 
     # -- a run has taken signals ------------------------------------------------------
 
-    def remove_taken(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> None:
+    def remove_taken(self, ended: RunEnd, head: Head, timers: Timers, out: Emission) -> None:
         """Remove the signals that a run took, and those for waits of it that are over.
 
         If the run is suspended, and one of the signals that are left is for it, it is woken.
@@ -180,7 +189,7 @@ class SignalStore:
         if undecided and (suspension is not None or not waits.mailbox.open):
             undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
             self._decide(undecided, run, mailbox, head, out)
-        self._takers.unreserve(run, mailbox, head, suspension)
+        self._matcher.unreserve(run, mailbox, head, suspension)
         if suspension is not None:
             self._offer(run.key_text, suspension, waits.mailbox, mailbox, head, out)
         self._write(mailbox, head, timers)
@@ -218,7 +227,7 @@ class SignalStore:
         free = active.free(mailbox.signals)
         free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
         if free:
-            self._takers.reserve(free, mailbox, suspension, key_text, head)
+            self._matcher.reserve(free, mailbox, suspension, key_text, head)
 
     def _decide(
         self,
@@ -243,7 +252,7 @@ class SignalStore:
             place = next((at for at, other_signal in enumerate(signals) if other_signal is signal), None)
             if place is None:
                 continue
-            free = self._takers.count_free(signal.name, signals[:place], run.key_text, head, ())
+            free = self._matcher.count_free(signal.name, signals[:place], run.key_text, head, ())
             if free + open_then > 1:
                 del signals[place]
                 self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
@@ -303,8 +312,8 @@ class SignalStore:
     ) -> None:
         """Remove expired signals, except those that a run took, or will take according to its records."""
         untaken: list[StoredSignal] | None = None
-        if actor is not None and actor.runs.mailbox is not None:
-            untaken = actor.runs.mailbox.expire(now) if actor.runs.recovery is None else []
+        if actor is not None and actor.mailbox is not None:
+            untaken = actor.mailbox.expire(now) if actor.recovery is None else []
         elif actor is None and head.has_pending:
             blocking = head.blocking
             if blocking is None or blocking.is_due(now) or self._may_be_taken(head, key_text):
@@ -326,9 +335,9 @@ class SignalStore:
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
         """Return True if records that were not read yet may say that runs have taken signals."""
         journals = self._journals
-        if journals is None or (actor is not None and actor.runs.recovery is None):
+        if journals is None or (actor is not None and actor.recovery is None):
             return False
-        return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
+        return actor is not None or journals.may_have(head, key_text, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
         """Return True if there may be recorded runs after one that blocks a key without an actor."""
@@ -336,7 +345,7 @@ class SignalStore:
             return False
         if head.skipped or head.origins:
             return True
-        return self._journals.may_have(head.journal_id, key_text, head.marker, True)
+        return self._journals.may_have(head, key_text, True)
 
     # -- state ------------------------------------------------------------------------
 
@@ -364,3 +373,45 @@ class SignalStore:
             self._state.head.clear()
         else:
             self._state.head.update(head.pack())
+
+
+class UnmatchedSignals:
+    """Emits and counts unmatched signals.
+
+    Args:
+        shared: The agent's shared objects.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+
+    def leave(
+        self,
+        what: Signal | StoredSignal,
+        reason: UnmatchedReason,
+        key_text: str,
+        out: Emission,
+        detail: str | None = None,
+    ) -> None:
+        """Emit an unmatched signal.
+
+        Args:
+            what: The signal, or its stored form, which does not have its key.
+            reason: The reason why no run takes it.
+            key_text: Its key.
+            out: Receives it.
+            detail: The defect of the signal, if there is one.
+        """
+        if isinstance(what, StoredSignal):
+            value = None
+            try:
+                value = self._shared.codec.decode(what.value)
+            except StateError as error:
+                # Its class may have been removed since the signal arrived.
+                detail = detail or error.message
+            what = Signal(what.name, value, None, what.id, what.wait)
+        if what.key is None:
+            what = replace(what, key=decode_key(key_text))
+        self._shared.telemetry.run_metrics.count("signals_unmatched")
+        out.side_outputs.append((UNMATCHED_SIGNALS_TAG, UnmatchedSignal(what, reason, detail)))
+        out.side_timestamps.append(None)

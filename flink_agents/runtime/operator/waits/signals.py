@@ -5,8 +5,8 @@ from __future__ import annotations
 from flink_agents.api.events.key_requests import PREFIX
 from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.requests.service import RequestService
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.end_times import START
+from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
@@ -50,7 +50,7 @@ class SignalService(KeyService):
             return emission
         actor = operator.actors.get(key_text)
         if actor is not None:
-            operator.waits.check_failure()
+            operator.loop_access.check_failure()
             head = actor.head
         else:
             cached = operator.cache.get(key_text)
@@ -58,14 +58,14 @@ class SignalService(KeyService):
         self.suspension.expect_waits()
         if actor is not None:
             # Before state has the signal: a run that waits for the first time may create it without.
-            actor.runs.open_mailbox()
+            actor.open_mailbox()
         stored = self._store.receive(signal, key_text, head, actor, timers, emission)
         if stored is None:
             return emission
         # At the end of the input, signals that no run took are emitted as unmatched.
         operator.schedule.see_the_end(timers)
         if actor is not None:
-            operator.waits.loop.suspender.offer(actor.runs, stored)
+            operator.loop_access.loop.suspender.offer(actor, stored)
         self.suspension.resume_woken(head, key_text, actor, timers)
         return emission
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.entries import RunEnd
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.features import EndedRun
-from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
@@ -120,13 +120,13 @@ class SuspensionService(KeyService):
     def equip(self, actor: KeyActor) -> None:
         """Give an actor the signals of its key."""
         head = actor.head
-        actor.runs.mailbox = self._signals.active(head)
+        actor.mailbox = self._signals.active(head)
         if (blocking := head.blocking) is not None:
             self._open_waits.resumed(actor.key_text, blocking.seq)
 
     # -- commits ----------------------------------------------------------------------
 
-    def take_over(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
+    def take_over(self, ended: RunEnd, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """List a run that was suspended, or remove one that has finished, and the signals that it took.
 
         The run is listed before signals decide which run gets those that are left.
@@ -148,33 +148,26 @@ class SuspensionService(KeyService):
             self._runs.wake_due(head, key_text)
         self._signals.remove_taken(ended, head, timers, out)
 
-    def _finish(self, ended: EndedRun, head: Head, key_text: str) -> None:
+    def _finish(self, ended: RunEnd, head: Head, key_text: str) -> None:
         """Remove the stored form of a run that is committed now, if it was suspended before."""
         self._open_waits.resumed(key_text, ended.run.sequence_number)
         if head.suspended and ended.number is not None:
             self._runs.remove(head, key_text, ended.number)
             self._observed.pop(key_text, None)
 
-    def continue_key(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
+    def continue_key(self, actor: KeyActor, was_suspended: bool, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume what can run."""
         head = actor.head
         key_text = actor.key_text
         operator = self.operator
         if self.input_has_ended and head.suspended:
             self.wake_unread(head, key_text)
-        if last is None:
+        if not was_suspended:
             return
         # It was suspended at the moment when a user wanted it to end.
         if head.ends and self.wake_marked(head, key_text):
             self._state.head.update(head.pack())
-        # Later inputs stay in state. The next actor reads them again.
-        operator.waits.loop.withdraw(actor.runs)
-        operator.feeder.drop(actor)
-        operator.waits.loop.suspender.forget(actor.runs)
-        del operator.actors[key_text]
-        # As in `AgentProcessor.release`: a recovery refers to its actor.
-        actor.runs.recovery = None
-        # The timer at the end of a bounded input stays: it resumes the run.
+        operator.withdraw(actor)
         if self._runs.has_turn(head):
             operator.make_actor(head, key_text, True, timers)
             return
@@ -214,9 +207,9 @@ class SuspensionService(KeyService):
         operator = self.operator
         if actor is None:
             if self._runs.has_woken(head):
-                operator.waits.check_failure()
+                operator.loop_access.check_failure()
                 operator.make_actor(head, key_text, True, timers)
-        elif actor.runs.suspended is None and self._runs.has_woken(head, actor.woken):
+        elif actor.suspended is None and self._runs.has_woken(head, actor.woken):
             operator.feed(actor, timers)
 
     # -- the end of a bounded input ---------------------------------------------------
@@ -226,5 +219,5 @@ class SuspensionService(KeyService):
         first = not self.input_has_ended
         self.input_has_ended = True
         if first:
-            self.operator.waits.end_of_input()
+            self.operator.loop_access.end_of_input()
         return first and self.may_have_waits

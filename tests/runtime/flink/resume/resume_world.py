@@ -8,11 +8,11 @@ from pathlib import Path
 from flink_agents.runtime.flink.resume.records.checkpoints import digest_of, key_of
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.java import CheckpointContent, StateFile
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal
 from flink_agents.runtime.flink.resume.records.watch import JobProgress
 from flink_agents.runtime.flink.resume.script import ScriptStart
-from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
+from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin_start
 
 PLANS = {"Shop": "a"}
 
@@ -25,7 +25,7 @@ class FreeLock:
 
     held = False
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take it."""
         self.held = True
         return True
@@ -49,14 +49,14 @@ class World:
     """
 
     def __init__(self, path: Path) -> None:
-        self.folder = JobFolder.of(path, "orders")
-        self.folder.make()
+        self.folder = JobFolder.for_job(path, "orders")
+        self.folder.create()
         self.record = RunRecord(self.folder)
         self.run = JobRun("orders", identifier="orders", plans=PLANS)
 
     def start(self, *numbers: int, savepoint: int | None = None) -> None:
         """Add a start with these checkpoints."""
-        start = Start(len(self.run.starts) + 1, f"{len(self.run.starts) + 1:032x}", now(), 2, 1)
+        start = Start(len(self.run.starts) + 1, f"{len(self.run.starts) + 1:032x}", iso_now(), 2, 1)
         self.run = self.record.write(replace(self.run, starts=(*self.run.starts, start)))
         for number in numbers:
             self._checkpoint(self.checkpoint(number, start.number), number)
@@ -88,7 +88,7 @@ class World:
 
     def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> StartDecision:
         """Begin the next start."""
-        return begin(self.folder, request, FreeLock(), read, script)
+        return begin_start(self.folder, request, FreeLock(), read, script)
 
 
 def chosen(beginning: StartDecision) -> int | None:

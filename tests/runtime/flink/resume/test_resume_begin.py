@@ -26,17 +26,17 @@ from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume import start_decision as module
 from flink_agents.runtime.flink.resume.records.checkpoints import key_of
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, now
-from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, iso_now
+from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, read_position
 from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress
-from flink_agents.runtime.flink.resume.start_decision import begin
+from flink_agents.runtime.flink.resume.start_decision import begin_start
 from tests.suite.tables import each_case
 
 
 def test_the_first_start_begins_with_nothing(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
+    folder = JobFolder.for_job(tmp_path, "orders")
     lock = FreeLock()
-    beginning = begin(folder, REQUEST, lock, read, None)
+    beginning = begin_start(folder, REQUEST, lock, read, None)
     assert (chosen(beginning), beginning.run.identifier, beginning.run.generation) == (None, "orders", 1)
     assert lock.held
 
@@ -149,7 +149,7 @@ def test_an_older_checkpoint_does_not_replace_one_that_is_gone(
         numbers, savepoint = starts[parent - 1]
         world.resumed(start, parent, savepoint or max(numbers))
     if stopped:
-        world.run = world.record.stopped()
+        world.run = world.record.record_stop()
     assert chosen(world.begin()) is not None
     for path in list(world.folder.path.rglob("_metadata")):
         if path.parent.name in lost:
@@ -161,12 +161,12 @@ def test_an_older_checkpoint_does_not_replace_one_that_is_gone(
 def test_a_job_run_that_finished_is_followed_by_another_one(world: World) -> None:
     world.start(1)
     world.folder.journal.touch()
-    world.record.set(finished=now())
+    world.record.set(finished=iso_now())
     beginning = world.begin()
     assert (beginning.run.generation, beginning.run.identifier, chosen(beginning)) == (2, "orders@2", None)
     assert {path.name for path in world.folder.path.iterdir()} == {"job-run.json"}
     named = replace(REQUEST, identifier="mine")
-    world.record.set(finished=now())
+    world.record.set(finished=iso_now())
     assert world.begin(named).run.identifier == "mine@3"
 
 
@@ -296,7 +296,7 @@ def test_a_start_that_was_stopped_has_committed_its_outputs(world: World) -> Non
     request = replace(REQUEST, transaction_timeout=900.0)
     with pytest.raises(OutputsExpiredError):
         world.begin(request)
-    world.run = world.record.stopped()
+    world.run = world.record.record_stop()
     assert chosen(world.begin(request)) == 2
     # A start from there that dies before its first checkpoint changes nothing.
     world.start()
@@ -313,9 +313,9 @@ def test_since_when_transactions_are_open_is_noted(world: World) -> None:
         since: list[float] = []
         for number in (1, 2, 3):
             (home / f"chk-{number}").mkdir(parents=True)
-            watcher._look(False)  # it is triggered
+            watcher._check_folder(False)  # it is triggered
             (home / f"chk-{number}" / "_metadata").touch()
-            watcher._look(False)
+            watcher._check_folder(False)
             seen = read_progress(world.folder)
             assert seen is not None and seen.checkpoint == number
             since.append(seen.open_since[f"x/chk-{number}"].running)
@@ -373,7 +373,7 @@ def test_the_journal_has_what_was_seen(
     world.start(*checkpoints)
     path = world.folder.journal
     _journal(path, "s", 5)
-    position = look(path)
+    position = read_position(path)
     assert position is not None
     world.progress(max(checkpoints, default=None), SeenJournal("/somewhere/else", position))
     path.unlink()
@@ -406,9 +406,9 @@ def test_one_process_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) ->
     world.start(1)
     monkeypatch.setattr(module, "LOCK_SECONDS", 0.0)
     lock = FreeLock()
-    monkeypatch.setattr(lock, "take", lambda: False)
+    monkeypatch.setattr(lock, "acquire", lambda: False)
     with pytest.raises(JobFolderInUseError, match="process 1"):
-        begin(world.folder, REQUEST, lock, read, None)
+        begin_start(world.folder, REQUEST, lock, read, None)
 
 
 def test_an_error_gives_the_lock_back(world: World) -> None:
@@ -416,11 +416,11 @@ def test_an_error_gives_the_lock_back(world: World) -> None:
     os.rename(world.checkpoint(1), world.folder.path / "x")
     lock = FreeLock()
     with pytest.raises(CheckpointsGoneError):
-        begin(world.folder, REQUEST, lock, read, None)
+        begin_start(world.folder, REQUEST, lock, read, None)
     assert not lock.held
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("a file")
     with pytest.raises(JobFolderError, match=r"local\.state-dir"):
-        begin(JobFolder.of(tmp_path, "orders"), REQUEST, FreeLock(), read, None)
+        begin_start(JobFolder.for_job(tmp_path, "orders"), REQUEST, FreeLock(), read, None)

@@ -13,7 +13,7 @@ from flink_agents.api.errors import (
     CheckpointDamagedError,
     CheckpointsGoneError,
 )
-from flink_agents.runtime.flink.resume.records.job_run import now
+from flink_agents.runtime.flink.resume.records.job_run import iso_now
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from tests.suite.tables import each_case
 
@@ -25,7 +25,7 @@ def test_a_job_run_begins_with_the_savepoint_of_another_job(
     tmp_path = tmp_path_factory.mktemp("begun")
     place = f"{url}{foreign_savepoint(tmp_path)}"
     world = World(tmp_path / "jobs")
-    world.record.write(replace(world.run, finished=now()))
+    world.record.write(replace(world.run, finished=iso_now()))
     beginning = world.begin(replace(REQUEST, savepoint=str(place)))
     assert chosen(beginning) == 77
     assert (beginning.run.generation, beginning.run.identifier) == (2, "orders")
@@ -63,7 +63,7 @@ def test_a_savepoint_that_is_not_whole_is_rejected(
 def test_a_script_may_remove_the_directory_of_its_jobs(tmp_path: Path) -> None:
     start = ScriptStart(tmp_path / "state", "job.py")
     shutil.rmtree(tmp_path / "state")
-    start.end()
+    start.record_script_end()
     assert not (tmp_path / "state").exists()
 
 

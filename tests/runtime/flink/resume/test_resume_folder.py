@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import JobFolderError
-from flink_agents.runtime.flink.resume.records.folder import JobFolder, escaped, write_atomically
+from flink_agents.runtime.flink.resume.records.folder import JobFolder, escape_name, write_atomically
 from flink_agents.runtime.flink.resume.records.job_run import BoundedInput, JobRun, RunRecord, Start
 from tests.suite.tables import each_case
 
@@ -40,7 +40,7 @@ NO_RECORDS = [
 
 
 def test_each_name_has_a_folder_of_its_own() -> None:
-    folder_names = {escaped(name) for name in NAMES if name}
+    folder_names = {escape_name(name) for name in NAMES if name}
     assert len(folder_names) == len(NAMES) - 1
     for name in folder_names:
         assert "/" not in name and name not in (".", "..") and len(name.encode()) < 255
@@ -48,8 +48,8 @@ def test_each_name_has_a_folder_of_its_own() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
-    folder.make()
+    folder = JobFolder.for_job(tmp_path, "orders")
+    folder.create()
     record = RunRecord(folder)
     assert record.read() is None
     run = JobRun(
@@ -66,8 +66,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_none_is_an_error(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
-    folder.make()
+    folder = JobFolder.for_job(tmp_path, "orders")
+    folder.create()
 
     @each_case("text", NO_RECORDS, ids=repr)
     def check(text: str) -> None:
@@ -79,8 +79,8 @@ def test_a_record_that_is_none_is_an_error(tmp_path: Path) -> None:
 
 
 def test_setting_aside_keeps_everything_but_the_lock(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
-    folder.make()
+    folder = JobFolder.for_job(tmp_path, "orders")
+    folder.create()
     folder.lock.touch()
     assert folder.place_aside() is None
     folder.record.write_text("1")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import InputChangedError, SourceNotResumableError
-from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, unlink
+from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, remove_link
 from flink_agents.runtime.flink.resume.records.inputs import (
     GivenInputs,
     GivenList,
@@ -58,34 +58,37 @@ OTHERS = [
 ]
 
 
-def _given(*lists: Any) -> GivenInputs:
+def _describe_lists(*lists: Any) -> GivenInputs:
     return given_inputs([GivenList(records, "job.py:7") for records in lists if records is not None], ())
 
 
 @each_case(("before", "now"), SAME, ids=repr)
 def test_equal_lists_are_the_same(before: list[Any], now: list[Any]) -> None:
-    run = JobRun("orders", inputs=_given(before).lists)
+    run = JobRun("orders", inputs=_describe_lists(before).lists)
     assert JobRun.from_json(run.to_json()) == run
-    check_lists(run, _given(now))
+    check_lists(run, _describe_lists(now))
 
 
 @each_case(("before", "now", "found"), OTHERS, ids=repr)
 def test_a_changed_list_is_rejected(before: list[Any], now: list[Any] | None, found: str) -> None:
-    run = JobRun("orders", inputs=_given([0], before).lists)
+    run = JobRun("orders", inputs=_describe_lists([0], before).lists)
     with pytest.raises(InputChangedError, match=found) as caught:
-        check_lists(run, _given([0], now))
+        check_lists(run, _describe_lists([0], now))
     assert "list 2" in str(caught.value)
 
 
 def test_a_job_run_from_before_lists_were_recorded_resumes() -> None:
-    check_lists(JobRun("orders"), _given([1]))
+    check_lists(JobRun("orders"), _describe_lists([1]))
     assert as_recorded([1]).length == 1
 
 
 def test_sources_that_begin_anew_are_named() -> None:
     run = JobRun("orders")
     inputs = given_inputs((), ["Collection Source"])
-    assert warning_of(_given([1])) is None and restarting_sources(run, _given([1]), False) is None
+    assert (
+        warning_of(_describe_lists([1])) is None
+        and restarting_sources(run, _describe_lists([1]), False) is None
+    )
     assert "'Collection Source' keeps no position" in (warning_of(inputs) or "")
     assert "'Collection Source' starts over" in (restarting_sources(run, inputs, True) or "")
     with pytest.raises(SourceNotResumableError, match="Collection Source"):
@@ -108,9 +111,9 @@ def test_outputs_are_read_in_their_order_through_a_link(tmp_path: Path) -> None:
     link_to(outputs, link)
     assert ListFile(Path(link), "0", {1: None}).read() == ["first", "second", "third", "fourth"]
     assert ListFile(outputs, "1", {1: None}).read() == []
-    unlink(link)
-    unlink(link)
-    unlink(None)
+    remove_link(link)
+    remove_link(link)
+    remove_link(None)
     assert outputs.is_dir() and not Path(link).exists()
     assert new_link() != new_link()
 

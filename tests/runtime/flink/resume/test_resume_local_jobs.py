@@ -66,8 +66,8 @@ class Place:
         self.script.touch()
         self.traces = directory / "flink-agents-trace"
         self.state_dir = directory / ".flink-agents"
-        self.folder = JobFolder.of(self.state_dir, name)
-        self.folder.make()
+        self.folder = JobFolder.for_job(self.state_dir, name)
+        self.folder.create()
         self.folder.lock.touch()
         self.record = RunRecord(self.folder)
         self.processes: list[subprocess.Popen[str]] = []
@@ -230,7 +230,7 @@ def test_commands_say_if_a_job_runs(
     place = new_place()
     prepare(place)
     monkeypatch.setattr("flink_agents.connectors.kafka.requests.pending.PendingRequests", Requests)
-    monkeypatch.setattr(approvals, "_desk", Requests)
+    monkeypatch.setattr(approvals, "_open_desk", Requests)
     why = run_cli(place, monkeypatch, "why", "k", "--requests", "r", "--client", "h:1")
     runs = run_cli(place, monkeypatch, "runs")
     pending = run_cli(place, monkeypatch, "approvals", "list", "--topic", "r")
@@ -260,7 +260,7 @@ def test_the_console_says_if_a_job_runs(
     place = new_place()
     prepare(place)
     with console(ConsoleSettings(trace=place.traces)) as (browser, index, _):
-        run = index.ask("SELECT run_id FROM runs WHERE status = 'suspended'")[0][0]
+        run = index.query("SELECT run_id FROM runs WHERE status = 'suspended'")[0][0]
         for path in ("/", "/runs", "/waiting", f"/run?id={run}", "/keys?raw=sk", "/runs?job=orders"):
             page = browser.page(path).replace("&#39;", "'")
             assert [word for word in words if word not in page] == [], path

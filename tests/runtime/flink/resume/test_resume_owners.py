@@ -16,7 +16,7 @@ from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScr
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.api.settings.stores import open_store
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import now
+from flink_agents.runtime.flink.resume.records.job_run import iso_now
 from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
 from flink_agents.runtime.flink.resume.script import Program
 from flink_agents.runtime.flink.stores import StoreChoice
@@ -49,11 +49,11 @@ def test_a_job_run_belongs_to_a_script(
         (home / "link").symlink_to(home / "app")
     state_dir = home / "state"
     world = World(state_dir)
-    world.run = world.begin(replace(REQUEST, program=Program.of(home / first, state_dir))).run
+    world.run = world.begin(replace(REQUEST, program=Program.find(home / first, state_dir))).run
     world.start(1)
     if not stays:
         (home / first).unlink()
-    request = replace(REQUEST, program=Program.of(home / second, state_dir))
+    request = replace(REQUEST, program=Program.find(home / second, state_dir))
     if outcome == "rejected":
         with pytest.raises(OtherScriptError) as caught:
             world.begin(request)
@@ -67,7 +67,7 @@ def test_a_job_run_belongs_to_a_script(
     # From now on the job run is that script's.
     world.run = beginning.run
     world.start(2)
-    assert not world.begin(replace(REQUEST, program=Program.of(home / second, state_dir))).warnings
+    assert not world.begin(replace(REQUEST, program=Program.find(home / second, state_dir))).warnings
 
 
 @each_case("moved", ["with its script", "alone", "to another machine"])
@@ -81,20 +81,20 @@ def test_a_folder_that_was_moved_belongs_to_its_script(
     (old_folder / "job.py").touch()
     world = World(old_folder / "state")
     world.run = world.begin(
-        replace(REQUEST, program=Program.of(old_folder / "job.py", old_folder / "state"))
+        replace(REQUEST, program=Program.find(old_folder / "job.py", old_folder / "state"))
     ).run
     world.start(1)
     if moved == "alone":
         after.mkdir()
         shutil.move(old_folder / "state", after / "state")
-        program = Program.of(old_folder / "job.py", after / "state")
+        program = Program.find(old_folder / "job.py", after / "state")
     else:
         shutil.copytree(old_folder, after)
-        program = Program.of(after / "job.py", after / "state")
+        program = Program.find(after / "job.py", after / "state")
     if moved == "to another machine":
         shutil.rmtree(old_folder)
     copied = World.__new__(World)
-    copied.folder = JobFolder.of(after / "state", "orders")
+    copied.folder = JobFolder.for_job(after / "state", "orders")
     beginning = copied.begin(replace(REQUEST, program=program))
     assert chosen(beginning) == 1 and not beginning.warnings
 
@@ -109,10 +109,10 @@ def test_names_that_are_one_to_the_file_system(world: World) -> None:
 def test_a_finished_job_run_belongs_to_nobody(world: World, tmp_path: Path) -> None:
     for name in ("job.py", "other.py"):
         (tmp_path / name).touch()
-    world.run = world.begin(replace(REQUEST, program=Program.of(tmp_path / "job.py", tmp_path))).run
+    world.run = world.begin(replace(REQUEST, program=Program.find(tmp_path / "job.py", tmp_path))).run
     world.start(1)
-    world.record.set(finished=now())
-    beginning = world.begin(replace(REQUEST, program=Program.of(tmp_path / "other.py", tmp_path)))
+    world.record.set(finished=iso_now())
+    beginning = world.begin(replace(REQUEST, program=Program.find(tmp_path / "other.py", tmp_path)))
     assert beginning.run.generation == 2 and not beginning.warnings
 
 
@@ -149,7 +149,7 @@ def test_a_journal_outside_of_the_folder_is_asked(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("journal")
     options = {"path": str(tmp_path / "journal.sqlite")}
-    folder = JobFolder.of(tmp_path / "state", "orders")
+    folder = JobFolder.for_job(tmp_path / "state", "orders")
     choice = StoreChoice("sqlite", options)
     assert recorded_identity([choice], folder, identifier) is None  # there is no file
     if recorded is not None:
@@ -163,8 +163,8 @@ def test_a_journal_outside_of_the_folder_is_asked(
 
 
 def test_a_journal_in_the_folder_is_not_asked(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
-    folder.make()
+    folder = JobFolder.for_job(tmp_path, "orders")
+    folder.create()
     options = {"path": str(folder.journal)}
     asyncio.run(_record(open_store("sqlite", options), journal_name("orders", "Shop")))
     assert recorded_identity([StoreChoice("sqlite", options)], folder, "orders") is None
@@ -195,4 +195,4 @@ def test_a_store_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_text("no journal at all")
     choice = StoreChoice("sqlite", {"path": str(tmp_path / "journal.sqlite")})
     with pytest.raises(StoreError, match="journal"):
-        recorded_identity([choice], JobFolder.of(tmp_path / "state", "orders"), "orders")
+        recorded_identity([choice], JobFolder.for_job(tmp_path / "state", "orders"), "orders")

@@ -12,7 +12,7 @@ from flink_agents.api.errors import CannotResumeError
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.flink.resume import opening, policy
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
-from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh
+from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide_resume, wants_fresh
 from flink_agents.runtime.flink.stores import StoreChoice
 from tests.suite.tables import each_case
 
@@ -40,18 +40,18 @@ def test_which_jobs_resume(
         config = Configuration({"local.resume": resume})
         if reason is None:
             home = Path("/jobs") if script else Path.cwd()
-            assert decide(config, name, has_agents, flink).state_dir == home / ".flink-agents"
+            assert decide_resume(config, name, has_agents, flink).state_dir == home / ".flink-agents"
         elif resume == "require":
             with pytest.raises(CannotResumeError, match=reason):
-                decide(config, name, has_agents, flink)
+                decide_resume(config, name, has_agents, flink)
         else:
-            decision = decide(config, name, has_agents, flink)
+            decision = decide_resume(config, name, has_agents, flink)
             assert decision.state_dir is None and reason in decision.reason and decision.fix
 
 
 def test_the_directory_can_be_configured(tmp_path: Path) -> None:
     config = Configuration({"local.resume": "require", "local.state-dir": str(tmp_path)})
-    assert decide(config, "orders", True, {}).state_dir == tmp_path
+    assert decide_resume(config, "orders", True, {}).state_dir == tmp_path
 
 
 def test_a_test_is_no_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_job_that_does_not_resume_warns(reason: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening._log, "warning", lambda text, *values: messages.append(text % values))
         patch.setattr(policy, "main_script", lambda: Path("/jobs/orders.py"))
-        opening._say_what_is_lost(decision, agents[1:])
+        opening._print_lost_work(decision, agents[1:])
         assert not messages
-        opening._say_what_is_lost(decision, agents)
+        opening._print_lost_work(decision, agents)
     assert len(messages) == 1
     assert all(part in messages[0] for part in (reason, "repeat the durable steps of Shop", "give it a name"))

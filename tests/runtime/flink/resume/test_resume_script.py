@@ -13,9 +13,9 @@ from resume_world import FreeLock, read
 from flink_agents.api.errors import JobFolderError, JobFolderInUseError
 from flink_agents.runtime.flink.resume import start_decision as module
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
-from flink_agents.runtime.flink.resume.start_decision import Request, begin
+from flink_agents.runtime.flink.resume.start_decision import Request, begin_start
 from tests.suite.tables import each_case
 
 PLANS = {"Shop": "a"}
@@ -40,24 +40,24 @@ def run(state_dir: Path, line: str) -> list[str]:
         if word == "killed":
             return outcomes
         name = word.rstrip("!?")
-        folder = JobFolder.of(state_dir, name)
-        beginning = begin(folder, Request(name, None, PLANS, fresh), FreeLock(), read, script)
-        script.begun(name)
+        folder = JobFolder.for_job(state_dir, name)
+        beginning = begin_start(folder, Request(name, None, PLANS, fresh), FreeLock(), read, script)
+        script.record_job_start(name)
         if beginning.skipped:
-            script.finished(name)
+            script.record_job_finish(name)
             outcomes.append(f"{name}: skipped")
             continue
         previous_run = beginning.run
         record = RunRecord(folder)
         outcomes.append(f"{name}: {'resumed' if previous_run.starts else 'new'} {previous_run.generation}")
-        start = Start(len(previous_run.starts) + 1, "0" * 32, now(), 1, 1)
+        start = Start(len(previous_run.starts) + 1, "0" * 32, iso_now(), 1, 1)
         record.write(replace(previous_run, starts=(*previous_run.starts, start)))
         if word.endswith("?"):
             return outcomes
         if not word.endswith("!"):
-            record.set(finished=now())
-            script.finished(name)
-    script.end()
+            record.set(finished=iso_now())
+            script.record_job_finish(name)
+    script.record_script_end()
     return outcomes
 
 
@@ -148,10 +148,10 @@ def test_which_jobs_the_next_start_skips(
 def test_outputs_of_a_skipped_job_are_those_of_the_start_that_finished_it(tmp_path: Path) -> None:
     script = ScriptStart(tmp_path, "job.py")
     request = Request("a", None, PLANS)
-    beginning = begin(JobFolder.of(tmp_path, "a"), request, FreeLock(), read, script)
+    beginning = begin_start(JobFolder.for_job(tmp_path, "a"), request, FreeLock(), read, script)
     beginning.keep_outputs([[1, 2], []])
-    RunRecord(beginning.folder).set(finished=now())
-    again = begin(beginning.folder, request, FreeLock(), read, ScriptStart(tmp_path, "job.py"))
+    RunRecord(beginning.folder).set(finished=iso_now())
+    again = begin_start(beginning.folder, request, FreeLock(), read, ScriptStart(tmp_path, "job.py"))
     assert again.skipped and again.stored_outputs() == [[1, 2], []]
 
 
@@ -170,20 +170,20 @@ def test_a_job_of_a_start_that_still_runs_is_not_skipped(tmp_path: Path) -> None
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         token = process.stdout.readline().strip()
-        folder = JobFolder.of(tmp_path, "a")
+        folder = JobFolder.for_job(tmp_path, "a")
         request = Request("a", None, PLANS)
-        begin(folder, request, FreeLock(), read, None)
-        RunRecord(folder).set(finished=now(), script=token)
+        begin_start(folder, request, FreeLock(), read, None)
+        RunRecord(folder).set(finished=iso_now(), script=token)
         script = ScriptStart(tmp_path, "job.py")
-        assert script.ended(token) is ScriptEnd.NOT_YET
+        assert script.end_of(token) is ScriptEnd.NOT_YET
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "LOCK_SECONDS", 0.0)
             with pytest.raises(JobFolderInUseError):
-                begin(folder, request, FreeLock(), read, script)
+                begin_start(folder, request, FreeLock(), read, script)
         process.kill()
         process.wait()
-        assert script.ended(token) is ScriptEnd.IN_THE_MIDDLE
-        assert begin(folder, request, FreeLock(), read, script).skipped
+        assert script.end_of(token) is ScriptEnd.IN_THE_MIDDLE
+        assert begin_start(folder, request, FreeLock(), read, script).skipped
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

@@ -40,25 +40,25 @@ def _put_back() -> Any:
 def test_handlers_are_those_from_before_after_the_job() -> None:
     previous_handlers = handlers()
     signals = StopSignals(lambda: None, lambda: None)
-    signals.install()
+    signals.install_handlers()
     assert all(after is not previous_handlers[signal_number] for signal_number, after in handlers().items())
-    signals.restore()
+    signals.restore_handlers()
     assert handlers() == previous_handlers
-    signals.restore()
+    signals.restore_handlers()
     assert handlers() == previous_handlers
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signals = StopSignals(lambda: None, lambda: None)
-    signals.install()
+    signals.install_handlers()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 
 
 def test_no_handler_is_installed_outside_of_the_main_thread() -> None:
     previous_handlers = handlers()
-    thread = threading.Thread(target=StopSignals(lambda: None, lambda: None).install)
+    thread = threading.Thread(target=StopSignals(lambda: None, lambda: None).install_handlers)
     thread.start()
     thread.join()
     assert handlers() == previous_handlers
@@ -73,7 +73,7 @@ def test_the_first_signal_stops_and_the_second_ends_at_once(
     signals = StopSignals(lambda: calls.append("stop"), lambda: calls.append("kill"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "_exit", sys.exit)
-        signals.install()
+        signals.install_handlers()
         try:
             signal.raise_signal(number)
             wait_until("the stop", lambda: calls == ["stop"], 60)
@@ -81,7 +81,7 @@ def test_the_first_signal_stops_and_the_second_ends_at_once(
             with pytest.raises(SystemExit) as ended:
                 signal.raise_signal(second)
         finally:
-            signals.restore()
+            signals.restore_handlers()
     assert calls == ["stop", "kill"]
     assert ended.value.code == (INTERRUPTED if second is signal.SIGINT else TERMINATED)
 

@@ -8,7 +8,7 @@ import pytest
 
 from flink_agents.api.errors import JobFailedError, ResumeError, StateMismatchError
 from flink_agents.runtime.flink.resume.records.operators import Ended, RestoredOperator, Task, TaskInput
-from flink_agents.runtime.flink.resume.state_fit import IGNORE, RestoredJob, described
+from flink_agents.runtime.flink.resume.state_fit import IGNORE, RestoredJob, describe_part
 from tests.suite.tables import each_case
 
 ENDED = RestoredOperator(ended=Ended.ALL)
@@ -55,16 +55,16 @@ def changed(number: int, task: Task) -> RestoredJob:
     }.values(),
 )
 def test_what_flink_restores(job: RestoredJob) -> None:
-    assert job.newcomers() == set()
-    job.check(ignores_unclaimed=False)
+    assert job.new_operators() == set()
+    job.check_restore(ignores_unclaimed=False)
 
 
 def test_a_new_operator_at_an_ended_input_gets_its_own_task() -> None:
     operators = {**TASKS[0].operators, "sink": "new sink"}
     job = changed(0, replace(TASKS[0], operators=operators))
-    assert job.newcomers() == {"new sink"}
+    assert job.new_operators() == {"new sink"}
     with pytest.raises(StateMismatchError, match="the operator with the uid 'new sink'"):
-        job.check(ignores_unclaimed=False)
+        job.check_restore(ignores_unclaimed=False)
 
 
 @each_case(
@@ -98,7 +98,7 @@ def test_a_new_operator_at_an_ended_input_gets_its_own_task() -> None:
 )
 def test_errors_name_the_part_and_the_way_out(job: RestoredJob, parts: list[str]) -> None:
     with pytest.raises(StateMismatchError) as caught:
-        job.check(ignores_unclaimed=False)
+        job.check_restore(ignores_unclaimed=False)
     assert [part for part in parts if part not in str(caught.value)] == []
     assert isinstance(caught.value, ResumeError | JobFailedError)
 
@@ -118,16 +118,16 @@ def test_a_task_of_which_some_subtasks_had_finished(end: Ended, to_all: bool, re
     tasks = (Task("before", {"before": ""}), Task("task", {"task": ""}, (TaskInput(0, to_all),)))
     job = RestoredJob(states, tasks, {})
     if restores:
-        job.check(ignores_unclaimed=False)
+        job.check_restore(ignores_unclaimed=False)
     else:
         with pytest.raises(StateMismatchError, match="'task' had finished"):
-            job.check(ignores_unclaimed=False)
+            job.check_restore(ignores_unclaimed=False)
 
 
 def test_state_that_nobody_claims_may_be_ignored() -> None:
     job = RestoredJob({**STATES, "sink": RestoredOperator(has_state=True)}, TASKS, PLACES)
-    assert len(job.unclaimed()) == 1
-    job.check(ignores_unclaimed=True)
+    assert len(job.unclaimed_operators()) == 1
+    job.check_restore(ignores_unclaimed=True)
 
 
 @each_case(
@@ -146,4 +146,4 @@ def test_state_that_nobody_claims_may_be_ignored() -> None:
     ],
 )
 def test_identities_have_names(uid: str, part: str) -> None:
-    assert described(uid) == part
+    assert describe_part(uid) == part

@@ -14,7 +14,7 @@ from flink_agents.runtime.flink.resume import local_start as module
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.records import java
 from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from tests.suite.tables import each_case
 
@@ -22,7 +22,7 @@ from tests.suite.tables import each_case
 class Free:
     """A lock that nobody else has."""
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take it."""
         return True
 
@@ -84,9 +84,9 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
     tried: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder = JobFolder.of(tmp_path_factory.mktemp("jobs"), "orders")
-    folder.make()
-    job_start = Start(1, "a" * 32, now(), 1, 1)
+    folder = JobFolder.for_job(tmp_path_factory.mktemp("jobs"), "orders")
+    folder.create()
+    job_start = Start(1, "a" * 32, iso_now(), 1, 1)
     run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(job_start,)))
     start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), Configuration(), None)
     start._start, start._run, start._client = job_start, run, object()
@@ -96,16 +96,16 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STOP_AGAIN_SECONDS", 0.01)
         patch.setattr(java, "stop_with_savepoint", flink.stop)
-        patch.setattr(java, "cancel", flink.cancel)
-        start._stop()
+        patch.setattr(java, "cancel_job", flink.cancel)
+        start._stop_job()
     assert (flink.tried, flink.cancelled) == (tried, False)
     run_record = RunRecord(folder)
     if savepoint is None:
-        start.finished([])
+        start.record_finish([])
         assert (seen := run_record.read()) is not None and seen.finished is not None
         return
     with pytest.raises(SystemExit, match="143"):
-        start.finished([])
+        start.record_finish([])
     seen = run_record.read()
     assert seen is not None and seen.finished is None
     assert seen.starts == (replace(job_start, stopped=True),)
@@ -116,9 +116,9 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
 def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = JobFolder.of(tmp_path, "orders")
-    folder.make()
-    job_start = Start(1, "a" * 32, now(), 1, 1)
+    folder = JobFolder.for_job(tmp_path, "orders")
+    folder.create()
+    job_start = Start(1, "a" * 32, iso_now(), 1, 1)
     run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(job_start,)))
     config = Configuration({"local.stop-timeout": "100 ms"})
     start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), config, None)
@@ -126,8 +126,8 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
     flink = Flink([NOTHING])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(java, "stop_with_savepoint", flink.stop)
-        patch.setattr(java, "cancel", flink.cancel)
-        start._stop()
+        patch.setattr(java, "cancel_job", flink.cancel)
+        start._stop_job()
     assert flink.cancelled
     assert "within 0.1 s: tasks are starting; the job is cancelled" in capsys.readouterr().err
 
@@ -135,7 +135,9 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
 BEGINNINGS = {
     "starting 'orders' over: its former data is in": JobRun("orders", 2, aside="set-aside/orders-1"),
     "'orders' has finished: this is job run 2": JobRun("orders", 2),
-    "resuming 'orders' from the beginning": JobRun("orders", 2, starts=(Start(1, "a" * 32, now(), 1, 1),)),
+    "resuming 'orders' from the beginning": JobRun(
+        "orders", 2, starts=(Start(1, "a" * 32, iso_now(), 1, 1),)
+    ),
     "": JobRun("orders"),
 }
 """What the console says of the start of a job run."""
@@ -145,9 +147,9 @@ BEGINNINGS = {
 def test_a_start_says_whether_durable_steps_are_made_again(
     says: str, run: JobRun, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = JobFolder.of(tmp_path_factory.mktemp("jobs"), "orders")
+    folder = JobFolder.for_job(tmp_path_factory.mktemp("jobs"), "orders")
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.console, "say", lines.append)
+        patch.setattr(module.console, "print_line", lines.append)
         module.say_beginning(StartDecision(folder, run, "orders", {}, Free()), None)
     assert [line.startswith(says) for line in lines[1:]] == ([True] if says else [])

@@ -12,8 +12,9 @@ The lease of a job is a different one: it only decides which job waits for which
 that they are alive; an owner that ends writes a *release*. A claim that gives way to a live job is
 *withdrawn*.
 
-Claims that are no longer needed are removed (:meth:`Claims.done`), so that the size of the topic depends on
-the open claims and not on the number of restarts. Before they are removed, a record lists the claims of the
+Claims that are no longer needed are removed (:meth:`Claims.removable_claims`), so that the size of the topic
+depends on the open claims and not on the number of restarts. Before they are removed, a record lists the
+claims of the
 group that are left: an owner that was paused for so long that it sees neither its end nor the claim that
 caused it learns of it by that list.
 """
@@ -39,9 +40,9 @@ from flink_agents.connectors.action_state.kafka.layout import (
 from flink_agents.connectors.action_state.kafka.settings import (
     KafkaSettings,
     request_ms,
-    translated,
-    unavailable,
-    unreadable,
+    translate_errors,
+    unavailable_error,
+    unreadable_error,
 )
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import UnreadableCodecError
@@ -105,14 +106,14 @@ class _Later:
         self._jobs: set[tuple[str, int]] = set()
         self._subtasks: set[tuple[str, int, int]] = set()
 
-    def add(self, claim: Claim) -> None:
+    def add_claim(self, claim: Claim) -> None:
         """Add one claim; a withdrawn claim outranks no owner."""
         owner = claim.owner
         if not claim.withdrawn:
             self._jobs.add((owner.job_id, owner.parallelism))
             self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
 
-    def outrank(self, owner: Owner) -> bool:
+    def outranks_owner(self, owner: Owner) -> bool:
         """Return True if one of them outranks an owner of the same group."""
         other_job_count = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
         return other_job_count > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
@@ -137,10 +138,10 @@ class Claims:
         from kafka.structs import TopicPartition
 
         self._settings = settings
-        self._own = own_token
+        self._own_token = own_token
         self._partition = TopicPartition(topic.name, 0)
         # The package's own types lack arguments that it accepts.
-        self._consumer: Any = settings.consumer()
+        self._consumer: Any = settings.create_consumer()
         self._consumer.assign([self._partition])
         self._consumer.seek_to_beginning(self._partition)
         self._by_token: dict[str, Claim] = {}
@@ -180,36 +181,36 @@ class Claims:
                     return
                 records = self._consumer.poll(POLL_MS).get(self._partition, ())
             except UnreadableCodecError as error:
-                raise unreadable(error) from error
+                raise unreadable_error(error) from error
             except Exception as error:
                 if time.monotonic() > deadline:
-                    raise unavailable("the claims cannot be read", error) from error
+                    raise unavailable_error("the claims cannot be read", error) from error
                 time.sleep(0.05)
                 continue
             for record in records:
-                self._take(record)
+                self._read_record(record)
             if time.monotonic() > deadline:
-                raise unavailable("the claims cannot be read", TimeoutError("no answer"))
+                raise unavailable_error("the claims cannot be read", TimeoutError("no answer"))
 
-    def _take(self, record: Any) -> None:
+    def _read_record(self, record: Any) -> None:
         if record.value is None:
             if (key := unpack_claim_key(record.key)) is not None:
-                self._removed(*key)
+                self._apply_tombstone(*key)
             return
         read = unpack_claim(record.key, record.value)
         try:
             if read is not None:
-                self._apply(record.offset, *read)
+                self._apply_claim(record.offset, *read)
         except (TypeError, ValueError) as error:
             _log.warning("offset %d of the claims is of no owner: %s", record.offset, error)
 
-    def _apply(self, offset: int, kind: str, token: str, content: Any) -> None:
+    def _apply_claim(self, offset: int, kind: str, token: str, content: Any) -> None:
         if kind == "topic":
             self.described = self.described or content
         elif kind == "plan":
             self.plans[token] = bytes(content)
         elif kind == "left":
-            self._keep(token, *content)
+            self._apply_remaining_claims(token, *content)
         elif kind == "claim":
             job_id, group, subtask, parallelism, lease = content
             owner = Owner(job_id, group, subtask, parallelism, token)
@@ -222,7 +223,7 @@ class Claims:
                 fence = dict(content)
                 claim.append_lease = fence.pop(LEASE_PART, 0) / 1000
                 claim.fence = fence
-                self._decide(claim)
+                self._decide_records(claim)
             elif kind == "beat":
                 claim.beat = offset
             else:
@@ -231,7 +232,7 @@ class Claims:
         elif kind in OF_OWNERS:
             self.orphans.add((kind, token))
 
-    def _keep(
+    def _apply_remaining_claims(
         self, group: str, through: int, tokens: list[str], removed: list[tuple[str, str | None]]
     ) -> None:
         """Apply the record of which claims of a group are left, up to an offset.
@@ -246,19 +247,19 @@ class Claims:
         deciders = dict(removed)
         for token, claim in list(self._by_group.get(group, {}).items()):
             if claim.offset <= through and token not in remaining_tokens:
-                self._drop(token, token in deciders and deciders[token] == claim.decided_by)
+                self._remove_claim(token, token in deciders and deciders[token] == claim.decided_by)
 
-    def _removed(self, kind: str, token: str) -> None:
+    def _apply_tombstone(self, kind: str, token: str) -> None:
         self.orphans.discard((kind, token))
         if kind == "claim":
-            self._drop(token, False)
+            self._remove_claim(token, False)
 
-    def _drop(self, token: str, is_decided: bool) -> None:
+    def _remove_claim(self, token: str, is_decided: bool) -> None:
         """Remove a claim; of your own claim, note whether the fence that decided about it is known."""
         claim = self._by_token.get(token)
         if claim is None:
             return
-        if token == self._own:
+        if token == self._own_token:
             claim.lost = claim.lost if claim.removed else not is_decided
             claim.removed = True
             return
@@ -269,7 +270,7 @@ class Claims:
         if claim in undecided.get(owner.subtask, ()):
             undecided[owner.subtask].remove(claim)
 
-    def _decide(self, fenced: Claim) -> None:
+    def _decide_records(self, fenced: Claim) -> None:
         """Let a fence decide which records of outranked owners count, if no earlier fence did.
 
         Each claim is decided once, and claims that cannot be outranked are not looked at.
@@ -301,7 +302,7 @@ class Claims:
         """Return True if there is a claim of that owner."""
         return token in self._by_token
 
-    def lost(self, token: str) -> bool:
+    def is_lost(self, token: str) -> bool:
         """Return True if it is unknown which records of an owner count, as its claim was removed long ago."""
         claim = self._by_token.get(token)
         return claim is None or claim.lost
@@ -310,7 +311,7 @@ class Claims:
         """Return the claims of a group, in their order."""
         return list(self._by_group.get(group, {}).values())
 
-    def done(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
+    def removable_claims(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
         """Return the claims of a group that can be removed, in order.
 
         These are withdrawn claims, and claims of owners that can no longer append and own nothing. A claim
@@ -323,9 +324,9 @@ class Claims:
         claims = self.of_group(group)
         later = _Later()
         for claim in reversed(claims):
-            if claim.void is None and not claim.ended and later.outrank(claim.owner):
+            if claim.void is None and not claim.ended and later.outranks_owner(claim.owner):
                 return []  # Without a claim that outranks it, it would appear to be alive.
-            later.add(claim)
+            later.add_claim(claim)
         removable_claims: list[Claim] = []
         deciding: set[str | None] = set()
         for claim in claims:
@@ -336,7 +337,7 @@ class Claims:
                 deciding.add(claim.decided_by)
         return removable_claims
 
-    def before(self, token: str) -> list[Claim]:
+    def earlier_claims(self, token: str) -> list[Claim]:
         """Return the claims of owners that could append until the claim of ``token`` came."""
         own_claim = self._by_token[token]
         later = _Later()
@@ -344,20 +345,20 @@ class Claims:
         for claim in reversed(self._by_group[own_claim.owner.group].values()):
             if claim.offset < own_claim.offset:
                 # If several owners race, each looks only at those before it: so the first one wins.
-                if not claim.ended and not later.outrank(claim.owner):
+                if not claim.ended and not later.outranks_owner(claim.owner):
                     earlier_claims.append(claim)
-                later.add(claim)
+                later.add_claim(claim)
         return earlier_claims[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
         """Return the offsets from which on records of that owner do not count, by partition.
 
-        Empty if all of them count, or if it is not decided yet (:meth:`undecided`).
+        Empty if all of them count, or if it is not decided yet (:meth:`is_undecided`).
         """
         claim = self._by_token.get(token)
         return (claim.void or {}) if claim is not None else {}
 
-    def undecided(self, token: str) -> bool:
+    def is_undecided(self, token: str) -> bool:
         """Return True if that owner is outranked, and no fence has decided yet which of its records count."""
         own_claim = self._by_token.get(token)
         if own_claim is None or own_claim.void is not None:
@@ -369,7 +370,7 @@ class Claims:
                 return True
         return False
 
-    def live(self) -> list[Claim]:
+    def live_claims(self) -> list[Claim]:
         """Return the claims of owners that may append at present, as far as these claims show."""
         return [claim for group in self._by_group for claim in self._live_of(group)]
 
@@ -382,9 +383,9 @@ class Claims:
         later = _Later()
         live_claims = list[Claim]()
         for claim in reversed(self._by_group.get(group, {}).values()):
-            if not claim.ended and claim.void is None and not later.outrank(claim.owner):
+            if not claim.ended and claim.void is None and not later.outranks_owner(claim.owner):
                 live_claims.append(claim)
-            later.add(claim)
+            later.add_claim(claim)
         return live_claims[::-1]
 
 
@@ -402,34 +403,34 @@ class ClaimsWriter:
         self._topic = topic.name
         self._settings = settings
 
-    def claim(self, owner: Owner) -> None:
+    def write_claim(self, owner: Owner) -> None:
         """Write a claim."""
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, self._settings.lease_seconds]
-        self._write("claim", owner.token, content)
+        self._write_record("claim", owner.token, content)
 
-    def fence(self, owner: Owner, ends: dict[int, int]) -> None:
+    def write_fence(self, owner: Owner, ends: dict[int, int]) -> None:
         """Write the ends of partitions after the claim, and the time for which others have to wait."""
         lease = math.ceil(self._settings.append_lease_seconds * 1000)
-        self._write("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
+        self._write_record("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
 
-    def withdraw(self, owner: Owner) -> None:
+    def withdraw_claim(self, owner: Owner) -> None:
         """Withdraw a claim."""
-        self._write("withdrawn", owner.token, True)
+        self._write_record("withdrawn", owner.token, True)
 
-    def release(self, owner: Owner, seconds: float) -> None:
+    def write_release(self, owner: Owner, seconds: float) -> None:
         """Write that an owner has ended; waits at most ``seconds``."""
-        self._write("release", owner.token, True, seconds)
+        self._write_record("release", owner.token, True, seconds)
 
-    def beat(self, owner: Owner) -> None:
+    def write_heartbeat(self, owner: Owner) -> None:
         """Write that an owner is alive; does not wait."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 
-    def plan(self, fingerprint: str, data: bytes) -> None:
+    def write_plan(self, fingerprint: str, data: bytes) -> None:
         """Store the content of a plan."""
-        self._write("plan", fingerprint, data)
+        self._write_record("plan", fingerprint, data)
 
-    def remove(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
+    def remove_claims(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
         """Remove claims, and the remains of claims that were removed earlier.
 
         Args:
@@ -449,22 +450,22 @@ class ClaimsWriter:
             through = max(claim.offset for claim in done)
             remaining_tokens = [claim.owner.token for claim in remaining_claims if claim.offset <= through]
             removed = [(claim.owner.token, claim.decided_by) for claim in done]
-            self._write("left", owner.group, [through, remaining_tokens, removed])
-        with translated(f"claims cannot be removed from topic {self._topic!r}"):
+            self._write_record("left", owner.group, [through, remaining_tokens, removed])
+        with translate_errors(f"claims cannot be removed from topic {self._topic!r}"):
             for claim_key in claim_keys:
                 self._producer.send(self._topic, key=pack_claim_key(*claim_key), value=None, partition=0)
 
-    def describe(self, journals: Topic) -> None:
+    def write_topic_description(self, journals: Topic) -> None:
         """Store the description of the journal topic."""
-        self._write("topic", "", {"id": journals.id.bytes, "partitions": journals.partitions})
+        self._write_record("topic", "", {"id": journals.id.bytes, "partitions": journals.partitions})
 
-    def _write(self, kind: str, token: str, content: Any, seconds: float | None = None) -> None:
+    def _write_record(self, kind: str, token: str, content: Any, seconds: float | None = None) -> None:
         key, value = pack_claim(kind, token, content)
         try:
             sent = self._producer.send(self._topic, key=key, value=value, partition=0)
             sent.get(self._settings.append_seconds if seconds is None else seconds)
         except Exception as error:
-            raise unavailable(f"the topic {self._topic!r} cannot be written", error) from error
+            raise unavailable_error(f"the topic {self._topic!r} cannot be written", error) from error
 
 
 def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:

@@ -72,7 +72,7 @@ now = suspended_too()
 
 
 class Lease:
-    """The lease of one owner. :meth:`covers` and :meth:`look` are thread-safe.
+    """The lease of one owner. :meth:`covers` and :meth:`check_owner` are thread-safe.
 
     Args:
         claims: The claims to look at; only this object uses them from now on.
@@ -87,31 +87,31 @@ class Lease:
         self._seconds = seconds
         self._clock = clock
         self._last_status: OwnerStatus | None = None
-        self._until = -math.inf
-        self._look_again_at = -math.inf
+        self._valid_until = -math.inf
+        self._next_check_at = -math.inf
         # Claims are not thread-safe.
         self._looking = threading.Lock()
-        self._look_wanted = threading.Event()
+        self._check_requested = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start looking in the background."""
         if self._seconds > 0:
-            self._look_wanted.set()
-            self._thread = threading.Thread(target=self._keep, name="store-lease", daemon=True)
+            self._check_requested.set()
+            self._thread = threading.Thread(target=self._renew_periodically, name="store-lease", daemon=True)
             self._thread.start()
 
-    def appending(self) -> None:
+    def note_append(self) -> None:
         """Record that an append is sent: the background thread renews the lease meanwhile, if it is time."""
-        if self._thread is not None and self._clock() >= self._look_again_at:
-            self._look_wanted.set()
+        if self._thread is not None and self._clock() >= self._next_check_at:
+            self._check_requested.set()
 
     def covers(self) -> bool:
         """Return True if everything acknowledged before this call is done."""
-        return self._clock() < self._until
+        return self._clock() < self._valid_until
 
-    def look(self, seconds: float) -> OwnerStatus:
+    def check_owner(self, seconds: float) -> OwnerStatus:
         """Look at all claims that were acknowledged before this call.
 
         Args:
@@ -123,14 +123,18 @@ class Lease:
         with self._looking:
             # Before the read: a claim that arrives after the answer waits from then on, not from now.
             began = self._clock()
-            self._look_again_at = began + self._seconds / LOOKS_PER_LEASE
+            self._next_check_at = began + self._seconds / LOOKS_PER_LEASE
             self._claims.refresh(seconds)
             void = dict(self._claims.void_from(self._token))
-            status = OwnerStatus(void, self._claims.undecided(self._token), self._claims.lost(self._token))
+            status = OwnerStatus(
+                void, self._claims.is_undecided(self._token), self._claims.is_lost(self._token)
+            )
             if status.is_free:
-                self._until = began + self._seconds
+                self._valid_until = began + self._seconds
             elif not status.undecided:
-                self._until = -math.inf  # A version without leases decided, and did not wait for this one.
+                self._valid_until = (
+                    -math.inf
+                )  # A version without leases decided, and did not wait for this one.
             self._last_status = status
             return status
 
@@ -144,7 +148,7 @@ class Lease:
             StoreUnavailableError: The claims cannot be read.
         """
         status = self._last_status
-        return status if status is not None and self.covers() else self.look(seconds)
+        return status if status is not None and self.covers() else self.check_owner(seconds)
 
     def close(self, seconds: float) -> None:
         """End, and close the connection; waits at most ``seconds`` for a look that is in flight."""
@@ -152,18 +156,18 @@ class Lease:
         if self._thread is None:
             self._claims.close()
             return
-        self._look_wanted.set()
+        self._check_requested.set()
         self._thread.join(seconds)
 
-    def _keep(self) -> None:
+    def _renew_periodically(self) -> None:
         try:
             while True:
-                self._look_wanted.wait()
-                self._look_wanted.clear()
+                self._check_requested.wait()
+                self._check_requested.clear()
                 if self._stopping:
                     return
                 try:
-                    self.look(LOOK_SECONDS)
+                    self.check_owner(LOOK_SECONDS)
                 except Exception as error:
                     # The next append looks itself, and has a caller that gets the error.
                     _log.warning("the lease of an owner was not renewed: %s", error)

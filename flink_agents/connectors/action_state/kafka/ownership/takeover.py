@@ -72,12 +72,12 @@ class TakeOver:
         beats: dict[str, int] = {}
         ended: set[str] = set()
         while True:
-            other_claims = await in_thread(lambda: self._look(owner))
+            other_claims = await in_thread(lambda: self._blocking_claims(owner))
             alive: dict[str, Claim] = {
                 token: other_claim for token, other_claim in other_claims.items() if token not in ended
             }
             if not alive:
-                return await in_thread(lambda: self.take(owner, ended))
+                return await in_thread(lambda: self.fence_earlier_owners(owner, ended))
             for token, claim in alive.items():
                 if claim.beat > beats.setdefault(token, claim.beat):
                     raise in_use_error(owner, claim.owner.job_id)
@@ -87,37 +87,37 @@ class TakeOver:
                 ended.update(alive)
             await asyncio.sleep(min(claim.lease_seconds for claim in alive.values()) / POLLS_PER_LEASE)
 
-    def _look(self, owner: Owner) -> dict[str, Claim]:
+    def _blocking_claims(self, owner: Owner) -> dict[str, Claim]:
         self._claims.refresh()
         return self._claims.blocking_claims(owner)
 
-    def take(self, owner: Owner, ended: Collection[str] = ()) -> dict[int, int]:
+    def fence_earlier_owners(self, owner: Owner, ended: Collection[str] = ()) -> dict[int, int]:
         """Claim, wait out the leases of earlier owners, and fence them.
 
         Args:
             owner: The owner that takes over.
             ended: Owners of other jobs that are known to be dead.
         """
-        self._writer.claim(owner)
+        self._writer.write_claim(owner)
         # After the claim's acknowledgement: a lease may have been renewed up to then.
         since = self._clock()
-        self._refresh(owner)
-        for claim in self._claims.before(owner.token):
+        self._refresh_claims(owner)
+        for claim in self._claims.earlier_claims(owner.token):
             is_other_job = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
             if is_other_job and claim.owner.token not in ended:
                 # The other job was first.
-                self._writer.withdraw(owner)
+                self._writer.withdraw_claim(owner)
                 raise in_use_error(owner, claim.owner.job_id)
         while (remaining_seconds := self._longest_lease(owner) * DRIFT - (self._clock() - since)) > 0:
             self._sleep(min(remaining_seconds, POLL_SECONDS))
-            self._refresh(owner)
+            self._refresh_claims(owner)
         ends = self._log_ends()
-        self._writer.fence(owner, ends)
+        self._writer.write_fence(owner, ends)
         return ends
 
-    def _refresh(self, owner: Owner) -> None:
+    def _refresh_claims(self, owner: Owner) -> None:
         self._claims.refresh()
-        if self._claims.lost(owner.token):
+        if self._claims.is_lost(owner.token):
             raise stale_error(owner)  # Other owners took over and removed claims before this one saw its own.
 
     def _longest_lease(self, owner: Owner) -> float:

@@ -37,7 +37,7 @@ class Candidate:
     savepoint: bool = False
 
     @property
-    def taken(self) -> datetime:
+    def completed_at(self) -> datetime:
         """The time of its completion, in local time."""
         return datetime.fromtimestamp((self.path / METADATA).stat().st_mtime)
 
@@ -60,7 +60,7 @@ class Chosen:
     def title(self) -> str:
         """Its name in the console."""
         kind = "savepoint" if self.candidate.savepoint else "checkpoint"
-        created_at = self.candidate.taken
+        created_at = self.candidate.completed_at
         when = (
             f"{created_at:%H:%M:%S}"
             if created_at.date() == datetime.now().date()
@@ -75,22 +75,22 @@ def directory_of(folder: JobFolder, start: Start) -> Path:
     return home / start.job_id
 
 
-def numbered(directory: Path) -> dict[int, Path]:
+def find_numbered(directory: Path) -> dict[int, Path]:
     """Return the checkpoints below ``directory``, complete or not, by their numbers."""
     matches = {path: _DIRECTORY.fullmatch(path.name) for path in directory.glob("chk-*")}
     return {int(match[1]): path for path, match in matches.items() if match is not None}
 
 
-def complete(directory: Path) -> dict[int, Path]:
+def find_complete(directory: Path) -> dict[int, Path]:
     """Return the complete checkpoints below ``directory``, by their numbers."""
-    return {number: path for number, path in numbered(directory).items() if (path / METADATA).is_file()}
+    return {number: path for number, path in find_numbered(directory).items() if (path / METADATA).is_file()}
 
 
-def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
+def find_candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
     """Return the checkpoints and savepoints of a job run, newest first: by start and number, not by time."""
     all_candidates = [] if run.origin is None else [origin_of(run.origin)]
     for start in run.starts:
-        for number, path in complete(directory_of(folder, start)).items():
+        for number, path in find_complete(directory_of(folder, start)).items():
             all_candidates.append(Candidate(path, start.number, number))
         for path in (folder.savepoints / str(start.number)).glob(f"*/{METADATA}"):
             all_candidates.append(Candidate(path.parent, start.number, float("inf"), savepoint=True))
@@ -118,7 +118,7 @@ def key_of(directory: Path) -> str:
     return f"{directory.parent.name}/{directory.name}"
 
 
-def choose(
+def choose_checkpoint(
     checkpoint_candidates: list[Candidate],
     read: Callable[[Path], CheckpointContent],
     digests: Mapping[str, str],
@@ -134,17 +134,19 @@ def choose(
     for candidate in checkpoint_candidates:
         try:
             content = read(candidate.path)
-            problem = _problem(content) or _changed(candidate, digests)
+            problem = _content_problem(content) or _digest_problem(candidate, digests)
         except (ValueError, OSError) as error:
             content = None
             problem = f"its metadata cannot be read: {error}"
         if content is not None and problem is None:
-            return Chosen(candidate, content, tuple(damaged)), [_shown(damage) for damage in damaged]
+            return Chosen(candidate, content, tuple(damaged)), [
+                _describe_damaged(damage) for damage in damaged
+            ]
         damaged.append((candidate, problem or ""))
-    return None, [_shown(damage) for damage in damaged]
+    return None, [_describe_damaged(damage) for damage in damaged]
 
 
-def _problem(content: CheckpointContent) -> str | None:
+def _content_problem(content: CheckpointContent) -> str | None:
     for file in content.files:
         try:
             size = file.path.stat().st_size
@@ -155,11 +157,11 @@ def _problem(content: CheckpointContent) -> str | None:
     return None
 
 
-def _changed(candidate: Candidate, digests: Mapping[str, str]) -> str | None:
+def _digest_problem(candidate: Candidate, digests: Mapping[str, str]) -> str | None:
     wanted = digests.get(key_of(candidate.path))
     return None if wanted in (None, digest_of(candidate.path)) else "its content has changed"
 
 
-def _shown(damaged: tuple[Candidate, str]) -> str:
+def _describe_damaged(damaged: tuple[Candidate, str]) -> str:
     candidate, problem = damaged
     return f"{candidate.path.parent.name}/{candidate.path.name}: {problem}"

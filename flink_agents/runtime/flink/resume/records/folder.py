@@ -21,7 +21,7 @@ SCRIPTS = "scripts"
 LONGEST_NAME = 120
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Return the name of a job as a directory name; different names stay different."""
     text = quote(name, safe=" ()+,=@", errors="surrogatepass")
     if text.startswith((".", " ")):
@@ -45,9 +45,9 @@ class JobFolder:
     path: Path
 
     @classmethod
-    def of(cls, state_dir: Path, name: str) -> JobFolder:
+    def for_job(cls, state_dir: Path, name: str) -> JobFolder:
         """Return the folder of the job ``name``, which need not exist."""
-        return cls(state_dir.absolute() / JOBS / escaped(name))
+        return cls(state_dir.absolute() / JOBS / escape_name(name))
 
     @property
     def state_dir(self) -> Path:
@@ -92,7 +92,7 @@ class JobFolder:
         """Outputs that are collected into lists, for the whole job run."""
         return self.path / "outputs"
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create the folder if it does not exist.
 
         Raises:
@@ -111,7 +111,7 @@ class JobFolder:
         """
         if not any(path != self.lock for path in self.path.iterdir()):
             return None
-        target = self._aside()
+        target = self._free_aside_path()
         target.mkdir(parents=True)
         if self.record.exists():
             shutil.copy2(self.record, target)
@@ -132,7 +132,7 @@ class JobFolder:
                 path.rename(target / path.name)
         sync_directory(self.path)
 
-    def _aside(self) -> Path:
+    def _free_aside_path(self) -> Path:
         home = self.state_dir / SET_ASIDE
         stem = f"{self.path.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         number = 1
@@ -141,7 +141,7 @@ class JobFolder:
         return target
 
 
-def unusable(path: Path, error: OSError) -> JobFolderError:
+def unusable_directory_error(path: Path, error: OSError) -> JobFolderError:
     """Return the error about a directory that cannot be created, or written to."""
     return JobFolderError(
         f"the folder of the job cannot be used: {path}",
@@ -150,7 +150,7 @@ def unusable(path: Path, error: OSError) -> JobFolderError:
     )
 
 
-def leftovers(folder: JobFolder) -> list[str]:
+def find_leftovers(folder: JobFolder) -> list[str]:
     """Return the names of data that a job run has left in its folder."""
     parts = (folder.progress, folder.journal, folder.checkpoints, folder.savepoints, folder.outputs)
     return [part.name for part in parts if part.exists()]

@@ -88,14 +88,14 @@ def check_lists(run: JobRun, inputs: GivenInputs) -> None:
         raise InputChangedError(
             f"{name} of the job {run.name!r} differs from the one that the job run started with",
             expected=f"the {previous_input.length} records that from_list got then",
-            found=_difference(previous_input, present),
+            found=_describe_difference(previous_input, present),
             fix="pass the same list until the job run has finished, or start over with --fresh. For later "
             "records, use a source that grows, for example a Kafka topic",
             where=inputs.places.get(name),
         )
 
 
-def _difference(previous_input: BoundedInput, present: BoundedInput | None) -> str:
+def _describe_difference(previous_input: BoundedInput, present: BoundedInput | None) -> str:
     if present is None:
         return "the job no longer has this list"
     if present.length != previous_input.length:

@@ -25,7 +25,7 @@ def _jvm() -> Any:
     return java_gateway.get_gateway().jvm
 
 
-def url(path: Path) -> str:
+def flink_url(path: Path) -> str:
     """Return a path in the form that Flink accepts; Flink does not decode the result of ``Path.as_uri``."""
     return f"file://{path}"
 
@@ -41,7 +41,7 @@ class JavaLock:
         self._path = path
         self._file: Any = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Acquire the lock; return False if another process or job holds it."""
         file = _jvm().java.io.RandomAccessFile(str(self._path), "rw")
         try:
@@ -105,7 +105,9 @@ def read_checkpoint(directory: Path) -> CheckpointContent:
         ValueError: Flink cannot read it.
     """
     try:
-        return _content(_jvm().java.io.FileInputStream(str(directory / "_metadata")), url(directory))
+        return _read_content(
+            _jvm().java.io.FileInputStream(str(directory / "_metadata")), flink_url(directory)
+        )
     except Py4JJavaError as error:
         raise ValueError(str(error.java_exception.toString())) from error
 
@@ -115,12 +117,12 @@ def read_restored(pointer: str) -> CheckpointContent | None:
     places = _jvm().org.apache.flink.runtime.state.filesystem.AbstractFsCheckpointStorageAccess
     try:
         place = places.resolveCheckpointPointer(pointer)
-        return _content(place.getMetadataHandle().openInputStream(), place.getExternalPointer())
+        return _read_content(place.getMetadataHandle().openInputStream(), place.getExternalPointer())
     except Py4JJavaError:
         return None
 
 
-def _content(file: Any, place: str) -> CheckpointContent:
+def _read_content(file: Any, place: str) -> CheckpointContent:
     jvm = _jvm()
     stream: Any = jvm.java.io.DataInputStream(file)
     try:
@@ -131,9 +133,9 @@ def _content(file: Any, place: str) -> CheckpointContent:
         states: dict[str, RestoredOperator] = {}
         for state in metadata.getOperatorStates().toArray():
             subtasks = state.getStates().toArray()
-            states[str(state.getOperatorID().toString())] = _state(state, subtasks)
+            states[str(state.getOperatorID().toString())] = _read_state(state, subtasks)
             for subtask in subtasks:
-                _collect(subtask, files)
+                _collect_files(subtask, files)
         has_finished = any(state.ended is Ended.ALL for state in states.values())
         state_files = tuple(StateFile(path, size) for path, size in files.items())
         number = int(metadata.getCheckpointId())
@@ -142,7 +144,7 @@ def _content(file: Any, place: str) -> CheckpointContent:
         stream.close()
 
 
-def _state(state: Any, subtasks: Any) -> RestoredOperator:
+def _read_state(state: Any, subtasks: Any) -> RestoredOperator:
     if state.isFullyFinished():
         ended = Ended.ALL
     else:
@@ -152,7 +154,7 @@ def _state(state: Any, subtasks: Any) -> RestoredOperator:
     return RestoredOperator(name, uid, ended, has_state, int(state.getMaxParallelism()))
 
 
-def _collect(subtask: Any, files: dict[Path, int]) -> None:
+def _collect_files(subtask: Any, files: dict[Path, int]) -> None:
     """Add the files of a subtask's state."""
     for kind in (
         "getManagedKeyedState",
@@ -161,12 +163,12 @@ def _collect(subtask: Any, files: dict[Path, int]) -> None:
         "getRawOperatorState",
     ):
         for handle in getattr(subtask, kind)().toArray():
-            for inner in _streams(handle):
+            for inner in _stream_handles(handle):
                 if "FileStateHandle" in inner.getClass().getSimpleName():
                     files[Path(inner.getFilePath().getPath())] = int(inner.getStateSize())
 
 
-def _streams(handle: Any) -> list[Any]:
+def _stream_handles(handle: Any) -> list[Any]:
     """Return the handles of the streams that a state handle consists of."""
     kind = str(handle.getClass().getSimpleName())
     if kind.startswith("ChangelogStateBackendHandle"):
@@ -174,7 +176,7 @@ def _streams(handle: Any) -> list[Any]:
             *handle.getMaterializedStateHandles().toArray(),
             *handle.getNonMaterializedStateHandles().toArray(),
         ]
-        return [stream for part in inner for stream in _streams(part)]
+        return [stream for part in inner for stream in _stream_handles(part)]
     if kind.startswith("ChangelogStateHandle"):
         return [pair.getField(0) for pair in handle.getHandlesAndOffsets().toArray()]
     if kind.startswith("InMemoryChangelog"):
@@ -204,7 +206,7 @@ def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str:
     jvm = _jvm()
     kind = jvm.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
     try:
-        future = client.stopWithSavepoint(False, url(directory), kind)
+        future = client.stopWithSavepoint(False, flink_url(directory), kind)
         milliseconds = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         return str(future.get(int(seconds * 1000), milliseconds))
     except Py4JJavaError as error:
@@ -215,12 +217,12 @@ def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str:
         raise SavepointFailed("" if late else str(cause.toString()).partition("\n")[0]) from error
 
 
-def cancel(client: Any) -> None:
+def cancel_job(client: Any) -> None:
     """Cancel a job, without waiting for its end."""
     client.cancel()
 
 
-def unset(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) -> None:
+def remove_options(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) -> None:
     """Remove options from an environment, so that they do not reach its next job."""
     configuration = get_j_env_configuration(env._j_stream_execution_environment)
     for key in keys:

@@ -215,9 +215,9 @@ class RunRecord:
             write_atomically(self._folder.record, run.to_json())
         return run
 
-    def stopped(self) -> JobRun:
+    def record_stop(self) -> JobRun:
         """Record that the last start has stopped with a savepoint, and return the record."""
-        return self.set_start(stopped=True, ended=now())
+        return self.set_start(stopped=True, ended=iso_now())
 
     def set_start(self, **values: Any) -> JobRun:
         """Replace fields of the last start, and return the record."""
@@ -230,7 +230,7 @@ class RunRecord:
         return self.update(lambda run: replace(run, **values))
 
 
-def now() -> str:
+def iso_now() -> str:
     """Return the time as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -259,7 +259,7 @@ class Moment:
             running = time.clock_gettime(time.CLOCK_BOOTTIME)
         return cls(time.time(), boot, running)
 
-    def until(self, later: Moment) -> float | None:
+    def seconds_until(self, later: Moment) -> float | None:
         """Return the seconds between two moments; None if unknown.
 
         If the machine was rebooted in between, or is another one, only the clocks can be compared. The result

@@ -57,7 +57,7 @@ class SeenJournal:
         return cls(str(values["path"]), JournalPosition(str(values["store"]), int(values["position"])))
 
 
-def look(path: Path) -> JournalPosition | None:
+def read_position(path: Path) -> JournalPosition | None:
     """Return the position of the journal at ``path``; None if there is no readable one."""
     with contextlib.suppress(sqlite3.Error, OSError):
         return journal_position(path)
@@ -89,7 +89,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
         JournalMissingError: The file is gone, or is another one.
         JournalOutdatedError: It is an older copy.
     """
-    position = look(path)
+    position = read_position(path)
     if position is None or position.store_id != seen.position.store_id:
         raise no_journal(path, seen.position.store_id, None if position is None else position.store_id)
     if position.number >= seen.position.number:
@@ -134,7 +134,9 @@ def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifi
         identities: list[str | None] = []
         errors: list[Exception] = []
         # The script may call execute() in a coroutine, whose thread already has an event loop.
-        thread = threading.Thread(target=_ask, args=(store.make(), identifier, identities, errors))
+        thread = threading.Thread(
+            target=_check_store, args=(store.create_store(), identifier, identities, errors)
+        )
         thread.start()
         thread.join()
         if errors:
@@ -151,16 +153,16 @@ def _is_outside(store: StoreChoice, folder: JobFolder) -> bool:
     return store.file is None or (store.file.exists() and not store.file.is_relative_to(folder.path))
 
 
-def _ask(
+def _check_store(
     store: ActionStateStore, identifier: str, identities: list[str | None], errors: list[Exception]
 ) -> None:
     try:
-        identities.append(asyncio.run(_find(store, identifier)))
+        identities.append(asyncio.run(_find_identity(store, identifier)))
     except Exception as error:
         errors.append(error)
 
 
-async def _find(store: ActionStateStore, identifier: str) -> str | None:
+async def _find_identity(store: ActionStateStore, identifier: str) -> str | None:
     identity = re.compile(rf"{re.escape(identifier)}(@\d+)?")
     try:
         await store.open(None)

@@ -23,7 +23,7 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.errors.resume import JobFolderError
 from flink_agents.runtime.flink.following.console import last_error
-from flink_agents.runtime.flink.resume.records.folder import JOBS, SCRIPTS, SET_ASIDE, JobFolder, escaped
+from flink_agents.runtime.flink.resume.records.folder import JOBS, SCRIPTS, SET_ASIDE, JobFolder, escape_name
 from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start
 
 POINTER_SUFFIX = ".local-job"
@@ -100,11 +100,13 @@ class LocalJobState:
         start = self.run.last_start
         return start.rest if self.runs and start is not None else None
 
-    def lines(self) -> list[str]:
+    def describe_stop(self) -> list[str]:
         """Say that the job does not run, since when, why, and how to resume it; nothing if it runs."""
         if self.runs:
             return []
-        lines = [_SAID[self.state].format(name=repr(self.run.name), since=self._since, process=self.process)]
+        lines = [
+            _SAID[self.state].format(name=repr(self.run.name), since=self._since_text, process=self.process)
+        ]
         if self.state is JobState.PAUSED:
             return [*lines, f"To continue it: kill -CONT {self.process}"]
         if (error := self.error) is not None:
@@ -117,7 +119,7 @@ class LocalJobState:
         return lines
 
     @property
-    def _since(self) -> str:
+    def _since_text(self) -> str:
         if self.since is None:
             return ""
         moment = datetime.fromtimestamp(self.since).astimezone()
@@ -154,19 +156,19 @@ def state_of(folder: JobFolder) -> LocalJobState | None:
         return None
     if run is None:
         return None
-    command = _command(run, folder)
+    command = _start_command(run, folder)
     start = run.last_start
     holder = lock_holder(folder.lock)
     if holder is not None:
         paused = next((pid for pid in (holder, 0 if start is None else start.pid) if _is_stopped(pid)), None)
         state = JobState.RUNNING if paused is None else JobState.PAUSED
-        began = None if start is None or paused is not None else _seconds(start.began)
+        began = None if start is None or paused is not None else _moment_seconds(start.began)
         return LocalJobState(run, state, folder.path, began, paused or holder or None, command)
     if run.finished is not None:
-        return LocalJobState(run, JobState.FINISHED, folder.path, _seconds(run.finished))
+        return LocalJobState(run, JobState.FINISHED, folder.path, _moment_seconds(run.finished))
     if start is None:
         return LocalJobState(run, JobState.NEW, folder.path, command=command)
-    since = _last_alive(folder, start) if start.ended is None else _seconds(start.ended)
+    since = _last_alive(folder, start) if start.ended is None else _moment_seconds(start.ended)
     if start.error is not None:
         return LocalJobState(run, JobState.FAILED, folder.path, since, command=command)
     state = JobState.STOPPED if start.stopped or start.ended is not None else JobState.KILLED
@@ -211,7 +213,7 @@ def point_to(folder: JobFolder, name: str, traces: Path) -> None:
     """Note in a directory of traces where the folder of a job is."""
     with suppress(OSError):
         traces.mkdir(parents=True, exist_ok=True)
-        (traces / f"{escaped(name)}{POINTER_SUFFIX}").write_text(f"{folder.path}\n", "utf-8")
+        (traces / f"{escape_name(name)}{POINTER_SUFFIX}").write_text(f"{folder.path}\n", "utf-8")
 
 
 # -- processes -----------------------------------------------------------------------
@@ -251,17 +253,17 @@ def _last_alive(folder: JobFolder, start: Start) -> float | None:
         progress = json.loads(folder.progress.read_text("utf-8"))
         if progress["start"] == start.number and progress["alive"]:
             return float(progress["alive"])
-    return _seconds(start.began)
+    return _moment_seconds(start.began)
 
 
-def _seconds(moment: str) -> float | None:
+def _moment_seconds(moment: str) -> float | None:
     try:
         return datetime.fromisoformat(moment).timestamp()
     except ValueError:
         return None
 
 
-def _command(run: JobRun, folder: JobFolder) -> str | None:
+def _start_command(run: JobRun, folder: JobFolder) -> str | None:
     """Return the command that runs the script of a job again."""
     if run.program is None:
         return None
@@ -269,10 +271,10 @@ def _command(run: JobRun, folder: JobFolder) -> str | None:
     places = [Path(run.program.get("path", "")), beside]
     script = next((place for place in places if place.is_file()), places[0])
     shown = os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
-    return shlex.join(["python", shown, *_arguments(run, folder)])
+    return shlex.join(["python", shown, *_start_arguments(run, folder)])
 
 
-def _arguments(run: JobRun, folder: JobFolder) -> list[str]:
+def _start_arguments(run: JobRun, folder: JobFolder) -> list[str]:
     """Return the arguments of the script in its last start, which may select its jobs."""
     for token in (folder.state_dir / SCRIPTS).glob(f"*/{run.script}") if run.script else ():
         with suppress(OSError, ValueError, AttributeError, TypeError):

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors.resume import JobFolderError
-from flink_agents.runtime.flink.resume.records.checkpoints import complete, digest_of, key_of, numbered
+from flink_agents.runtime.flink.resume.records.checkpoints import (
+    digest_of,
+    find_complete,
+    find_numbered,
+    key_of,
+)
 from flink_agents.runtime.flink.resume.records.folder import JobFolder, write_atomically
 from flink_agents.runtime.flink.resume.records.job_run import Moment
-from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, read_position
 
 LOOK_SECONDS = 0.1
 _DIGESTS = 10
@@ -81,10 +86,10 @@ def read_progress(folder: JobFolder) -> JobProgress | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(folder, f"{type(error).__name__}: {error}") from error
+        raise unreadable_progress_error(folder, f"{type(error).__name__}: {error}") from error
 
 
-def unreadable(folder: JobFolder, found: str) -> JobFolderError:
+def unreadable_progress_error(folder: JobFolder, found: str) -> JobFolderError:
     """Return the error about a folder whose progress file is unreadable."""
     return JobFolderError(
         f"the progress of the job run is unknown: {folder.progress}",
@@ -127,7 +132,7 @@ class Watcher:
         self._triggered: dict[int, Moment] = {}
         self._first_called = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
+        self._thread = threading.Thread(target=self._watch_until_end, name="local-job-progress", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -141,30 +146,30 @@ class Watcher:
 
     def has_checkpoint(self) -> bool:
         """Return True if a checkpoint of this start is complete."""
-        return bool(complete(self._checkpoints))
+        return bool(find_complete(self._checkpoints))
 
-    def _run(self) -> None:
+    def _watch_until_end(self) -> None:
         ended = False
         while not ended:
             ended = self._ended.wait(LOOK_SECONDS)
             # A full disk must not end the thread: the next check may succeed.
             with contextlib.suppress(OSError):
-                self._look(ended)
+                self._check_folder(ended)
 
     def _note_triggers(self) -> None:
         """Record the starts of checkpoints: Flink creates their directories then."""
-        numbers = numbered(self._checkpoints)
+        numbers = find_numbered(self._checkpoints)
         self._triggered = {number: self._triggered.get(number) or Moment.now() for number in numbers}
 
-    def _look(self, ended: bool) -> None:
+    def _check_folder(self, ended: bool) -> None:
         previous_progress = self._written
         self._note_triggers()
-        numbers = complete(self._checkpoints)
+        numbers = find_complete(self._checkpoints)
         newest = max(numbers, default=previous_progress.checkpoint)
         new = newest != previous_progress.checkpoint
         journal = previous_progress.journal
         if self._journal is not None and (new or ended or time.time() - previous_progress.alive >= 1.0):
-            position = look(self._journal)
+            position = read_position(self._journal)
             if position is not None:
                 journal = SeenJournal(str(self._journal), position)
         now = time.time()
@@ -184,7 +189,12 @@ class Watcher:
             with contextlib.suppress(OSError):
                 digests[key_of(numbers[newest])] = digest_of(numbers[newest])
         current = JobProgress(
-            previous_progress.start, newest, now, journal, _latest(digests), _latest(open_since)
+            previous_progress.start,
+            newest,
+            now,
+            journal,
+            _latest_digests(digests),
+            _latest_digests(open_since),
         )
         # Without it the next start fails, so it has to survive a crash of the machine.
         write_atomically(self._folder.progress, current.to_json())
@@ -194,11 +204,11 @@ class Watcher:
             self._first_called = True
 
 
-def _latest(by_checkpoint: dict[str, Any]) -> dict[str, Any]:
+def _latest_digests(by_checkpoint: dict[str, Any]) -> dict[str, Any]:
     return dict(list(by_checkpoint.items())[-_DIGESTS:])
 
 
-def remove(paths: list[Path]) -> None:
+def remove_paths(paths: list[Path]) -> None:
     """Remove files and directories that are no longer needed; ignore those that cannot be removed."""
     for path in paths:
         if path.is_dir():

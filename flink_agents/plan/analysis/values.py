@@ -1,0 +1,282 @@
+"""Finds the values of names in a function, as far as they are known without running it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from importlib.util import find_spec, resolve_name
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, get_args
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import is_known_to_call_durably
+from flink_agents.api.events import Event
+from flink_agents.plan.analysis.functions import AnyFunction, annotation_of
+
+UNKNOWN: Any = object()
+"""A value that is only known when the code runs."""
+
+CONTEXT: Any = object()
+"""The context of the action."""
+
+PACKAGE = "flink_agents"
+_INSTALLED = ("site-packages", "dist-packages")
+
+COLLECTIONS = (dict, list, tuple, set, frozenset)
+_METHODS = (staticmethod, classmethod)
+PROPERTIES = (property, functools.cached_property)
+
+
+class Member(NamedTuple):
+    """A function or property, with the object or class that has it."""
+
+    function: Any
+    holder: Any
+
+
+class Instance(NamedTuple):
+    """An object of which only the class is known."""
+
+    kind: type
+
+
+def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a function whose values are known, by their names."""
+    names = list(function.__code__.co_varnames[: function.__code__.co_argcount])
+    arguments: dict[str, Any] = {}
+    if holder is not None and names:
+        arguments[names.pop(0)] = holder
+    for number, name in enumerate(names):
+        argument = number == 1 and CONTEXT if call is None else call.get(number, call.get(name, UNKNOWN))
+        kind: Any = function.__annotations__.get(name)
+        kind = function.__globals__.get(kind) if isinstance(kind, str) else kind
+        kind = kind if isinstance(kind, type) else object
+        if argument is CONTEXT or name == "ctx" or issubclass(kind, RunnerContext):
+            arguments[name] = CONTEXT
+        elif call is not None and argument is not UNKNOWN:
+            arguments[name] = argument
+        elif issubclass(kind, Event):
+            arguments[name] = Instance(kind)
+    return arguments
+
+
+class Frame:
+    """The values of the names in a function, as far as they are known.
+
+    Args:
+        function: The function.
+        node: Its syntax tree.
+        arguments: Its arguments whose values are known.
+        context_class: The class of the context.
+
+    Attributes:
+        library_steps: Names of objects of libraries that make durable steps.
+        unloaded: Modules that the function imports as it runs, and that are not loaded yet.
+    """
+
+    def __init__(
+        self, function: FunctionType, node: AnyFunction, arguments: dict[str, Any], context_class: type
+    ) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._context_class = context_class
+        self._free = closure_of(function)
+        self.library_steps: set[str] = set()
+        self.unloaded: set[str] = set()
+        self._bound: Counter[str] = Counter()
+        self._assigned: dict[str, ast.expr] = {}
+        self._imports: dict[str, Any] = {}
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Import | ast.ImportFrom):
+                self._imports.update(_imported(inner, function.__globals__, self.unloaded))
+            self._bound.update(_bound_by(inner))
+            if isinstance(inner, ast.Assign) and isinstance(inner.targets[0], ast.Name):
+                self._assigned[inner.targets[0].id] = inner.value
+        if "ctx" in self._bound:
+            arguments.setdefault("ctx", CONTEXT)
+
+    def value(self, node: ast.AST) -> Any:
+        """Return the value of an expression: of a new object its class, of an item the whole collection."""
+        value = self._evaluated(node)
+        named = value.function if isinstance(value, Member) else value
+        items = [*named.values()] if isinstance(named, dict) else named
+        for item in items if isinstance(items, COLLECTIONS) else [named]:
+            if is_known_to_call_durably(item):
+                self.library_steps.add(getattr(item, "name", None) or getattr(item, "__name__", "agent"))
+        return value
+
+    def _evaluated(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Name):
+            return self._value_of(node.id)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Subscript):
+            container = self.value(node.value)
+            return container if isinstance(container, COLLECTIONS) else UNKNOWN
+        if isinstance(node, ast.Call) and isinstance(kind := self.value(node.func), type):
+            return kind
+        return UNKNOWN
+
+    def _value_of(self, name: str) -> Any:
+        if name in self._arguments:
+            return self._arguments[name]
+        if name in self._imports:
+            return self._imports[name]
+        if name in self._bound:
+            # Not if it is assigned twice, or in terms of itself.
+            value = self._assigned.pop(name, None) if self._bound[name] == 1 else None
+            result = UNKNOWN if value is None else self.value(value)
+            return result if value is None else self._arguments.setdefault(name, result)
+        return self._free.get(name, self._function.__globals__.get(name, UNKNOWN))
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) == "super":
+            holder = next(iter(self._arguments.values()), None)
+            kind = holder if isinstance(holder, type) else type(holder)
+            members = [vars(base)[node.attr] for base in kind.__mro__ if node.attr in vars(base)]
+            overridden = [member for member in members if plain_function(member) is not self._function]
+            return Member(overridden[0], holder) if overridden else UNKNOWN
+        value = self.value(node.value)
+        holder = value
+        if value is CONTEXT:
+            value = self._context_class
+        elif isinstance(value, Member | Instance):
+            value = value.kind if isinstance(value, Instance) else UNKNOWN
+        member = UNKNOWN if value is UNKNOWN else attribute_of(value, node.attr)
+        if isinstance(member, (FunctionType, *_METHODS, *PROPERTIES)) and not isinstance(value, ModuleType):
+            return Member(member, holder)
+        return UNKNOWN if member is None else member
+
+
+def _imported(
+    node: ast.Import | ast.ImportFrom, names: Mapping[str, Any], unloaded: set[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the names that an import inside a function binds, with their values; modules are not imported."""
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            module = alias.name if alias.asname else alias.name.partition(".")[0]
+            unloaded.update({alias.name} - sys.modules.keys())
+            yield alias.asname or module, sys.modules.get(module, UNKNOWN)
+            continue
+        name = "." * node.level + (node.module or "")
+        try:
+            module = resolve_name(name, str(names.get("__package__") or "")) if node.level else name
+        except ImportError:
+            module = ""
+        value = attribute_of(sys.modules.get(module), alias.name)
+        value = sys.modules.get(f"{module}.{alias.name}") if value is None else value
+        unloaded.update({module} if value is None and module else ())
+        yield alias.asname or alias.name, UNKNOWN if value is None else value
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        yield node.name
+
+
+def plain_function(value: Any) -> FunctionType | None:
+    """Return the Python function in ``value``, without its wrappers; or None."""
+    return functions[-1] if (functions := functions_of(value)) else None
+
+
+def functions_of(value: Any) -> list[FunctionType]:
+    """Return the Python function in ``value`` behind its wrappers, outermost first."""
+    functions: list[FunctionType] = []
+    for _ in range(20):
+        if isinstance(value, FunctionType):
+            functions.append(value)
+            value = getattr(value, "__wrapped__", None)
+        elif isinstance(value, functools.partial | functools.cached_property):
+            value = value.func
+        elif isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, _METHODS) or inspect.ismethod(value):
+            value = value.__func__
+        else:
+            break
+    call = None if isinstance(value, type) else attribute_of(type(value), "__call__")
+    return [*functions, call] if isinstance(call, FunctionType) else functions
+
+
+def holder_of(value: Any) -> tuple[Any, ...]:
+    """Return the ``self`` of a bound method or a callable object; nothing for a function."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    if inspect.ismethod(value):
+        return (value.__self__,)
+    is_plain = inspect.isroutine(value) or isinstance(value, (*PROPERTIES, *_METHODS))
+    return () if is_plain else (value,)
+
+
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Return the names of enclosing functions that ``function`` uses, with the values that exist."""
+    closure_values: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            closure_values[name] = cell.cell_contents
+        except ValueError:
+            # A cell without a value yet.
+            continue
+    return closure_values
+
+
+def attribute_of(owner: Any, name: str) -> Any:
+    """Return an attribute of ``owner`` without running its descriptor; None if there is none."""
+    try:
+        return inspect.getattr_static(owner, name)
+    except AttributeError:
+        return None
+
+
+def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
+    """Yield the event classes in the return annotation of ``function``."""
+    waiting = [annotation_of(function, "return")]
+    while waiting:
+        hint = waiting.pop()
+        if isinstance(hint, type) and issubclass(hint, Event):
+            yield hint
+        waiting.extend(get_args(hint))
+
+
+def package_of(value: Any) -> str:
+    """Return the top-level package of a module, class, function or object."""
+    if isinstance(value, ModuleType):
+        return value.__name__.split(".")[0]
+    named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
+    return (named.__module__ or "").split(".")[0]
+
+
+def is_own(value: Any, home: Set[str]) -> bool:
+    """Return True if code is the project's own, not of a library.
+
+    Args:
+        value: A module, class, function or object.
+        home: Packages that are read in any case.
+    """
+    top = package_of(value)
+    if top in home:
+        return True
+    if not top or top in sys.stdlib_module_names or top in (PACKAGE, "pydantic", "pyflink"):
+        return False
+    path = getattr(sys.modules.get(top), "__file__", None) or ""
+    return not any(part in path for part in _INSTALLED)
+
+
+def is_unseen(module: str, home: Set[str]) -> bool:
+    """Return True if a module that is not loaded may be the project's own."""
+    top = module.partition(".")[0]
+    if top in sys.modules:
+        return is_own(sys.modules[top], home)
+    spec = None if top in sys.stdlib_module_names else find_spec(top)
+    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+    return any(not any(part in place for part in _INSTALLED) for place in places)

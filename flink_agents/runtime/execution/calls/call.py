@@ -1,0 +1,416 @@
+"""One durable call of an action: returns its recorded outcome, or makes the call.
+
+:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import DurableResultError, RecordTooLargeError
+from flink_agents.api.resources.provenance import as_data
+from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carried, is_close
+from flink_agents.runtime.execution.action_run import ActionRun, journal_of
+from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
+from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
+from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
+from flink_agents.runtime.execution.calls.threads import Threads
+from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
+from flink_agents.runtime.journal.plans import SharedValues
+from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
+from flink_agents.runtime.serde import exceptions as failures
+from flink_agents.runtime.serde.codec import UNCHANGING, is_unchanging
+
+_NOTHING_SEEN: dict[Number, Outcome] = {}
+
+
+class DurableCall(AttemptedCall):
+    """One durable call. Used on the event loop only.
+
+    Args:
+        in_flight: Stores its records, and knows that it is in flight.
+        step: The execution of the action that makes it.
+        delivery: Delivers outcomes to the action.
+        callable_: The function and its settings.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        threads: Executes functions that are not ``async def``.
+
+    Attributes:
+        identity: The name of the function, with digest and text of the arguments.
+        recorded: Its outcome if it was made before; else None.
+        after: The outcomes that the action had seen before the call and that were not recorded then.
+
+    Raises:
+        UnserializableValueError: An argument cannot be encoded.
+        Mismatch: Another call was recorded under its number.
+    """
+
+    __slots__ = ("_delivery", "_in_flight", "_raised", "after", "identity", "recorded")
+
+    def __init__(
+        self,
+        in_flight: CallsInFlight,
+        step: ActionRun,
+        delivery: Delivery,
+        callable_: DurableCallable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        threads: Threads,
+    ) -> None:
+        super().__init__(step, callable_, threads, in_flight.bridge)
+        self._in_flight = in_flight
+        self._delivery = delivery
+        # The exception that the function just raised, until the action gets it.
+        self._raised: BaseException | None = None
+        self._data, self.identity = encode_arguments(in_flight.codec, callable_, args, kwargs)
+        values = (*args, *kwargs.values())
+        is_plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
+        self._plain = (args, kwargs) if is_plain else None
+        task = delivery.task_path()
+        matched = delivery.match_call(task, self.identity, self._is_former)
+        self.number, self.recorded, self.may_have_run = matched
+        # A copy, because outcomes that come later do not belong to this call's history.
+        self.after = delivery.seen_by(task) if delivery.unrecorded else _NOTHING_SEEN
+
+    def _is_former(self, recorded: CallIdentity) -> bool:
+        codec = self._in_flight.codec
+        args, kwargs = self._plain or codec.decode(self._data)
+        return are_former_arguments(codec, self._callable, list(args), kwargs, recorded)
+
+    @property
+    def awaited_as(self) -> str:
+        """The text of the call in the error about a forgotten ``await``."""
+        return f"the durable call {self.identity.function}({(self.identity.request or '')[:300]})"
+
+    async def value(self) -> Any:
+        """Return the recorded result, or make the call first. From here on, the call counts as made.
+
+        An action that does nothing else meanwhile makes the call in its own task, without a queue.
+
+        Raises:
+            BaseException: The recorded error of the call.
+        """
+        delivery = self._delivery
+        # The coroutine is awaited now, so the check for a forgotten `await` ignores it.
+        delivery.unawaited.pop(self.number, None)
+        self._notify()
+        if self._bridge.closed:
+            # The attempt of the job ends. The clean-up of the action must not start further calls.
+            raise asyncio.CancelledError
+        # The action has several tasks or runs in a thread, so the outcome needs its place in their order.
+        if delivery.counted or delivery.main is None:
+            return await self._beside_others()
+        # The short path: the record is the next one in order.
+        if delivery.replaying:
+            recorded = delivery.take(self.number)
+            return await self._beside_others() if recorded is None else self._result(recorded)
+        # Tasks and timers of the function do not count as the action's own.
+        current_delivery.set(None)
+        try:
+            outcome = await self.make(None)
+        finally:
+            current_delivery.set(delivery)
+        if self._bridge.closed:
+            # The outcome is recorded, but the action does not resume in this attempt.
+            raise asyncio.CancelledError
+        assert outcome is not None
+        delivery.now = max(delivery.now, outcome.elapsed / 1e6)
+        return self._result(outcome)
+
+    def _notify(self) -> None:
+        """Notify observers that the call is made, or taken from its record."""
+        step = self.step
+        observers = self._in_flight.observers
+        on_call = self._in_flight.on_call
+        if on_call is not None:
+            on_call(step, self)
+        what = step.run.state, step.action.name, self.identity.function, self.number
+        if self.recorded is not None:
+            observers.call_replayed(*what, self.recorded)
+        else:
+            assert step.run.journal is not None
+            observers.call_begun(*what, step.run.journal.was_interrupted)
+            if (tell := observers.call_request) is not None:
+                tell(*what, "request", self.identity.request)
+
+    async def _beside_others(self) -> Any:
+        """Wait for the outcome, which is delivered in order with those of other calls and waits."""
+        pending = PendingCall(self)
+        if self.recorded is None or not is_cancelled(self.recorded):
+            self._delivery.expect(pending)
+        try:
+            outcome = await pending.future
+        except asyncio.CancelledError:
+            self._delivery.leave(pending)
+            if not (self._delivery.lets_finish(self.number) or self._bridge.closed):
+                pending.stop()
+            raise
+        return self._result(outcome)
+
+    def _result(self, outcome: Outcome) -> Any:
+        """Return or raise the result in the action."""
+        assert isinstance(outcome, CallRecord)
+        if outcome.error is None:
+            return self._decode(outcome)
+        raised = self._raised
+        self._raised = None
+        # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
+        if raised is None:
+            raise carried(failures.rebuild(self._in_flight.codec, outcome.error))
+        # The traceback of the exception that was just raised leads to the user's line.
+        raise carried(failures.first_time(failures.rebuild(self._in_flight.codec, outcome.error), raised))
+
+    # -- start and end ----------------------------------------------------------------
+
+    async def make(self, pending: PendingCall | None) -> CallRecord | None:
+        """Make the call and record its outcome.
+
+        Args:
+            pending: Holds the call's place among outcomes; None if the action's own task makes the call.
+
+        Returns:
+            The outcome; None if ``pending`` delivers it.
+        """
+        delivery = self._delivery
+        callable_ = self._callable
+        if pending is not None:
+            delivery.performing.append(pending)
+        self._in_flight.begin(self, delivery.main if pending is None else None)
+        try:
+            try:
+                # Before the function runs: ids that it gets must be bound to the input of this run.
+                if callable_.wants_key or callable_.reconciler is not None or self.step.run.lineage.known:
+                    await self._announce()
+                value = await self.execute()
+            except BaseException as error:
+                if _is_given_up(error, pending):
+                    raise
+                return self._end_failed(pending, error)
+            if pending is not None:
+                if delivery.closed:
+                    # The action timed out: another attempt has its place, and the numbers of its calls.
+                    return None
+                pending.ended = True
+            self.recording = True
+            # The place is taken when the function ends, not when its record is stored: stores acknowledge in
+            # any order.
+            place = delivery.next_place(), delivery.elapsed()
+            # From here on, later outcomes wait until this one is recorded.
+            queued = None if pending is None else delivery.end(pending)
+            record = await self._recorded(value, place)
+            if queued is None:
+                return record
+            delivery.resolve(queued, record)
+            return None
+        finally:
+            self._in_flight.end(self)
+            if pending is not None and self._bridge.closed:
+                # No outcome comes any more, so nothing may wait for this one, or for one that came later.
+                pending.drop()
+                delivery.forget(pending)
+
+    def _end_failed(self, pending: PendingCall | None, error: BaseException) -> CallRecord | None:
+        """End a call that failed for good. Its failure is recorded with the action's next record.
+
+        Raises:
+            asyncio.CancelledError: The attempt of the job ends, and the call may not have started.
+        """
+        if self._bridge.closed:
+            raise asyncio.CancelledError from error
+        raised = raised_by(error)
+        delivery = self._delivery
+        if pending is not None and delivery.closed:
+            return None
+        outcome = self._record(None, self._describe(raised), (delivery.next_place(), delivery.elapsed()))
+        self._notify_failed(raised, outcome)
+        self._raised = raised
+        if pending is None:
+            # Not recorded yet: it is stored with the action's next call or its end.
+            delivery.seen(self.number, outcome)
+            return outcome
+        pending.ended = True
+        delivery.end(pending, outcome)
+        return None
+
+    async def _announce(self) -> None:
+        """Record the facts that must be stored before the call can take effect.
+
+        Keys, ids and UUIDs derive from the run's number, and the call passes them to the outside. So from
+        then on, the number belongs to this input and this history, even if inputs return in another order
+        after a crash.
+        """
+        journal = journal_of(self.step)
+        path = self.step.path
+        outcomes = self._delivery.still_unrecorded(self.after)
+        if self._callable.reconciler is not None and not self.may_have_run:
+            append = partial(journal.add_intent, path, self.number, self.identity, outcomes)
+        elif outcomes:
+            append = partial(journal.add_outcomes, path, outcomes)
+        elif not journal.bound:
+            append = journal.bind
+        else:
+            return
+        await self._in_flight.store(append, self._delivery, outcomes)
+
+    async def _recorded(self, value: Any, place: tuple[int, int]) -> CallRecord:
+        """Record the result of the call. From here on the call is never made again.
+
+        Args:
+            value: The result.
+            place: Place in the order of outcomes, and microseconds since the start.
+        """
+        unusable: BaseException | None = None
+        try:
+            try:
+                data = self._encode(value)
+                if self._callable.shared:
+                    data = await self._values.packed(data)
+                record = self._record(data, None, place)
+                stored = await self._store(record)
+            except (DurableResultError, RecordTooLargeError) as refused:
+                # The call took effect and must not be repeated. So this error is its outcome.
+                unusable = result_error(self.step, self.identity, self.number.nth, refused)
+                record = self._record(None, self._describe(unusable), place)
+                stored = await self._store(record)
+        except Exception as error:
+            # The outcome has no record and will never be delivered. So the attempt must end.
+            self._in_flight.fail(error)
+            raise
+        state = self.step.run.state
+        action = self.step.action.name
+        if (tell := self._in_flight.observers.recorded) is not None:
+            tell(state, action, stored)
+        if unusable is not None:
+            self._notify_failed(unusable, record)
+            return record
+        what = state, action, self.identity.function, self.number
+        if (tell := self._in_flight.observers.call_content) is not None:
+            tell(*what, "result", value)
+        self._in_flight.observers.call_recorded(*what)
+        return record
+
+    def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
+        step = self.step
+        self._in_flight.observers.call_failed(
+            step.run.state, step.action.name, self.identity.function, self.number, error, record.ended_at
+        )
+
+    @property
+    def _values(self) -> SharedValues:
+        journals = self.step.shared.journals
+        assert journals is not None
+        return journals.values
+
+    def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
+        """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
+        delivery = self._delivery
+        outcomes = delivery.still_unrecorded(self.after) if self.after else {}
+        outcomes[self.number] = record
+        journal = self.step.run.journal
+        assert journal is not None
+        append = partial(journal.add_outcomes, self.step.path, outcomes)
+        return self._in_flight.store(append, delivery, outcomes, late=True)
+
+    def _record(
+        self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int]
+    ) -> CallRecord:
+        order, elapsed = place
+        record = CallRecord(
+            self.identity, value, error, self.attempts, int(time.time() * 1000), order, elapsed
+        )
+        if value is None or self._callable.result_type is None:
+            return record
+        return record._replace(result_type=result_type_of(self._callable.result_type).text)
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        """Return the recorded form of a failure, cut to the size that its record can hold."""
+        codec = self._in_flight.codec
+        used_bytes = len(self.identity.pack(codec)) + RECORD_FRAME
+        return failures.describe(codec, error, failures.room(journal_of(self.step).limit, used_bytes))
+
+    def _encode(self, value: Any) -> bytes:
+        """Return the bytes of the result.
+
+        Raises:
+            DurableResultError: It does not have the declared type, or cannot be encoded.
+        """
+        codec = self._in_flight.codec
+        result_type = self._callable.result_type
+        try:
+            if result_type is not None:
+                return result_type_of(result_type).encode(codec, value)
+            return codec.encode(value)
+        except ValidationError as error:
+            raise misfit_error(result_type, value, error) from error
+        except Exception as error:
+            raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
+
+    def _decode(self, record: CallRecord) -> Any:
+        """Return the recorded result."""
+        assert record.value is not None
+        codec = self._in_flight.codec
+        data = self._values.unpacked(record.value) if self._callable.shared else record.value
+        result_type = self._callable.result_type
+        if result_type is None:
+            return codec.decode(data)
+        # Pydantic made the value. So its messages count as data, like those of a record.
+        return as_data(result_type_of(result_type).decode(codec, data, record.result_type))
+
+
+class PendingCall(PendingOutcome):
+    """A durable call whose outcome is delivered in order.
+
+    Args:
+        call: The call.
+
+    Attributes:
+        call: The call.
+        future: Ends when the outcome is delivered.
+    """
+
+    __slots__ = ("_context", "call", "future")
+
+    def __init__(self, call: DurableCall) -> None:
+        super().__init__(call.number)
+        self.call = call
+        self._context = outside()
+        self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
+
+    def begin(self) -> None:
+        """Make the call in a task that does not belong to the action."""
+        self.perform(self.call.make(self), self._context)
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait for the call."""
+        assert isinstance(outcome, CallRecord)
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def drop(self) -> None:
+        """End the wait without an outcome."""
+        self.future.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """Raise ``error`` in the action, at the place where it waits for the call."""
+        self.gone = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def _is_given_up(error: BaseException, pending: PendingCall | None) -> bool:
+    """Return True if ``error`` ends the task that makes the call, so the call has no outcome."""
+    if pending is None:
+        return is_close(error) or cancelled_from_outside(error)
+    return pending.stopped and isinstance(error, asyncio.CancelledError)

@@ -1,0 +1,345 @@
+"""Executes the actions of a run on the event loop, where each may wait.
+
+An attempt of an action takes the steps that it needs: a limit, a slot, a thread, a deadline, the record of
+its end. Tasks that the code of an action starts end with the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from itertools import chain
+from typing import Any, NoReturn
+
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.current import in_context, is_closing, isolated
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.durable import OnMismatch
+from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, is_close
+from flink_agents.runtime.concurrency.threads import WorkerPool
+from flink_agents.runtime.concurrency.timeouts import Deadline, thread_wait, within
+from flink_agents.runtime.execution.action_run import ActionRun, current_step
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
+from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.failures import ENDS, FAILURES
+from flink_agents.runtime.execution.limits import ControlFlow, RunSuspended, Slot, Slots
+from flink_agents.runtime.execution.outcomes.action_tasks import TimedCode
+from flink_agents.runtime.execution.outcomes.delivery import current_delivery
+from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
+from flink_agents.runtime.execution.waits.swallowed import failure_of
+from flink_agents.runtime.metrics.run_metrics import clock
+
+_log = bounded_logger("flink_agents.loop")
+
+
+async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end, for a bounded time."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        for task in late:
+            _log.warning("a task did not end when it was cancelled: %r", task)
+
+
+class LoopExecutor(StepExecutor):
+    """Executes runs on the event loop.
+
+    Args:
+        shared: The agent's shared objects.
+        slots: The slots of ``run.max-in-flight``.
+        pool: Threads for ``def`` actions.
+        durable: Makes durable calls, and records the ends of executions.
+        is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
+
+    Attributes:
+        slots: The slots of ``run.max-in-flight``.
+        pool: Threads for ``def`` actions.
+        durable: Makes durable calls, and records the ends of executions.
+        is_over: Returns True if the task attempt has ended.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        slots: Slots,
+        pool: WorkerPool,
+        durable: DurableCalls,
+        is_over: Callable[[], bool],
+    ) -> None:
+        super().__init__(shared)
+        self._limits = shared.services.limits
+        self.slots = slots
+        self.pool = pool
+        self.durable = durable
+        self.is_over = is_over
+
+    async def execute(self, run: Run, first: ActionRun | None = None) -> None:
+        """Execute the rest of a run, step by step and attempt by attempt.
+
+        Args:
+            run: The run.
+            first: The step to continue with, if another thread started it.
+        """
+        for step in run.steps if first is None else chain((first,), run.steps):
+            if run.journal is not None and step is not first and self.replay(step):
+                continue
+            attempt: ActionRun | None = step
+            while attempt is not None:
+                if attempt.retry_state is not None and attempt.retry_state.delay:
+                    await self.pause(attempt)
+                if run.journal is not None:
+                    # An exception from here is not a failure of the action.
+                    self.durable.begin(attempt)
+                following: ActionRun | None = None
+                try:
+                    await self.perform(attempt)
+                except ControlFlow:
+                    raise
+                except FAILURES as error:
+                    following = await self.end_failed(attempt, error)
+                else:
+                    self.succeed(attempt)
+                finally:
+                    if attempt.tasks is not None:
+                        await self.end_tasks(attempt)
+                attempt = following
+
+    def replay(self, step: ActionRun) -> bool:
+        """Take the effects of a step from its record; returns True if there is one."""
+        journal = step.run.journal
+        if journal is None or not journal.replayed:
+            return False
+        record = journal.step(step.path).action
+        if record is not None:
+            self.durable.replay(step, record)
+            self.succeed(step)
+        return record is not None
+
+    async def pause(self, step: ActionRun) -> None:
+        """Wait until the attempt may start."""
+        assert step.retry_state is not None
+        state = step.run.state
+        state.action_run = step
+        step.adopt()
+        with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.retry_state.failed) + 1}"):
+            await step.shared.pause(step.retry_state.delay)
+        # The average duration of runs, which decides when to wake, does not include pauses.
+        state.begun += step.retry_state.delay
+
+    def _begin_attempt(self, step: ActionRun) -> None:
+        state = step.run.state
+        if state.ended_by is not None:
+            # Its code caught the cancellation and continued.
+            raise state.ended_by
+        # The watchdog and requests find the execution here.
+        state.action_run = step
+        step.adopt()
+        if (waits := step.run.waits) is not None and step.retry_state is None:
+            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
+
+    async def perform(self, step: ActionRun) -> None:
+        """Execute an attempt, and record its end if it made durable calls.
+
+        Raises:
+            RunSuspended: The run is suspended, whatever its code did with the cancellation.
+            ContextMisuseError: The code swallowed it again and again.
+        """
+        self._begin_attempt(step)
+        state = step.run.state
+        durable = self.durable
+        limiter = self._limits.of_action(step.action)
+        failure: BaseException | None = None
+        try:
+            if limiter is not None:
+                # The limit first, then the slot. An execution with a slot never waits for a limit.
+                await limiter.acquire(state)
+            slot = step.slot = Slot(self.slots, state)
+            try:
+                if not slot.take_now():
+                    await slot.take()
+                started = clock()
+                if step.awaited is None:
+                    await self._start_code(step)
+                if step.awaited is not None:
+                    timeout = step.action.settings.timeout
+                    if timeout is None:
+                        await self._await_code(step)
+                    else:
+                        await self._in_time(step, started + timeout)
+                seconds = clock() - started
+            finally:
+                # In the reverse order of taking them.
+                slot.end()
+                if limiter is not None:
+                    limiter.release()
+            # Before the end is recorded: a forgotten call must fail the action.
+            durable.check_awaited(step)
+            if (going_on := durable.finish(step)) is not None:
+                await going_on
+            if step.calls is not None and step.suspended is None:
+                await durable.end(step)
+            if step.suspended is None:
+                # An end that is not in the journal is none: after a crash, the action ends again.
+                notify_ended(self.observers, step, seconds)
+                return
+        except BaseException as error:
+            if step.suspended is None or self.is_over():
+                raise
+            failure = failure_of(step, error)
+        try:
+            await self._end_suspended(step, failure)
+        finally:
+            # Its traceback has this frame, which must not be part of a reference cycle.
+            del failure
+
+    async def _end_suspended(self, step: ActionRun, failure: BaseException | None) -> NoReturn:
+        if (going_on := self.durable.finish(step)) is not None:
+            await going_on
+        try:
+            raise failure or failure_of(step) or RunSuspended(step)
+        finally:
+            del failure
+
+    async def end_failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
+        """End an attempt that raised; returns the next one, or None if the run continues without one."""
+        self._end_at_once(step, error)
+        durable = self.durable
+        if (going_on := durable.finish(step)) is not None:
+            await going_on
+        if (ended_by := step.run.state.ended_by) is not None:
+            step.end()
+            step.abandon()
+            raise ended_by
+        if step.calls is None:
+            return self.failed(step, error)
+        mismatch = step.calls.mismatch
+        if mismatch is None:
+            side_output_count = len(step.run.side_outputs)
+            following = self.failed(step, error)
+            if following is None:
+                await durable.end_failed(step, step.run.side_outputs[side_output_count:])
+            return following
+        if durable.on_mismatch is OnMismatch.RERUN:
+            await durable.void(step)
+            return self.restart(step)
+        self.mismatched(step, mismatch_error(step, mismatch), durable.on_mismatch)
+        return None
+
+    async def end_tasks(self, step: ActionRun) -> None:
+        """Cancel the tasks that an attempt left running, and wait for their end."""
+        tasks = step.tasks or []
+        step.tasks = None
+        await cancel_tasks([task for task in tasks if not task.done()])
+
+    def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
+        """Raise if nothing can be awaited any longer."""
+        if self.is_over():
+            # At the end of the task attempt, no error counts as a failure of the action.
+            step.end()
+            step.abandon()
+            raise error if is_close(error) else asyncio.CancelledError from error
+        is_closing_exit = isinstance(error, GeneratorExit) and (
+            is_close(error) or (step.variables is not None and step.variables.get(is_closing))
+        )
+        if is_closing_exit or isinstance(error, ENDS):
+            # It closes this coroutine, in which nothing can follow, or no policy handles it.
+            self.fail_whole_job(step, error)
+
+    def _in_time(self, step: ActionRun, deadline: float) -> Awaitable[None]:
+        """Await the result of an action, until a time by the clock of its attempt."""
+        remaining_seconds = max(0.0, deadline - clock() - self._ran_before(step))
+        return within(Deadline.of(step.action), self._await_code(step), remaining_seconds)
+
+    def _ran_before(self, step: ActionRun) -> float:
+        """Return the seconds for which an attempt that resumes has run before its run was suspended."""
+        ran = step.retry_state.ran if step.retry_state is not None else None
+        return 0.0 if ran is None else ran.get("", 0.0)
+
+    def _limit_time(self, step: ActionRun, path: str, name: str) -> None:
+        """Let durable waits of an attempt not count towards its timeout."""
+        delivery = step.delivery
+        wait = thread_wait.get()
+        if delivery is not None and wait is not None:
+            # If the run is suspended, the root keeps how long its attempts with timeouts ran.
+            root = root_of(step)
+            root.retry_state = root.retry_state or RetryState()
+            timed = TimedCode(path, name, wait, self._ran_before(step))
+            delivery.deadlines = (*delivery.deadlines, timed)
+
+    async def _await_code(self, step: ActionRun) -> None:
+        variables = step.variables
+        assert variables is not None
+        # The watchdog finds it in the context of the task. Tasks that the code starts inherit it from that of
+        # the code, so that they can be cancelled at the end.
+        current_step.set(step)
+        variables.run(current_step.set, step)
+        # The deadline does not count the time that its calls wait for a thread.
+        variables.run(thread_wait.set, thread_wait.get())
+        step.task = asyncio.current_task()
+        variables.run(self.durable.enter, step)
+        if step.action.settings.timeout is not None:
+            self._limit_time(step, "", "")
+        try:
+            await in_context(variables, self.wait(step))
+        except BaseException as error:
+            if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
+                # Its calls took effect, or will. They must be recorded, not cancelled.
+                step.delivery.failing = True
+            raise
+        finally:
+            current_delivery.set(None)
+            current_step.set(None)
+            step.task = None
+            if step.tasks is not None:
+                # Before the delivery ends: the clean-up of these tasks may wait for outcomes.
+                await self.end_tasks(step)
+
+    async def _start_code(self, step: ActionRun) -> None:
+        step.variables = variables = isolated()
+        if step.action.is_async:
+            # This creates the coroutine. Of the user's code, only decorators may run yet.
+            variables.run(self.call, step)
+        elif step.action.settings.timeout is None:
+            await self._in_pool(step)
+        else:
+            await self._call_within(step)
+
+    async def _in_pool(self, step: ActionRun, deadline: Deadline | None = None) -> None:
+        state = step.run.state
+        variables = step.variables
+        assert variables is not None
+
+        def call() -> None:
+            # In the pool's thread: the wait for a thread is over.
+            state.end_wait(wait)
+            step.adopt()
+            variables.run(self.call, step)
+            if step.has_ended:
+                # The attempt has ended, for example by a timeout.
+                step.abandon()
+
+        with state.waiting(Phase.THREAD, "a thread of the pool") as wait:
+            if deadline is None:
+                await self.pool.run(call)
+            else:
+                await self.pool.run_within(call, deadline)
+        step.adopt()
+
+    async def _call_within(self, step: ActionRun) -> None:
+        """Call an action in a thread with a copy of the memory. The thread may outlive a timeout."""
+        run = step.run
+        step.run = run.fork()
+        try:
+            await self._in_pool(step, Deadline.of(step.action))
+            # Only if the thread ended in time. Otherwise it may still write to its copy.
+            run.adopt(step.run)
+        except BaseException:
+            step.end()
+            raise
+        finally:
+            step.run = run

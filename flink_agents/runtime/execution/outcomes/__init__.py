@@ -1,0 +1,1 @@
+"""The outcomes that an action waits for, delivered in an order that a replay repeats."""

@@ -1,0 +1,454 @@
+"""Makes values of classes from their stored fields, even if the class has changed since they were stored.
+
+Fields that still fit are used: new fields get their defaults, and a value whose declared type has changed is
+converted as Pydantic converts it. Nothing is guessed: the error names the class, the field
+and the fix, which is ``@upgrades``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
+
+from flink_agents.api.common.current import isolated
+from flink_agents.api.common.places import place_of_class
+from flink_agents.api.durable.upgrades import Upgrade, place_of_upgrade, upgrade_of
+from flink_agents.api.errors import StateError, UpgradeFailedError, ValueChangedError
+from flink_agents.runtime.serde.declared_types import strict_adapter
+from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
+from flink_agents.runtime.serde.typenames import Kind, kind_of, resolve_type, shorten
+
+ENUM = 11
+MODEL = 12
+DATACLASS = 13
+NAMED_TUPLE = 14
+
+KINDS = {ENUM: Kind.ENUM, MODEL: Kind.MODEL, DATACLASS: Kind.DATACLASS, NAMED_TUPLE: Kind.NAMED_TUPLE}
+"""The kinds of classes that are written by name, by their codes in the format."""
+
+_MARK_BYTES = 2
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MODULE = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])|['\"]")
+
+
+@dataclasses.dataclass(slots=True)
+class Stored:
+    """The stored form of a value of a class.
+
+    Attributes:
+        name: The class, ``module:Name``.
+        kind: The kind of the class when the value was stored.
+        fields: The fields by name; none of an enum.
+        member: The name of an enum's member, or the value of a combination of flags.
+        extra: Further attributes that a model does not declare, or None.
+        private: Private attributes of a model, or None.
+        unset: Fields of a model that had their default.
+        marks: The :func:`marks_of` a dataclass or named tuple; empty if all fields are to be checked.
+    """
+
+    name: str
+    kind: Kind
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    member: Any = None
+    extra: Any = None
+    private: Any = None
+    unset: Iterable[str] = ()
+    marks: bytes = b""
+
+    @classmethod
+    def of(cls, code: int, content: Any) -> Stored:
+        """Return the stored form from what the format has for a value of a class."""
+        name, *parts = content
+        kind = KINDS[code]
+        if kind is Kind.ENUM:
+            return cls(name, kind, member=parts[0])
+        if kind is Kind.MODEL:
+            _, fields, unset, *optional_parts = parts
+            extra, private = optional_parts[:2] or (None, None)
+            return cls(name, kind, dict(fields), extra=extra, private=private, unset=unset)
+        if kind is Kind.DATACLASS:
+            return cls(name, kind, dict(parts[0]), marks=parts[1])
+        names = parts[1].split(",") if parts[1] else []
+        return cls(name, kind, dict(zip(names, parts[0], strict=True)), marks=parts[2])
+
+    def unchanged_fields(self, cls: type) -> frozenset[str]:
+        """Return the fields whose declared type in a class is the same."""
+        if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
+            return frozenset()
+        then = zip(self.fields, _pieces(self.marks), strict=False)
+        current_names, current_marks = marks_of(cls)
+        return frozenset(
+            name for name, _ in {*then} & {*zip(current_names, _pieces(current_marks), strict=True)}
+        )
+
+
+@lru_cache(maxsize=4096)
+def shape_of(kind: type[BaseModel]) -> int:
+    """Return a number that changes when the fields of a model do."""
+    fields = [(name, repr(field.annotation)) for name, field in kind.__pydantic_fields__.items()]
+    private = sorted(getattr(kind, "__private_attributes__", None) or ())
+    text = repr((fields, private, kind.model_config.get("extra")))
+    # Functions in annotations, such as validators, show their addresses.
+    return crc32(_ADDRESS.sub("", text).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=4096)
+def marks_of(kind: type) -> tuple[tuple[str, ...], bytes]:
+    """Return the fields of a dataclass or named tuple, and two bytes for the type of each."""
+    if dataclasses.is_dataclass(kind):
+        types = {field.name: field.type for field in dataclasses.fields(kind)}
+    else:
+        declared: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            declared.update(inspect.get_annotations(base))
+        types = {name: declared.get(name) for name in getattr(kind, "_fields", ())}
+    return tuple(types), b"".join(map(_mark, types.values()))
+
+
+def _mark(annotation: Any) -> bytes:
+    text = annotation.__qualname__ if isinstance(annotation, type) else annotation
+    # A class may be imported from another module, and written as a string or not.
+    plain = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
+    return (crc32(plain.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
+
+
+def _pieces(marks: bytes) -> list[bytes]:
+    return [marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES)]
+
+
+def read_changed(stored: Stored, known_class: type | None = None) -> Any:
+    """Return a value whose class has changed.
+
+    Args:
+        stored: The stored value.
+        known_class: The class, if its name does not resolve to it.
+
+    Raises:
+        UnknownTypeNameError: The class is gone, and no ``@upgrades`` takes over its values.
+        ValueChangedError: The value does not fit its class.
+        UpgradeFailedError: The function that takes over its values raised.
+    """
+    # A function of a generic class takes the values of all its parametrizations.
+    upgrade = upgrade_of(stored.name) or upgrade_of(stored.name.partition("[")[0])
+    if upgrade is not None and not isinstance(upgrade, type):
+        return _upgraded(upgrade, stored)
+    successor = upgrade_of(stored.name)
+    cls = successor if isinstance(successor, type) else known_class or resolve_type(stored.name)
+    kind = kind_of(cls)
+    if kind is None or (kind is Kind.ENUM) != (stored.kind is Kind.ENUM):
+        raise _changed(
+            stored,
+            cls,
+            expected=f"a class of the same kind, {stored.kind.value}",
+            found=f"{cls.__qualname__} is {kind.value if kind else 'no data class'}",
+            fix=f"return the new value from a function with @upgrades({stored.name!r})",
+        )
+    try:
+        return _MAKERS[kind](cls, stored)
+    except StateError:
+        raise
+    except Exception as error:  # The user's constructors and validators may raise anything.
+        raise _changed(
+            stored,
+            cls,
+            found=f"{type(error).__name__}: {text_of(error)}",
+            fix="let the class accept the stored fields, or return the new value from a function with "
+            f"@upgrades({stored.name!r})",
+        ) from error
+
+
+def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
+    try:
+        new_value = isolated().run(
+            upgrade, stored.member if stored.kind is Kind.ENUM else dict(stored.fields)
+        )
+    except Exception as error:
+        raise UpgradeFailedError(
+            f"the upgrade of a stored {stored.name} raised {type(error).__name__}: {text_of(error)}",
+            found=shorten(stored.member if stored.kind is Kind.ENUM else dict(stored.fields)),
+            fix="let the function handle these stored fields",
+            where=innermost_place(error) or place_of_upgrade(upgrade),
+        ) from error
+    if new_value is None or inspect.iscoroutine(new_value):
+        if new_value is not None:
+            new_value.close()
+        raise UpgradeFailedError(
+            f"the upgrade of a stored {stored.name} returned no value",
+            expected="the new value, from a plain function",
+            found="None" if new_value is None else "a coroutine",
+            fix="return the new value; write it with def",
+            where=place_of_upgrade(upgrade),
+        )
+    return new_value
+
+
+# -- enums ---------------------------------------------------------------------------
+
+
+def _make_enum(cls: Any, stored: Stored) -> Any:
+    member = stored.member
+    try:
+        return cls[member] if isinstance(member, str) else cls(member)
+    except (KeyError, ValueError):
+        raise _changed(
+            stored,
+            cls,
+            [str(member)],
+            expected=f"one of {', '.join(cls.__members__)}",
+            found=f"the stored member {shorten(member)}",
+            fix="keep the member, if only as an alias of its successor; or return another one from a "
+            f"function with @upgrades({stored.name!r})",
+        ) from None
+
+
+# -- pydantic models -----------------------------------------------------------------
+
+
+def remake_model(
+    cls: type[BaseModel], fields: dict[str, Any], unset: Iterable[str], extra: Any = None, private: Any = None
+) -> Any:
+    """Return a model with these fields, without validating them again."""
+    model = cls.__new__(cls)
+    if extra is None and cls.model_config.get("extra") == "allow":
+        extra = {}
+    if private is None and cls.__private_attributes__:
+        private = {}
+    model.__setstate__(
+        {
+            "__dict__": fields,
+            "__pydantic_fields_set__": (fields.keys() | (extra or {}).keys()) - set(unset),
+            "__pydantic_extra__": extra,
+            "__pydantic_private__": private,
+        }
+    )
+    return model
+
+
+def _make_model(cls: type[BaseModel], stored: Stored) -> Any:
+    fields = stored.fields
+    content = fields.get("root") if cls.__pydantic_root_model__ and set(fields) == {"root"} else dict(fields)
+    try:
+        model = cls.model_validate(content, by_name=True)
+    except ValidationError as error:
+        raise _misfits(stored, cls, error) from error
+    _check_renamed(cls, model, stored)
+    if stored.private and model.__pydantic_private__ is not None:
+        attributes = model.__private_attributes__
+        model.__pydantic_private__.update(
+            {name: item for name, item in stored.private.items() if name in attributes}
+        )
+    model.model_fields_set.difference_update(stored.unset)
+    return model
+
+
+def _check_renamed(cls: type[BaseModel], model: BaseModel, stored: Stored) -> None:
+    """Reject dropping a stored field while another one gets its default: it may have been renamed."""
+    fields = cls.__pydantic_fields__
+    if cls.__pydantic_root_model__ or model.model_extra is not None:
+        return
+    dropped = _dropped(cls, stored)
+    new = [name for name in fields if name not in model.model_fields_set]
+    if dropped and new:
+        raise _changed(
+            stored,
+            cls,
+            dropped,
+            expected=f"the stored fields, or none that are new; new is {', '.join(new)}",
+            found=f"fields that the class no longer has: {', '.join(dropped)}",
+            fix=_fix_of(stored.name, new, dropped),
+        )
+
+
+def _dropped(cls: type[BaseModel], stored: Stored) -> list[str]:
+    """Return the stored fields that a model no longer has."""
+    fields = cls.__pydantic_fields__
+    aliases = {alias for field in fields.values() for alias in aliases_of(field)}
+    return [name for name in stored.fields if name not in fields and name not in aliases]
+
+
+def aliases_of(field: Any) -> Iterator[str]:
+    """Yield the names under which data can have a field of a model."""
+    for alias in (field.alias, field.validation_alias):
+        for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+            first = choice.path[0] if isinstance(choice, AliasPath) else choice
+            if isinstance(first, str):
+                yield first
+
+
+def _misfits(stored: Stored, cls: type[BaseModel], error: ValidationError) -> ValueChangedError:
+    problems = error.errors(include_url=False, include_context=False)
+    of: dict[str, list[str]] = {"missing": [], "extra_forbidden": [], "type": []}
+    texts: list[str] = []
+    for problem in problems:
+        place = ".".join(map(str, problem["loc"])) or "the value"
+        of[problem["type"] if problem["type"] in of else "type"].append(place)
+        texts.append(
+            f"{place}: {problem['msg']}"
+            + ("" if problem["type"] in of else f", not {shorten(problem['input'])}")
+        )
+    missing = of["missing"]
+    unknown = of["extra_forbidden"] or _dropped(cls, stored)
+    if unknown != of["extra_forbidden"]:
+        texts += [f"{name}: the class no longer has it" for name in unknown]
+    return _changed(
+        stored,
+        cls,
+        [*missing, *unknown, *of["type"]],
+        expected=f"the fields {', '.join(cls.__pydantic_fields__)}",
+        found="; ".join(texts),
+        fix=_fix_of(stored.name, missing, unknown),
+    )
+
+
+# -- dataclasses and named tuples ----------------------------------------------------
+
+
+def allows_extra_fields(cls: Any) -> bool:
+    """Return True if the instances of a dataclass may have more attributes than its fields."""
+    return is_pydantic_dataclass(cls) and (cls.__pydantic_config__ or {}).get("extra") == "allow"
+
+
+def _remake_validated(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Return an instance of a dataclass of pydantic, whose constructor would validate the fields again."""
+    remade = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(remade, name, value)
+    if hasattr(cls, "__post_init__"):
+        # It may set attributes that are no fields. Variables of the constructor have their defaults.
+        fields: dict[str, Any] = cls.__dataclass_fields__
+        init_var: Any = dataclasses._FIELD_INITVAR  # pyright: ignore[reportAttributeAccessIssue]
+        variables = [name for name, field in fields.items() if field._field_type is init_var]
+        remade.__post_init__(*(getattr(cls, name, None) for name in variables))
+        for name, value in values.items():
+            object.__setattr__(remade, name, value)
+    return remade
+
+
+def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Return a dataclass instance with these fields."""
+    if is_pydantic_dataclass(cls):
+        return _remake_validated(cls, values)
+    takes = {field.name for field in dataclasses.fields(cls) if field.init}
+    instance = cls(**{name: value for name, value in values.items() if name in takes})
+    # The stored fields already include the work of __post_init__.
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+    return instance
+
+
+def _make_dataclass(cls: Any, stored: Stored) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    needed = [
+        name
+        for name, field in fields.items()
+        if field.init and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    _check_names(cls, stored, list(fields), needed)
+    return remake_dataclass(cls, _converted(cls, stored))
+
+
+def _make_named_tuple(cls: Any, stored: Stored) -> Any:
+    defaults = getattr(cls, "_field_defaults", {})
+    _check_names(cls, stored, cls._fields, [name for name in cls._fields if name not in defaults])
+    return cls(**_converted(cls, stored))
+
+
+def _check_names(cls: type, stored: Stored, field_names: Iterable[str], needed: Iterable[str]) -> None:
+    missing = [name for name in needed if name not in stored.fields]
+    unknown = [name for name in stored.fields if name not in set(field_names)]
+    problems = [f"it has no {name!r}" for name in missing]
+    problems += [f"the class no longer has {name!r}" for name in unknown]
+    if problems:
+        raise _changed(
+            stored,
+            cls,
+            [*missing, *unknown],
+            expected=f"the fields {', '.join(field_names)}",
+            found="; ".join(problems),
+            fix=_fix_of(stored.name, missing, unknown),
+        )
+
+
+def _converted(cls: type, stored: Stored) -> dict[str, Any]:
+    """Return the stored fields; those whose type has changed are converted."""
+    fields = dict(stored.fields)
+    to_check = fields.keys() - stored.unchanged_fields(cls)
+    if not to_check:
+        return fields
+    hints = hints_of(cls)
+    for name in to_check & hints.keys():
+        try:
+            fields[name] = strict_adapter(hints[name]).validate_python(fields[name])
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_context=False)
+            raise _changed(
+                stored,
+                cls,
+                [name],
+                expected=f"{name}: {getattr(hints[name], '__qualname__', None) or hints[name]}",
+                found=f"{name}: {problems[0]['msg']}, not {shorten(fields[name])}",
+                fix=_fix_of(stored.name),
+            ) from error
+        except Exception:
+            continue  # Pydantic cannot describe such values.
+    return fields
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the declared types of fields, as far as their names can be resolved."""
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception:
+        hints: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            names = dict(vars(sys.modules.get(base.__module__, object)))
+            for name, declared in inspect.get_annotations(base).items():
+                try:
+                    hints[name] = eval(declared, names) if isinstance(declared, str) else declared
+                except Exception:
+                    hints.pop(name, None)
+        return hints
+
+
+# -- texts ---------------------------------------------------------------------------
+
+
+def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ()) -> str:
+    new = ", ".join(missing)
+    old = ", ".join(unknown)
+    function = f"a function with @upgrades({name!r})"
+    if new and old:
+        return f"if {old} was renamed to {new}, convert it in {function}; otherwise keep the field"
+    if new:
+        return f"add a default for {new}, or return the new value from {function}"
+    if old:
+        return f"keep {old}, or drop it in {function}"
+    return f"keep the type of the field, or convert the stored value in {function}"
+
+
+def _changed(stored: Stored, cls: type, fields: Iterable[str] = (), **texts: Any) -> ValueChangedError:
+    return ValueChangedError(
+        f"a stored {stored.name} no longer fits its class",
+        type_name=stored.name,
+        fields=tuple(fields),
+        where=place_of_class(cls),
+        **texts,
+    )
+
+
+_MAKERS: dict[Kind, Callable[[Any, Stored], Any]] = {
+    Kind.ENUM: _make_enum,
+    Kind.MODEL: _make_model,
+    Kind.DATACLASS: _make_dataclass,
+    Kind.NAMED_TUPLE: _make_named_tuple,
+}
