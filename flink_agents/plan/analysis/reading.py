@@ -240,9 +240,10 @@ class _Reader:
             for result in results:
                 result.texts.add(value)
         elif isinstance(value, COLLECTIONS):
-            for key in value if isinstance(value, dict) and depth else ():
+            # Copies: other threads may change a collection of a module meanwhile.
+            for key in list(value) if isinstance(value, dict) and depth else ():
                 self.take(key, None, depth - 1)
-            items = value.values() if isinstance(value, dict) else value
+            items = list(value.values() if isinstance(value, dict) else value)
             return bool(value and depth) and all([self.take(item, call, depth - 1) for item in items])
         elif isinstance(value, type):
             for result in results if issubclass(value, Event) else ():

@@ -140,6 +140,8 @@ def is_of_runtime(module: str) -> bool:
 def cycles_of(work: Callable[[], object]) -> Counter[str]:
     """Return the classes of the package with objects that ``work`` leaves to the collector, and how many."""
     gc.collect()
+    # A test session has millions of older objects, which each collection would visit.
+    gc.freeze()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
