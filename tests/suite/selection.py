@@ -35,24 +35,27 @@ def is_night(request: pytest.FixtureRequest) -> bool:
     return takes_all(request.config) and f"not {NIGHTLY}" not in request.config.option.markexpr
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what only runs by night."""
+    """Deselect what only runs by night. Rows that run daily lose the marker, before ``-m`` reads it."""
+    rows: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker(NIGHTLY)
+        if marker is not None and "beyond" in marker.kwargs:
+            function = item.nodeid.partition("[")[0]
+            rows[function] += 1
+            if rows[function] <= marker.kwargs["beyond"]:
+                item.own_markers[:] = [mark for mark in item.own_markers if mark.name != NIGHTLY]
     if takes_all(config):
         return
     named = [argument for argument in config.args if "::" in argument]
-    rows: Counter[str] = Counter()
-    daily: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        marker = item.get_closest_marker(NIGHTLY)
-        if marker is None:
-            daily.append(item)
-            continue
-        function = item.nodeid.partition("[")[0]
-        rows[function] += 1
-        is_named = any(argument.split("::")[-1] in item.nodeid for argument in named)
-        is_daily = is_named or rows[function] <= marker.kwargs.get("beyond", 0)
-        (daily if is_daily else left_out).append(item)
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker(NIGHTLY)
+        and not any(argument.split("::")[-1] in item.nodeid for argument in named)
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = daily
+        omitted = set(left_out)
+        items[:] = [item for item in items if item not in omitted]

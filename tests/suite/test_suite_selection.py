@@ -24,8 +24,8 @@ def test_long_table(at): pass
     [
         ((), 2),
         (("--nightly",), 6),
-        (("-m", "nightly"), 5),
-        (("-m", "not nightly"), 1),
+        (("-m", "nightly"), 4),
+        (("-m", "not nightly"), 2),
         (("test_inner.py::test_slow",), 2),
         (("test_inner.py::test_slow[1]",), 1),
         (("test_inner.py::test_daily",), 1),
