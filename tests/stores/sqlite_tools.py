@@ -14,6 +14,7 @@ from flink_agents.api.action_state import (
     Record,
     RecordKind,
 )
+from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.connectors.action_state.sqlite.writer import SQLiteWriter
 
@@ -74,4 +75,6 @@ class Wrapped:
 
 def wrap(store: SQLiteStore, around: Callable[[str, Callable[[], Any]], Any]) -> None:
     writer = writer_of(store)
-    writer._connection = Wrapped(writer._connection, around)  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped: Any = Wrapped(writer._connection, around)
+    writer._connection = wrapped
+    writer._rows = Rows(wrapped)

@@ -48,26 +48,45 @@ def _lookup_statement(journals: int) -> str:
     )
 
 
+CACHED_JOURNALS = 20_000
+"""With more rows of journals than this, the next transaction looks up its own ones again."""
+
+
 class Rows:
-    """The rows that one transaction reads and writes.
+    """The rows that the transactions of one connection read and write.
+
+    It remembers the rows of journals. They hold until another connection changes the file, or until this one
+    rolls back: then :meth:`forget_lookups` is due.
 
     Args:
-        connection: A connection with a transaction.
-        journals: All journals that the transaction is about.
+        connection: The connection.
 
     Attributes:
-        pruned: The number of journals that were pruned.
+        pruned: The number of journals that the transaction has pruned.
     """
 
-    def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._values: list[Any] = []
         self._pruned_rows: dict[int, int] = {}
         self.pruned = 0
         self._journals: dict[JournalKey, tuple[int, int]] = {}
-        distinct = list(set(journals))
-        for start in range(0, len(distinct), MANY):
-            self._look_up_journals(distinct[start : start + MANY])
+
+    def look_up(self, journals: Iterable[JournalKey]) -> None:
+        """Begin a transaction that is about ``journals``."""
+        self._values = []
+        self._pruned_rows = {}
+        self.pruned = 0
+        cached = self._journals
+        if len(cached) > CACHED_JOURNALS:
+            cached.clear()
+        unread = [journal for journal in set(journals) if journal not in cached]
+        for start in range(0, len(unread), MANY):
+            self._look_up_journals(unread[start : start + MANY])
+
+    def forget_lookups(self) -> None:
+        """Look up each journal again that a further transaction is about."""
+        self._journals.clear()
 
     def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Add records to a journal.
@@ -117,13 +136,11 @@ class Rows:
         for journal in [journal for journal in self._journals if journal.journal_id == journal_id]:
             del self._journals[journal]
 
-    def advance_position(self) -> int:
-        """Count the transaction as one that appends records; returns the new position of the store."""
-        statement = (
-            "INSERT INTO meta (name, value) VALUES (?, '1') "
-            "ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1 RETURNING value"
+    def set_position(self, position: int) -> None:
+        """Store the number of transactions that have appended records."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (POSITION, str(position))
         )
-        return int(self._connection.execute(statement, (POSITION,)).fetchall()[0][0])
 
     def flush(self) -> None:
         """Insert the added records, and remove the pruned ones."""

@@ -46,7 +46,7 @@ from flink_agents.connectors.action_state.sqlite.file import (
     read_position,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite.removals import create_table, expire_journals
+from flink_agents.connectors.action_state.sqlite.removals import expire_journals
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.sqlite_files import begin_transaction, is_busy
 
@@ -194,6 +194,9 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         self.position = read_position(connection)
         # Journals pruned since the last deletion; None before the first one, which is always needed.
         self._pruned: int | None = None
+        self._rows = Rows(connection)
+        # SQLite's number of the file as this connection has read it last; changes of others change it.
+        self._data_version: int | None = None
         self._identity = _file_identity(path)
         self._log = log_path(path)
         self._log_identity: tuple[int, int] | None = None
@@ -221,20 +224,26 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
     def _write_in_transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
         with self._lock:
             self._begin_transaction()
+            rows = self._rows
             try:
-                if self._owner is not None and not is_owner(self._connection, self._owner):
-                    self._connection.execute("ROLLBACK")
-                    return [stale_error(self._owner) for _ in batch]
-                if self._pruned is None:
-                    create_table(self._connection)
-                rows = Rows(self._connection, map(_journal_of, batch))
+                if self._was_changed_by_others():
+                    if self._owner is not None and not is_owner(self._connection, self._owner):
+                        self._roll_back()
+                        return [stale_error(self._owner) for _ in batch]
+                    rows.forget_lookups()
+                    self.position = read_position(self._connection)
+                rows.look_up(map(_journal_of, batch))
                 outcomes = _apply_batch(batch, rows)
                 rows.flush()
+                position = self.position
                 # A transaction that only removes does not move the position.
-                position = rows.advance_position() if any(map(_records_of, batch)) else self.position
+                if any(map(_records_of, batch)):
+                    position += 1
+                    rows.set_position(position)
                 pruned = rows.pruned + (self._pruned or 0)
                 if self._pruned is None or pruned >= min(PRUNED_BETWEEN, self._removals // 10 + 1):
                     pruned = None if expire_journals(self._connection, self._removals) else 0
+                    rows.forget_lookups()
                 self._renew_lease()
             except BaseException:
                 self._roll_back()
@@ -243,6 +252,13 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             self._pruned = pruned
             self.position = position
         return outcomes
+
+    def _was_changed_by_others(self) -> bool:
+        """Return True if another connection may have changed the file since the last transaction."""
+        (data_version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        was_changed = data_version != self._data_version
+        self._data_version = data_version
+        return was_changed
 
     def _begin_transaction(self) -> None:
         try:
@@ -268,6 +284,8 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
             raise _NotBegun from error
 
     def _roll_back(self) -> None:
+        # Rows that this transaction added are gone.
+        self._data_version = None
         if self._connection.in_transaction:  # SQLite rolls back itself if the disk is full.
             self._connection.execute("ROLLBACK")
 
