@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -17,13 +18,21 @@ Then = Callable[[Any], None]
 """A function that gets the module; may be called again."""
 
 
-def when_imported(name: str, then: Then) -> None:
-    """Call ``then`` with a module: now, if it is already imported, else after its import."""
+def when_imported(
+    name: str, then: Then, around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Call ``then`` with a module: now, if it is already imported, else after its import.
+
+    Args:
+        name: The module.
+        then: The function to call.
+        around: Returns the context in which the module is executed.
+    """
     module = sys.modules.get(name)
     if module is not None:
         then(module)
     elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, then))
+        sys.meta_path.insert(0, _Finder(name, then, around))
 
 
 def import_quietly(*names: str) -> None:
@@ -41,11 +50,13 @@ class _Finder(MetaPathFinder):
     Args:
         name: The module.
         then: The function to call.
+        around: Returns the context in which the module is executed.
     """
 
-    def __init__(self, name: str, then: Then) -> None:
+    def __init__(self, name: str, then: Then, around: Callable[[], AbstractContextManager[None]]) -> None:
         self.name = name
         self._then = then
+        self._around = around
 
     @override
     def find_spec(
@@ -61,7 +72,7 @@ class _Finder(MetaPathFinder):
             execute: Callable[[ModuleType], None] = loader.exec_module
 
             def execute_and_tell(module: ModuleType) -> None:
-                with warnings.catch_warnings():
+                with self._around(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     execute(module)
                 self._then(module)

@@ -30,6 +30,7 @@ import yaml
 
 from flink_agents.api.common.installation import install_command
 from flink_agents.api.errors import SetupError
+from flink_agents.runtime.flink.launch.beam import prepare_workers
 from flink_agents.runtime.flink.launch.jvm import find_java_home
 
 PARENT_FIRST = "classloader.parent-first-patterns.additional"
@@ -130,7 +131,7 @@ class FlinkHome:
         """
         variables = os.environ if environ is None else environ
         inherited = {name: value for name, value in variables.items() if not name.startswith("PY")}
-        return inherited | {
+        environment = inherited | {
             # The package that contains this module, wherever it is installed.
             "PYTHONPATH": str(Path(__file__).parents[4]),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), variables.get("PATH", os.defpath)]),
@@ -144,6 +145,8 @@ class FlinkHome:
             "FLINK_LOG_DIR": str(self.log),
             "FLINK_PID_DIR": str(self.root / "tmp"),
         }
+        prepare_workers(environment)
+        return environment
 
 
 def pyflink_directory() -> Path:

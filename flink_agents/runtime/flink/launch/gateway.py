@@ -27,6 +27,11 @@ from typing_extensions import override
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedExecutionError
 from flink_agents.foreign_imports import import_quietly, when_imported
+from flink_agents.runtime.flink.launch.beam import (
+    leave_out_beam,
+    leave_out_loopback_server,
+    prepare_workers,
+)
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_process
 
 _MODULE = "pyflink.java_gateway"
@@ -40,7 +45,9 @@ def prepare_jvms() -> None:
     if not in_flink_worker():
         when_imported(_MODULE, _wrap_launch)
         when_imported(_WORKER_POOL, _wrap_exit)
-        import_quietly("pyflink.fn_execution", "pyflink.table")
+        leave_out_beam()
+        leave_out_loopback_server()
+        import_quietly("pyflink.table")
 
 
 def refuse_in_worker() -> None:
@@ -120,6 +127,7 @@ def _wrap_launch(module: Any) -> None:
         env.update(os.environ)
         # It is for this process, as -W is. In workers, PyFlink imports the same modules before this package.
         env.pop("PYTHONWARNINGS", None)
+        prepare_workers(env)
         with _child_ignores_termination():
             process: Any = launch(env, args)
         if process.stderr is not None:
