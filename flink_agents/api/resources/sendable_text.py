@@ -12,13 +12,14 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 _DEEPEST = 64
 """Maximum depth of the search in lists, dicts and dataclasses."""
 
 _LEAVES = (int, float, bytes, type(None))
+_COLLECTIONS = (list, tuple, deque, set, frozenset)
 
 _EXTRA = "__pydantic_extra__"
 """The attribute of a model with fields that its class does not declare."""
@@ -31,10 +32,37 @@ def sendable(value: Any) -> Any:
         value: A string, or collections, dataclasses and Pydantic models with strings.
 
     Returns:
-        The same object, if there is nothing to replace (except for sets and named tuples). Collections of
-        other classes that change become lists and dicts.
+        The same object, if there is nothing to replace. Collections of other classes that change become lists
+        and dicts.
     """
-    return _sendable_text(value) if isinstance(value, str) else _sendable_parts(value, {}, _DEEPEST)
+    if isinstance(value, str):
+        return _sendable_text(value)
+    return _sendable_parts(value, {}, _DEEPEST) if _has_half_characters(value) else value
+
+
+def _has_half_characters(value: Any) -> bool:
+    """Return True if some text in a value may have to change: almost none does, and a search is cheap."""
+    # With the objects: one that ended here would leave its id to another.
+    seen: dict[int, Any] = {}
+    parts: deque[Any] = deque([value])
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            if not part.isascii() and _sendable_text(part) is not part:
+                return True
+        elif not isinstance(part, _LEAVES) and id(part) not in seen:
+            seen[id(part)] = part
+            kind = cast("Any", type(part))
+            if issubclass(kind, dict):
+                parts += part
+                parts += part.values()
+            elif issubclass(kind, _COLLECTIONS):
+                parts += part
+            elif (names := _field_names(kind)) is not None:
+                parts += [getattr(part, name, None) for name in names]
+            elif hasattr(kind, "__pydantic_fields__"):
+                parts.append(_fields_of(part, kind))
+    return False
 
 
 def _sendable_parts(value: Any, seen: dict[int, tuple[Any, Any]], depth: int) -> Any:
@@ -78,10 +106,18 @@ def _replace_parts(value: Any, kind: Any, replace: Callable[[Any], Any]) -> Any:
     return _change_copy(value, {name: item for name, item in changes.items() if item is not fields[name]})
 
 
+@lru_cache(maxsize=1000)
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None for other classes."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def _fields_of(value: Any, kind: Any) -> dict[str, Any]:
     """Return the fields of a dataclass or a Pydantic model; none for another value."""
-    if dataclasses.is_dataclass(kind):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+    if (names := _field_names(kind)) is not None:
+        return {name: getattr(value, name, None) for name in names}
     if not hasattr(kind, "__pydantic_fields__"):
         return {}
     extra = getattr(value, _EXTRA, None)

@@ -129,11 +129,16 @@ class ModelRequests:
         """
         messages = list(transcript.messages)
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
+        # What a replay would read from the record, if this execution has sent the request.
+        live: ModelResponse | None = None
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
-            recorded = await self._send_once(messages, settings, parameters, metrics, priced)
+            nonlocal live
+            recorded, response = await self._send_once(messages, settings, parameters, metrics, priced)
             # A service may repeat its key in an error, which must not reach the records.
-            return redaction.hidden(recorded, known_only=True)
+            without_secrets = redaction.hidden(recorded, known_only=True)
+            live = response if without_secrets is recorded else None
+            return without_secrets
 
         # The runtime inspects the signature of each new function, which is slow.
         vars(request)["__signature__"] = _SIGNATURE
@@ -150,9 +155,7 @@ class ModelRequests:
             ) from None
         if (reason := recorded.get("refused")) is not None:
             raise self._refused_error(reason)
-        response = from_json([recorded["response"]])[0]
-        assert isinstance(response, ModelResponse)
-        return RequestAnswer(response, recorded["cost"])
+        return RequestAnswer(live or _response_of(recorded), recorded["cost"])
 
     async def aclose(self) -> None:
         """Close the connections that pydantic-ai opened for the model."""
@@ -183,8 +186,8 @@ class ModelRequests:
         parameters: ModelRequestParameters,
         metrics: MetricGroup,
         priced: bool,
-    ) -> dict[str, Any]:
-        """Send the request once, and return the record of the answer.
+    ) -> tuple[dict[str, Any], ModelResponse | None]:
+        """Send the request once; return the record of the answer, and the answer as the record has it.
 
         Raises:
             RetryableError: The request failed; another attempt may succeed.
@@ -203,7 +206,7 @@ class ModelRequests:
                     response = await self._response(
                         opened.model, messages, self._settings(opened.headers, settings), sendable(parameters)
                     )
-                recorded = self._answer_record(response, priced)
+                recorded, read_again = self._answer_record(response, priced)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
@@ -217,7 +220,7 @@ class ModelRequests:
                     text = f"it gave no answer within {self._spec.timeout:g} seconds"
                     raise RetryableError(text) from None
                 if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
-                    return {"refused": self._hide_secrets(reason)}
+                    return {"refused": self._hide_secrets(reason)}, None
                 raise self._failure_error(error) from None
         metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - sent)))
         if cost := recorded.get("cost"):
@@ -225,10 +228,12 @@ class ModelRequests:
             metrics.get_counter("cost_micro_usd").inc(round(1_000_000 * cost))
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
-        return recorded
+        return recorded, read_again
 
-    def _answer_record(self, response: ModelResponse, priced: bool) -> dict[str, Any]:
-        """Return the record of an answer.
+    def _answer_record(
+        self, response: ModelResponse, priced: bool
+    ) -> tuple[dict[str, Any], ModelResponse | None]:
+        """Return the record of an answer, and the answer as it is read from there; None if it is refused.
 
         Raises:
             RetryableError: The model refused to answer, and the policy is to retry.
@@ -237,13 +242,13 @@ class ModelRequests:
         if (reason := refusal_in(response)) is not None:
             if self._spec.on_refusal is OnRefusal.RETRY:
                 raise RetryableError(f"it refused to answer: {self._hide_secrets(reason)}")
-            return {"refused": self._hide_secrets(reason)}
+            return {"refused": self._hide_secrets(reason)}, None
         response.usage = bounded_usage(response.usage)
         recorded = to_json([response])[0]
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
         check_recordable(recorded)
-        from_json([recorded])
-        return {"response": recorded, "cost": _cost(response) if priced else None}
+        record = {"response": recorded, "cost": _cost(response) if priced else None}
+        return record, _response_of(record)
 
     async def _response(
         self,
@@ -340,6 +345,13 @@ def _token_count(number: Any) -> int:
         return number if isinstance(number, int) else 0
     _log.warning("a service reports that an answer used %s tokens, which is impossible", str(number)[:50])
     return _MOST_TOKENS if number > 0 else 0
+
+
+def _response_of(record: Mapping[str, Any]) -> ModelResponse:
+    """Return the answer from its record."""
+    response = from_json([record["response"]])[0]
+    assert isinstance(response, ModelResponse)
+    return response
 
 
 def _cost(response: ModelResponse) -> float | None:
