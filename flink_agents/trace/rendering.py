@@ -91,13 +91,18 @@ def run_object(run: RunTrace) -> dict[str, Any]:
 
 def _wait_object(wait: Mapping[str, Any]) -> dict[str, Any]:
     """Return the event or time that ends a wait as an object for JSON."""
-    kind = "approval" if wait.get("name") == APPROVAL_SIGNAL else "signal" if wait.get("name") else "timer"
+    name = wait.get("name")
     return {
-        "kind": kind,
-        "name": wait.get("name"),
+        "kind": "approval" if name == APPROVAL_SIGNAL else _kind_of(wait),
+        "name": name,
         "id": wait.get("id"),
         "deadline_at_ms": wait.get("deadline"),
     }
+
+
+def _kind_of(wait: Mapping[str, Any]) -> str:
+    """Return the kind of a wait. Old records have none: then only a signal has a name."""
+    return wait.get("kind") or ("timer" if wait.get("name") is None else "signal")
 
 
 def _milliseconds(seconds: float) -> int:
@@ -242,7 +247,7 @@ def wait_text(wait: dict[str, Any]) -> str:
     if wait.get("for"):
         return str(wait["for"]) + (f" since {format_time(wait['since'])}" if wait.get("since") else "")
     name = wait.get("name")
-    kind = wait.get("kind") or ("timer" if name is None else "signal")
+    kind = _kind_of(wait)
     if kind == "timer":
         return f"the timer at {at}" if at else "a timer"
     if kind == "signal":

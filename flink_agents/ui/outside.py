@@ -154,13 +154,13 @@ class Outside:
         """Return the pending requests; None if no topic is named."""
         return None if self._requests is None else self._requests.read()
 
-    def request(self, name: str) -> ApprovalRequest | None:
+    def request(self, request_id: str) -> ApprovalRequest | None:
         """Return a pending request by its id; None if there is none."""
         for read in (self.requests, self.renew_requests):
             # One that was just asked may not have been read yet.
             reading = read()
             for request in (reading.value if reading else None) or ():
-                if request.id == name:
+                if request.id == request_id:
                     return request
         return None
 

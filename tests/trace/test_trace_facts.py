@@ -9,6 +9,7 @@ import pytest
 
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RetryPolicy, RunnerContext, UsageLimits
 from flink_agents.api.agents.observers import Phase
+from flink_agents.api.events.approvals import APPROVAL_SIGNAL
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
@@ -16,11 +17,12 @@ from flink_agents.trace.reading import by_run
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.rendering import explain_key, tree_lines
+from flink_agents.trace.rendering import explain_key, run_object, tree_lines
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each_case
 from tests.trace.hour import Nth
 from tests.trace.test_trace_records import PLAIN, records_in
+from tests.trace.test_trace_sinks import record
 
 pytestmark = pytest.mark.own_conditions
 
@@ -46,6 +48,22 @@ def test_the_facts_of_a_result(name: str, value: Any, wanted: dict[str, Any]) ->
     assert {fact: facts.get(fact) for fact in wanted} == wanted
     assert wanted or not facts
     assert "cost" in wanted or "cost" not in facts
+
+
+@each_case(
+    "wait, kind",
+    [
+        ({"kind": "timer", "name": None}, "timer"),
+        ({"kind": "signal", "name": "paid"}, "signal"),
+        ({"kind": "signal", "name": APPROVAL_SIGNAL}, "approval"),
+        ({"kind": "hour", "name": "7"}, "hour"),
+        ({"name": "paid"}, "signal"),
+        ({"name": None}, "timer"),
+    ],
+)
+def test_a_wait_as_an_object_has_its_kind(wait: dict[str, Any], kind: str) -> None:
+    (run,) = by_run([record(outcome="suspended", attributes={"waits": [wait]})]).values()
+    assert [shown["kind"] for shown in run_object(run)["waits"]] == [kind]
 
 
 def model() -> ScriptedModel:

@@ -58,7 +58,7 @@ def _is_several(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _is_number(value: Any) -> bool:
+def _is_positive_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -66,7 +66,7 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "tools": ("a list of names, functions and tools", _is_several),
     "output_mode": (f"one of {', '.join(_MODES)}", lambda value: value in _MODES),
     "limits": ("UsageLimits", lambda value: isinstance(value, UsageLimits | Mapping)),
-    "max_requests": ("an integer of 1 or more", _is_number),
+    "max_requests": ("an integer of 1 or more", _is_positive_integer),
     "settings": ("a dict of settings", lambda value: isinstance(value, Mapping)),
     "instructions": ("a string", lambda value: isinstance(value, str)),
     "history": (

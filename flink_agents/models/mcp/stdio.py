@@ -227,11 +227,11 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(OSError):
         process.stdin.close()
     try:
-        if not await _has_ended(process):
+        if not await _ends_in_time(process):
             _kill_process(process, signal.SIGTERM)
-            if not await _has_ended(process):
+            if not await _ends_in_time(process):
                 _kill_process(process, signal.SIGKILL)
-                await _has_ended(process)
+                await _ends_in_time(process)
     finally:
         # A second cancellation may have ended the wait.
         _kill_process(process, signal.SIGKILL)
@@ -241,7 +241,8 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
             transport.close()
 
 
-async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+async def _ends_in_time(process: asyncio.subprocess.Process) -> bool:
+    """Wait for the end of a process, for ``_EXIT_SECONDS`` at most; returns True if it has ended."""
     # Not wait(): that waits for the end of the output as well.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_EXIT_SECONDS):

@@ -235,7 +235,11 @@ def _list_ids(ids: Sequence[str] | None) -> list[str] | None:
 
 
 def _check_filter(filter: Filter | None) -> dict[str, Any] | None:
-    """Validate a filter and return it as a plain value."""
+    """Return a filter as dictionaries, lists and scalars; None if there is none.
+
+    Raises:
+        VectorFilterError: The filter is invalid.
+    """
     parse_filter(filter)
     return None if filter is None else _plain(filter)
 

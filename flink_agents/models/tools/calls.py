@@ -34,7 +34,7 @@ class OutcomeUnknown(Exception):
     """Raised inside of a tool if it is unknown whether the call took effect.
 
     Args:
-        reason: The reason.
+        reason: The event after which that is unknown, as text: ``it took longer than 5 seconds``.
     """
 
 

@@ -168,14 +168,17 @@ def read_changed(stored: Stored, known_class: type | None = None) -> Any:
 
 
 def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
+    """Return the value that the user's upgrade makes of a stored one.
+
+    Raises:
+        UpgradeFailedError: The upgrade raises, or returns no value.
+    """
     try:
-        new_value = isolated().run(
-            upgrade, stored.member if stored.kind is Kind.ENUM else dict(stored.fields)
-        )
+        new_value = isolated().run(upgrade, _stored_content(stored))
     except Exception as error:
         raise UpgradeFailedError(
             f"the upgrade of a stored {stored.name} raised {type(error).__name__}: {text_of(error)}",
-            found=shorten(stored.member if stored.kind is Kind.ENUM else dict(stored.fields)),
+            found=shorten(_stored_content(stored)),
             fix="let the function handle these stored fields",
             where=innermost_place(error) or place_of_upgrade(upgrade),
         ) from error
@@ -190,6 +193,11 @@ def _upgraded(upgrade: Upgrade, stored: Stored) -> Any:
             where=place_of_upgrade(upgrade),
         )
     return new_value
+
+
+def _stored_content(stored: Stored) -> Any:
+    """Return the argument of an upgrade: the member of an enum, or the fields by name."""
+    return stored.member if stored.kind is Kind.ENUM else dict(stored.fields)
 
 
 # -- enums ---------------------------------------------------------------------------

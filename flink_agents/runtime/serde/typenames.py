@@ -305,7 +305,12 @@ def _candidates(module: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _read_imports(modules: int, homes: int) -> frozenset[str]:
-    """Return the modules that functions of the agent's own code import when they are called."""
+    """Return the modules that functions of the agent's own code import when they are called.
+
+    Args:
+        modules: The number of modules in memory. Both numbers are only keys of the cache.
+        homes: The number of modules in which the agent's code is defined.
+    """
     imports: set[str] = set()
     for name in own_modules():
         module = sys.modules[name]

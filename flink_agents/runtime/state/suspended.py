@@ -64,7 +64,8 @@ class StoredWait:
     Attributes:
         kind: The thing that ends it, such as ``timer`` or ``signal``. State, metrics and lists tell waits
             apart by it.
-        name: Name of the signal that it waits for; None for a pause.
+        name: The text that lists show after the kind: the name of the signal that it waits for; None for a
+            pause.
         step: The path of the execution that waits.
         task: The path of the task that waits.
         nth: The number of earlier waits of that task.

@@ -92,7 +92,7 @@ class AnswerLog:
         self._lock = threading.Lock()
         self._answers: dict[tuple[MadeCall, int], list[RecordedAnswer]] = {}
         self._answers_by_call: Counter[tuple[MadeCall, int, str]] = Counter()
-        self._over: set[int] = set()
+        self._given: set[int] = set()
         self._call_counts: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
         self._executed: defaultdict[MadeCall, defaultdict[Execution, set[int]]] = _empty_sets()
         self._steps: list[Any] = []
@@ -148,7 +148,7 @@ class AnswerLog:
         with self._lock:
             for (call_key, number), answers in self._answers.items():
                 if number < stored[call_key]:
-                    self._over.update(answer.order for answer in answers)
+                    self._given.update(answer.order for answer in answers)
 
     def repeated_functions(self, stored: Counter[MadeCall]) -> list[str]:
         """Return the functions called after the crash although all of their calls are ``stored``."""
@@ -183,7 +183,7 @@ class AnswerLog:
         self._dead.clear()
         with self._lock:
             self._answers_by_call.clear()
-            self._over.clear()
+            self._given.clear()
             self._call_counts.clear()
             self._executed.clear()
             self._steps.clear()
@@ -221,29 +221,31 @@ class AnswerLog:
         return replace(what, function=function, name=what.identity)
 
     def note_start(self, call: _Call) -> RecordedAnswer | None:
-        """Record that the function of a call starts, and return the answer to repeat."""
+        """Record that the function of a call starts; returns the answer to repeat, or None if there is none.
+
+        Each attempt repeats its own answers, in order, and then the last one.
+        """
+        call_key = call.call_key
         with self._lock:
-            self._executed[call.recorded_answer][call.execution].add(call.number)
+            self._executed[call_key][call.execution].add(call.number)
             if not self.repeats:
                 return None
-            answers = self._answers.get((call.recorded_answer, call.number), [])
-            former_answers = sum(
+            answers = self._answers.get((call_key, call.number), [])
+            of_earlier_attempts = sum(
                 _attempt_numbers(answer.attempt) < _attempt_numbers(call.attempt) for answer in answers
             )
-            answer_index = (
-                former_answers + self._answers_by_call[call.recorded_answer, call.number, call.attempt]
-            )
-            self._answers_by_call[call.recorded_answer, call.number, call.attempt] += 1
-            # A replay may skip the attempts that got them.
-            self._over.update(answer.order for answer in answers[:answer_index])
-            return answers[min(answer_index, len(answers) - 1)] if answers else None
+            index = of_earlier_attempts + self._answers_by_call[call_key, call.number, call.attempt]
+            self._answers_by_call[call_key, call.number, call.attempt] += 1
+            # A replay may skip the attempts that got the answers before this one, so nothing gives them.
+            self._given.update(answer.order for answer in answers[:index])
+            return answers[min(index, len(answers) - 1)] if answers else None
 
     def note_answer(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
         """Record the answer of a function."""
         with self._lock:
             if not self.repeats:
                 answer = RecordedAnswer(call.attempt, self._orders, seconds, _copy_value(value), error)
-                self._answers.setdefault((call.recorded_answer, call.number), []).append(answer)
+                self._answers.setdefault((call.call_key, call.number), []).append(answer)
                 self._orders += 1
 
     def pauses_before(self, answer: RecordedAnswer, limit: float | None) -> Iterator[float]:
@@ -270,7 +272,7 @@ class AnswerLog:
         """Return True if all earlier answers have been given."""
         with self._lock:
             return not self.ordered or all(
-                other_answer.order in self._over
+                other_answer.order in self._given
                 for answers in self._answers.values()
                 for other_answer in answers
                 if other_answer.order < answer.order
@@ -279,7 +281,7 @@ class AnswerLog:
     def note_returned(self, answer: RecordedAnswer) -> None:
         """Record that an answer was returned."""
         with self._lock:
-            self._over.add(answer.order)
+            self._given.add(answer.order)
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ class _Call:
     """One durable call: its identity, its number among equal calls, and the attempt that makes it."""
 
     outside: AnswerLog
-    recorded_answer: MadeCall
+    call_key: MadeCall
     number: int
     attempt: str
     execution: Execution

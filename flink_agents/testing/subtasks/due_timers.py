@@ -58,7 +58,7 @@ class DueTimers:
 
     Args:
         backend: State and timers of the subtask.
-        clock: The wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds since the epoch.
         suspended_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
         keeps_timers: True if timers wait for their time even if there is nothing else to do.

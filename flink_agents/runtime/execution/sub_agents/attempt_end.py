@@ -92,7 +92,7 @@ class AttemptEnd(PendingOutcome):
 
     @property
     def has_to_continue(self) -> bool:
-        """True if the attempt has succeeded, or went on, according to the records."""
+        """True if the attempt cannot fail here: by its records, it succeeded, or got further outcomes."""
         return self.has_succeeded or self._delivery.is_replaying(self.path)
 
     @property

@@ -200,7 +200,11 @@ class SubAgentExecutor(LoopExecutor):
         task.result().result()
 
     def _start(self, step: ActionRun) -> asyncio.Task[Outcome]:
-        """Start the user's code, in a task of the action of the job's agent if that has an order."""
+        """Start the user's code in a task, and return that.
+
+        If outcomes of the calling action are delivered in order, the task is one of that action, and its own
+        outcomes have their places in the same order.
+        """
         loop = asyncio.get_running_loop()
         variables = step.variables
         delivery = step.delivery

@@ -147,15 +147,18 @@ def _end(put: Callable[..., None], request: ApprovalRequest, decision: Decision,
     put(ApprovalOutcome(request, decision, request.arguments, reason=reason))
 
 
-def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalArguments) -> ApprovalRequest:
+def _request(
+    step: ActionRun, wait_id: str, deadline: int | None, wanted: ApprovalArguments
+) -> ApprovalRequest:
+    """Return the request whose answer a wait is for; ``deadline`` is in milliseconds since the epoch."""
     run = step.run
     # The id covers the request, not only the number of the run. A new job starts to number its runs at 0, and
     # after a restart another input may get the number of a lost run. An answer to its request must not fit.
     asks = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
-    path = f"{step.event.id}\x00{wait}\x00approval\x00{asks}"
+    path = f"{step.event.id}\x00{wait_id}\x00approval\x00{asks}"
     mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
-        id=f"{wait}|{mark}",
+        id=f"{wait_id}|{mark}",
         agent=step.shared.agent.name,
         action=step.action.name,
         key=run.key,

@@ -205,7 +205,11 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return self.stored
 
     def timed(self) -> StoredWait:
-        """Return the form in which state stores the wait, with its times. They are computed once."""
+        """Return the form in which state stores the wait, with its times. They are computed once.
+
+        The deadline is the start of the wait plus ``seconds``. A kind with another deadline overrides this,
+        and derives it from the start alone: a resumed wait keeps its start.
+        """
         if self._timed is None:
             self._timed = self._waits.timed(self.open_wait(), self._seconds)
         return self._timed

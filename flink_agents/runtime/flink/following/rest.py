@@ -69,7 +69,7 @@ class ClusterRest:
         return self._send_request("PATCH", path)
 
     def text(self, path: str) -> bytes:
-        """Return a file of the cluster, such as a log.
+        """Return the bytes of a file of the cluster, such as a log, by its path below the REST address.
 
         Raises:
             ClusterUnavailableError: There was no answer, or not one of Flink's.

@@ -34,7 +34,9 @@ _VERSION = b"\x01"
 
 
 class UnprunedKeys(KeyService):
-    """The marks of a subtask. Only Flink's task thread uses it. Its methods may change Flink's current key.
+    """Marks the keys of a subtask whose records must be pruned, and finds them after a restore.
+
+    Only Flink's task thread uses it. Its methods may change Flink's current key.
 
     Args:
         state: Keyed state.
