@@ -29,6 +29,7 @@ from flink_agents.api.errors import (
     AgentConfigurationError,
     DurableResultError,
     RecoveryMismatchError,
+    SignalTimeoutError,
 )
 from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
@@ -478,6 +479,54 @@ def test_a_record_that_the_store_refuses_is_not_stored(
         monkeypatch.setattr(module, "MemoryStore", functools.partial(MemoryStore, max_record_bytes=2000))
     with OperatorHarness(Large(), crash="everywhere") as harness:
         assert harness.push(1) == ["DurableResultError"]
+
+
+async def pause(ctx: Any) -> None:
+    await asyncio.sleep(2)
+
+
+async def pause_before_a_retry(ctx: Any) -> None:
+    raise ValueError("busy")
+
+
+async def pause_for_a_limit(ctx: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 2)
+
+
+async def sleep_longer(ctx: Any) -> None:
+    await ctx.sleep(3)
+
+
+async def wait_until_its_limit(ctx: Any) -> None:
+    with contextlib.suppress(SignalTimeoutError):
+        await ctx.wait_for_signal("go", timeout=3)
+
+
+@each_case(
+    ("pausing", "waiting"),
+    itertools.product([pause, pause_before_a_retry, pause_for_a_limit], [sleep_longer, wait_until_its_limit]),
+)
+def test_a_recorded_run_that_a_pause_of_another_one_had_let_become_due(
+    pausing: Callable[[Any], Awaitable[None]], waiting: Callable[[Any], Awaitable[None]]
+) -> None:
+    class Pausing(Agent):
+        on_suspend = "interleave"
+        retry = RetryPolicy(max_attempts=2, initial_interval=2, jitter=0)
+
+        @action(InputEvent, on_error="ignore")
+        async def act(self, event: InputEvent, ctx: Any) -> Event | None:
+            await ctx.durable_execute_async(ok, event.input)
+            if event.input == "pauses":
+                await ctx.sleep(2)
+                await pausing(ctx)
+                return None
+            await waiting(ctx)
+            return OutputEvent(output=event.input)
+
+    with OperatorHarness(Pausing(), crash="everywhere") as harness:
+        harness.push_all(["waits", "pauses"])
+        assert [harness.advance_time(1000) for _ in range(4)] == [[], ["waits"], [], []]
 
 
 def test_metrics_count_once() -> None:
