@@ -23,7 +23,7 @@ from flink_agents.api.action_state import (
     RecordKind,
     closed_error,
 )
-from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
+from flink_agents.api.errors import AppendOutcomeUnknownError, RecordTooLargeError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.forwarding import ForwardingStore
 
@@ -32,7 +32,8 @@ class Fault(StrEnum):
     """The outcome of an append.
 
     Attributes:
-        REFUSED: Nothing is stored, and the caller knows: ``StoreUnavailableError``.
+        REFUSED: Nothing is stored, and the caller knows: ``StoreUnavailableError``. Also noted if a record is
+            too large for the store itself.
         LOST: Nothing is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
         UNACKNOWLEDGED: It is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
         HANGS: Nothing is stored, and the append does not return before the attempt ends.
@@ -113,6 +114,16 @@ class Faults:
             self.appends.append((journal, tuple(records), fault))
             return fault
 
+    def note_refused(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        """Note that the store itself refused the latest append of these records."""
+        with self._lock:
+            same = (entry[:2] == (journal, tuple(records)) for entry in self.appends[::-1])
+            self.appends[~next(place for place, is_same in enumerate(same) if is_same)] = (
+                journal,
+                tuple(records),
+                Fault.REFUSED,
+            )
+
 
 class FaultyStore(ForwardingStore):
     """A store that fails when a test wants it to.
@@ -134,7 +145,11 @@ class FaultyStore(ForwardingStore):
             raise closed_error("an append before this one had an unknown outcome")
         fault = self._faults.next_fault(journal, records)
         if fault is None or fault.stores:
-            await super().append(journal, records)
+            try:
+                await super().append(journal, records)
+            except RecordTooLargeError:
+                self._faults.note_refused(journal, records)
+                raise
         if fault is None:
             return
         if fault is Fault.REFUSED:

@@ -25,6 +25,8 @@ from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Names of functions of ``asyncio.tasks`` that await a new future in place of the given ones."""
 
+_ENDS_OF_GROUPS = {("asyncio.taskgroups", "__aexit__"), ("anyio._backends._asyncio", "__aexit__")}
+"""Modules and functions of task groups that wait for the group's ``_tasks``."""
 
 _ROOM = __name__.rpartition(".")[0]
 
@@ -150,10 +152,11 @@ class ActionLoop(asyncio.SelectorEventLoop):
             isinstance(asyncio.current_task(self), _LockTask) or _keeps_locks_to_itself(frame)
         ):
             return OwnFuture(loop=self)
-        if module not in ("asyncio.tasks", "asyncio.taskgroups"):
+        is_group_end = (module, frame.f_code.co_name) in _ENDS_OF_GROUPS
+        if module != "asyncio.tasks" and not is_group_end:
             return super().create_future()
         future = OwnFuture(loop=self)
-        if module == "asyncio.taskgroups":
+        if is_group_end:
             # The end of the group's tasks, also of those that they make.
             future.enders = frame.f_locals["self"]._tasks
             return future

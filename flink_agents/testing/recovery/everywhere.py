@@ -67,6 +67,7 @@ class Crashes:
         self._harness = harness
         self._points = points
         self._past: Counter[MadeCall] = Counter()
+        self._end_time = 0
         points.moment = self._save_moment
 
     # -- executing ----------------------------------------------------------------------
@@ -99,6 +100,7 @@ class Crashes:
         expected = HarnessOutcome.from_harness(harness.checkpoint().keys, harness.codec, self._points.outputs)
         after = self._save_moment()
         done = _Appended(self._points.faults.appends[first:], self._points.count)
+        self._end_time = after.copies["time"]
         # The operator without a crash continues after this; others take its place meanwhile.
         aside = harness.set_aside()
         place = self._points.place
@@ -150,6 +152,8 @@ class Crashes:
                 resume(crash.checkpoint.delivery_count)
             else:
                 again()
+            # A recorded run may wait for a time that only the pause of an unrecorded one had reached.
+            self._harness.catch_up_to(self._end_time)
         except Exception as error:
             raise self._failed_error(crash, error) from error
         return stored

@@ -7,7 +7,7 @@ import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
@@ -144,6 +144,15 @@ class Driver:
         while self._clock.time > began and (due := self._next_timer("processing_timers", self._clock.time)):
             self._fire_timer(due[1], "processing_timers", due[0])
             self._run_all(seconds)
+
+    def catch_up_to(self, time_ms: int) -> None:
+        """Let time pass until then, if it has not yet, and run what is due to its end."""
+        if time_ms > self._clock.time:
+            self._fire_each("processing_timers", time_ms, self._fire_to_the_end)
+            self._pass_to(time_ms)
+
+    def _fire_to_the_end(self, *timer: *tuple[str, str, int]) -> None:
+        self._to_the_end(partial(self._fire_timer, *timer))
 
     def _run_all(self, seconds: float | None) -> None:
         for subtask in self._subtasks:

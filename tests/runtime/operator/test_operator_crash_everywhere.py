@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +24,21 @@ from flink_agents import (
     RetryPolicy,
     action,
 )
-from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryMismatchError
+from flink_agents.api.errors import (
+    ActionFailedError,
+    AgentConfigurationError,
+    DurableResultError,
+    RecoveryMismatchError,
+    SignalTimeoutError,
+)
 from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes.outside import AnswerLog, RecordedAnswer
+from flink_agents.testing.recovery import everywhere
+from flink_agents.testing.subtasks import crash_points
+from tests.suite.tables import each_case
 
 COUNT = itertools.count()
 """A global that code of an action must not use."""
@@ -416,6 +427,106 @@ def test_an_agent_that_fails_without_a_crash_fails_as_ever() -> None:
     with OperatorHarness(Fails(), crash="everywhere") as harness:
         with pytest.raises(ActionFailedError):
             harness.push("a")
+
+
+def repeat_a(count: int) -> str:
+    return "a" * count
+
+
+async def refused_alone(ctx: Any) -> None:
+    await ctx.durable_execute_async(repeat_a, 3000)
+
+
+async def refused_after_a_step(ctx: Any) -> None:
+    await ctx.durable_execute_async(repeat_a, 1)
+    await ctx.durable_execute_async(repeat_a, 3000)
+
+
+async def refused_beside_a_step(ctx: Any) -> None:
+    await ctx.gather(ctx.durable_execute_async(repeat_a, 3000), ctx.durable_execute_async(repeat_a, 1))
+
+
+async def refused_after_a_wait(ctx: Any) -> None:
+    await ctx.sleep(0)
+    await ctx.durable_execute_async(repeat_a, 1)
+    await ctx.durable_execute_async(repeat_a, 3000)
+
+
+async def refused_twice(ctx: Any) -> None:
+    for count in (3000, 3001):
+        with contextlib.suppress(DurableResultError):
+            await ctx.durable_execute_async(repeat_a, count)
+    await ctx.durable_execute_async(repeat_a, 3002)
+
+
+@each_case(
+    "work",
+    [refused_alone, refused_after_a_step, refused_beside_a_step, refused_after_a_wait, refused_twice],
+)
+def test_a_record_that_the_store_refuses_is_not_stored(
+    work: Callable[[Any], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large(Agent):
+        @action(InputEvent)
+        async def act(self, event: InputEvent, ctx: Any) -> Event:
+            try:
+                await work(ctx)
+            except DurableResultError as error:
+                return OutputEvent(output=type(error).__name__)
+            return OutputEvent(output="no error")
+
+    for module in (crash_points, everywhere):
+        monkeypatch.setattr(module, "MemoryStore", functools.partial(MemoryStore, max_record_bytes=2000))
+    with OperatorHarness(Large(), crash="everywhere") as harness:
+        assert harness.push(1) == ["DurableResultError"]
+
+
+async def pause(ctx: Any) -> None:
+    await asyncio.sleep(2)
+
+
+async def pause_before_a_retry(ctx: Any) -> None:
+    raise ValueError("busy")
+
+
+async def pause_for_a_limit(ctx: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 2)
+
+
+async def sleep_longer(ctx: Any) -> None:
+    await ctx.sleep(3)
+
+
+async def wait_until_its_limit(ctx: Any) -> None:
+    with contextlib.suppress(SignalTimeoutError):
+        await ctx.wait_for_signal("go", timeout=3)
+
+
+@each_case(
+    ("pausing", "waiting"),
+    itertools.product([pause, pause_before_a_retry, pause_for_a_limit], [sleep_longer, wait_until_its_limit]),
+)
+def test_a_recorded_run_that_a_pause_of_another_one_had_let_become_due(
+    pausing: Callable[[Any], Awaitable[None]], waiting: Callable[[Any], Awaitable[None]]
+) -> None:
+    class Pausing(Agent):
+        on_suspend = "interleave"
+        retry = RetryPolicy(max_attempts=2, initial_interval=2, jitter=0)
+
+        @action(InputEvent, on_error="ignore")
+        async def act(self, event: InputEvent, ctx: Any) -> Event | None:
+            await ctx.durable_execute_async(ok, event.input)
+            if event.input == "pauses":
+                await ctx.sleep(2)
+                await pausing(ctx)
+                return None
+            await waiting(ctx)
+            return OutputEvent(output=event.input)
+
+    with OperatorHarness(Pausing(), crash="everywhere") as harness:
+        harness.push_all(["waits", "pauses"])
+        assert [harness.advance_time(1000) for _ in range(4)] == [[], ["waits"], [], []]
 
 
 def test_metrics_count_once() -> None:
