@@ -51,7 +51,7 @@ class RetryPlan(RetryTimes):
     non_retryable: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, policy: RetryPolicy) -> RetryPlan:
+    def from_policy(cls, policy: RetryPolicy) -> RetryPlan:
         """Return the plan of ``policy``."""
         times = {name: getattr(policy, name) for name in RetryTimes.model_fields}
         retry_on = None if policy.retry_on is None else tuple(map(_name_of, policy.retry_on))
@@ -71,7 +71,7 @@ class RetryPlan(RetryTimes):
 
 
 def _name_of(error: type[BaseException]) -> str:
-    return str(FunctionRef.of(error))
+    return str(FunctionRef.from_object(error))
 
 
 def _exception(name: str) -> type[BaseException]:

@@ -35,10 +35,10 @@ class FunctionRef(Frozen):
         return f"{self.module}:{self.qualname}"
 
     @classmethod
-    def of(cls, target: Any) -> FunctionRef:
+    def from_object(cls, target: Any) -> FunctionRef:
         """Return the reference to ``target``; an object without a name gets one in brackets."""
         if isinstance(target, functools.partial):
-            inner = cls.of(target.func)
+            inner = cls.from_object(target.func)
             return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
         if inspect.ismethod(target) and not inspect.isclass(target.__self__):
             return cls(module=target.__module__, qualname=f"<bound>.{target.__qualname__}")

@@ -210,9 +210,9 @@ class _Reader:
         self._read[key] = (function, arguments)
         self._depth += 1
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self.take(default)
+            self.note_mention(default)
         for event in events_of_annotation(function):
-            self.take(event)
+            self.note_mention(event)
         frame = Frame(function, node, arguments, self.context_class)
         _Visitor(self, frame, is_action=call is None).read(node)
         self.shown.calls |= frame.library_steps
@@ -220,7 +220,7 @@ class _Reader:
             self.mark_opaque()
         self._depth -= 1
 
-    def take(self, value: Any, call: Mapping[int | str, Any] | None = None, depth: int = 2) -> bool:
+    def note_mention(self, value: Any, call: Mapping[int | str, Any] | None = None, depth: int = 2) -> bool:
         """Record a value that the code mentions, and follow it if it is the project's own code.
 
         Args:
@@ -242,9 +242,9 @@ class _Reader:
         elif isinstance(value, COLLECTIONS):
             # Copies: other threads may change a collection of a module meanwhile.
             for key in list(value) if isinstance(value, dict) and depth else ():
-                self.take(key, None, depth - 1)
+                self.note_mention(key, None, depth - 1)
             items = list(value.values() if isinstance(value, dict) else value)
-            return bool(value and depth) and all([self.take(item, call, depth - 1) for item in items])
+            return bool(value and depth) and all([self.note_mention(item, call, depth - 1) for item in items])
         elif isinstance(value, type):
             for result in results if issubclass(value, Event) else ():
                 result.events.add(value)
@@ -280,17 +280,17 @@ class _Visitor(ast.NodeVisitor):
                 # From here on, any code may use it.
                 self._reader.sends = True
                 self._reader.mark_opaque()
-            self._reader.take(value)
+            self._reader.note_mention(value)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if node.attr in _DURABLE:
             self._shown.calls.add(node.attr)
         self._reader.sends |= node.attr == "send_event"
         value = self._value(node)
-        self._reader.take(value)
+        self._reader.note_mention(value)
         # An attribute of an event class names the event; if it is unknown, it may be the event.
         with self._reader.inspecting(self._reader.inspects or value is not UNKNOWN):
-            self._reader.take(self._event_of(node))
+            self._reader.note_mention(self._event_of(node))
         if not _is_chain(node):
             self.visit(node.value)
 
@@ -306,7 +306,7 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
-            self._reader.take(node.value)
+            self._reader.note_mention(node.value)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -344,9 +344,9 @@ class _Visitor(ast.NodeVisitor):
         call: dict[int | str, Any] = {number: self._value(value) for number, value in enumerate(node.args)}
         call.update({keyword.arg or "": self._value(keyword.value) for keyword in node.keywords})
         with reader.inspecting(reader.inspects and not gives_context):
-            is_read = reader.take(self._value(node.func), call)
+            is_read = reader.note_mention(self._value(node.func), call)
             if not is_of_context:
-                reader.take(self._event_of(node.func))
+                reader.note_mention(self._event_of(node.func))
         if gives_context and not is_read:
             reader.mark_opaque()
         if not _is_chain(node.func):
@@ -397,7 +397,7 @@ class _Visitor(ast.NodeVisitor):
         for node in nodes:
             named = node.value if isinstance(node, ast.Constant) else self._value(node) if node else None
             if texts and isinstance(named, str):
-                self._reader.take(named)
+                self._reader.note_mention(named)
             with self._reader.inspecting(True):
                 self._visit_all([node])
 

@@ -98,7 +98,7 @@ class AgentCode:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_declarations(
         cls,
         agent: Agent,
         settings: AgentSettings,

@@ -114,9 +114,9 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     validation.check_resources(resource_plans, places)
     plan = AgentPlan(
         name=title,
-        agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
+        agent_class=FunctionRef.from_object(agent_class) if agent_class is not Agent else None,
         configuration=configuration_of(instance),
-        context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
+        context_class=FunctionRef.from_object(instance.context_class) if instance.context_class else None,
         side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
         output_type=None if instance.output_type is None else type_text(instance.output_type),
         **settings.plain(),
@@ -126,7 +126,7 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
         resources=resource_plans,
     )
     validation.check_flow(plan, actions, emissions, event_classes, where, instance.context_class)
-    return plan, AgentCode.of(instance, settings, actions, resources, event_classes)
+    return plan, AgentCode.from_declarations(instance, settings, actions, resources, event_classes)
 
 
 def _name(agent: Agent, name: str | None, where: str) -> str:
@@ -153,7 +153,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             name=action.name,
             trigger_classes=_types(trigger for trigger in action.mark.triggers if not is_exact(trigger)),
             trigger_types=_types(trigger for trigger in action.mark.triggers if is_exact(trigger)),
-            function=FunctionRef.of(action.function),
+            function=FunctionRef.from_object(action.function),
             kind=action.kind,
             is_async=has_async_code(action.function),
             when=_condition(action.mark.settings.when),
@@ -173,11 +173,14 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings with the name of the function that decides about approvals."""
     needed = settings["needs_approval"]
-    return {**settings, "needs_approval": str(FunctionRef.of(needed)) if callable(needed) else needed}
+    return {
+        **settings,
+        "needs_approval": str(FunctionRef.from_object(needed)) if callable(needed) else needed,
+    }
 
 
 def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
-    return None if policy is None else RetryPlan.of(policy)
+    return None if policy is None else RetryPlan.from_policy(policy)
 
 
 def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
@@ -185,7 +188,11 @@ def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
 
 
 def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
-    return None if when is None else ConditionPlan(function=FunctionRef.of(when), text=lambda_text(when))
+    return (
+        None
+        if when is None
+        else ConditionPlan(function=FunctionRef.from_object(when), text=lambda_text(when))
+    )
 
 
 def _config(action: ActionDeclaration) -> dict[str, Any]:
@@ -203,7 +210,7 @@ def _config(action: ActionDeclaration) -> dict[str, Any]:
 
 
 def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
-    function = FunctionRef.of(resource.function) if resource.function is not None else None
+    function = FunctionRef.from_object(resource.function) if resource.function is not None else None
     base: Mapping[str, Any] = {
         "name": resource.name,
         "type": resource.type,

@@ -149,4 +149,4 @@ def _event_plan(event: type[Event]) -> EventPlan:
     bases = tuple(
         base.EVENT_TYPE for base in event.__mro__[1:] if issubclass(base, Event) and base is not Event
     )
-    return EventPlan(type=event.EVENT_TYPE, event_class=FunctionRef.of(event), bases=bases)
+    return EventPlan(type=event.EVENT_TYPE, event_class=FunctionRef.from_object(event), bases=bases)

@@ -117,7 +117,7 @@ def check_options(config: Configuration) -> None:
         options: dict[str, Any] = {}
         for entry, value in config.below(option.key).items():
             name, *field = entry.split(".")
-            _put(options, [name, *(part.replace("-", "_") for part in field[:1]), *field[1:]], value)
+            _set_at_path(options, [name, *(part.replace("-", "_") for part in field[:1]), *field[1:]], value)
         for name, arguments in options.items():
             at = f"{option.key}.{name}"
             described = arguments
@@ -134,8 +134,8 @@ def check_options(config: Configuration) -> None:
                 )
 
 
-def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Put a value at its path; replaces whatever is in the way and is not a dict."""
+def _set_at_path(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value at its path; replaces whatever is in the way and is not a dict."""
     *outer, last = path
     for part in outer:
         inner = into.get(part)
@@ -165,32 +165,34 @@ def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
         if field in _PROSE:
             continue
         if field == "args" and isinstance(value, Sequence) and not isinstance(value, str):
-            yield from _in_args(value)
+            yield from _secrets_in_args(value)
         elif isinstance(value, str) and field not in _FREE:
-            yield from _in_text(value, field, opaque=False)
+            yield from _secrets_in_text(value, field, opaque=False)
             if _is_named(field, loose=False) and not _is_harmless(value):
                 yield field, "is named like one"
         else:
-            yield from _inside(value, field, field in ("env", "environment") or field.endswith("headers"))
+            yield from _secrets_inside(
+                value, field, field in ("env", "environment") or field.endswith("headers")
+            )
 
 
-def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
+def _secrets_inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
     """Yield the secrets in a string, in a dict or a list, and in everything inside it."""
     if isinstance(value, str):
-        yield from _in_text(value, place)
+        yield from _secrets_in_text(value, place)
     elif isinstance(value, Mapping) and not _is_reference(value):
         for name, member in value.items():
             at = f"{place}.{name}"
             if isinstance(member, str) and _is_named(str(name), loose) and not _is_harmless(member):
                 yield at, "is named like one"
             else:
-                yield from _inside(member, at, loose or str(name).endswith("headers"))
+                yield from _secrets_inside(member, at, loose or str(name).endswith("headers"))
     elif isinstance(value, list | tuple):
         for number, member in enumerate(value):
-            yield from _inside(member, f"{place}[{number}]", loose)
+            yield from _secrets_inside(member, f"{place}[{number}]", loose)
 
 
-def _in_args(args: Sequence[Any]) -> Iterator[Found]:
+def _secrets_in_args(args: Sequence[Any]) -> Iterator[Found]:
     """Yield the secrets among the command-line arguments of a program."""
     flag: str | None = None
     for number, argument in enumerate(args):
@@ -210,10 +212,10 @@ def _in_args(args: Sequence[Any]) -> Iterator[Found]:
             if not _is_harmless(assigned[2]):
                 yield at, "is named like one"
         else:
-            yield from _in_text(argument, at)
+            yield from _secrets_in_text(argument, at)
 
 
-def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
+def _secrets_in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
     """Yield a string that looks like a secret, or holds one.
 
     Args:
