@@ -16,8 +16,7 @@ from flink_agents.api.common.places import describe, place_of
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ActionSignatureError
 from flink_agents.api.events import Event
-from flink_agents.plan.analysis.functions import annotation_of, called
-from flink_agents.plan.analysis.values import plain_function
+from flink_agents.plan.analysis.functions import annotation_of, called, plain_function
 from flink_agents.plan.compile.declarations import ActionDeclaration, ResourceDeclaration
 from flink_agents.plan.compile.events import BUILT_IN
 from flink_agents.plan.references import type_text

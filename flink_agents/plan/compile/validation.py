@@ -36,7 +36,6 @@ from flink_agents.api.resources import (
     template_variables,
 )
 from flink_agents.plan.analysis.functions import has_async_code
-from flink_agents.plan.analysis.named_resources import named_resources
 from flink_agents.plan.analysis.reading import EmittedEvents
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
@@ -271,7 +270,7 @@ def check_flow(
     _check_taken(plan, actions, emissions)
     for action in actions:
         check_annotations(action, context_class)
-        _check_requested(plan, action, context_class or RunnerContext)
+        _check_requested(plan, action, emissions)
     _warn_unreachable(actions, emissions)
 
 
@@ -300,18 +299,15 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
                 )
 
 
-def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
+def _check_requested(plan: AgentPlan, action: ActionDeclaration, emissions: Emissions) -> None:
     """Check that the agent has the resources that an action names.
 
     Raises:
         MissingResourceError: It lacks one.
     """
     resource_keys = {(resource_plan.type, resource_plan.name) for resource_plan in plan.resources}
-    for resource in named_resources(action.function):
-        is_overridden = getattr(context_class, resource.method, None) is not getattr(
-            RunnerContext, resource.method
-        )
-        kind = None if is_overridden else _kind_of(resource.kind)
+    for resource in emissions.shown[action.name].requests:
+        kind = _kind_of(resource.kind)
         if kind is None or (kind, resource.name) in resource_keys:
             continue
         message = (
