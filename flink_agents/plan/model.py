@@ -120,6 +120,12 @@ class Named(Frozen):
 
     name: str
 
+    @field_validator("needs_approval", mode="before", check_fields=False)
+    @classmethod
+    def _name_function(cls, value: Any) -> Any:
+        """Return the name of the function that decides about approvals."""
+        return str(FunctionRef.from_object(value)) if callable(value) else value
+
 
 class ActionPlan(PlainSettings, Named):
     """An action, with its settings.

@@ -18,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, get_type_hints
 
 from flink_agents.api.common.identity import IdentityCache
+from flink_agents.api.common.places import called
 
 PACKAGE = "flink_agents"
 METHODS = (staticmethod, classmethod)
@@ -26,15 +27,6 @@ PROPERTIES = (property, functools.cached_property)
 _INSTALLED = ("site-packages", "dist-packages")
 _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-
-
-def called(function: Callable[..., Any]) -> Any:
-    """Return the function that runs when ``function`` is called; for a callable object, its ``__call__``."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isroutine(function) or inspect.isclass(function):
-        return function
-    return type(function).__call__
 
 
 def has_async_code(function: Callable[..., Any]) -> bool:

@@ -77,6 +77,11 @@ class ResourceDeclaration:
     place: str | None = None
     settings: ToolSettings = ToolSettings()
 
+    def bound(self, agent: Agent) -> Callable[..., Any]:
+        """Return the function, bound to the agent if it is a method of it."""
+        function: Any = self.function
+        return function.__get__(agent, type(agent)) if self.kind == "instance" else function
+
     @property
     def where(self) -> str:
         """The position of the declaration."""

@@ -1,17 +1,28 @@
-"""Finds the event types that an agent knows, and those that its actions can emit."""
+"""Finds the event types that an agent knows and emits, and checks that each trigger can occur."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
 from flink_agents.api.agents.decorators import ActionMark, Trigger
+from flink_agents.api.common.places import place_of_class
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.durable.type_texts import is_open, parameters_of
-from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.errors import (
+    AgentDefinitionError,
+    DuplicateNameError,
+    EventNeverEmittedError,
+    PlanFormatError,
+    UnknownTriggerError,
+)
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.plan.analysis.reading import EmittedEvents, read
 from flink_agents.plan.compile.declarations import ActionDeclaration
-from flink_agents.plan.model import EventPlan
+from flink_agents.plan.model import AgentPlan, EventPlan
 from flink_agents.plan.references import FunctionRef
 
 BUILT_IN: Mapping[str, type[Event]] = {
@@ -150,3 +161,147 @@ def _event_plan(event: type[Event]) -> EventPlan:
         base.EVENT_TYPE for base in event.__mro__[1:] if issubclass(base, Event) and base is not Event
     )
     return EventPlan(type=event.EVENT_TYPE, event_class=FunctionRef.from_object(event), bases=bases)
+
+
+class AgentPlanWarning(UserWarning):
+    """An agent is valid, but probably does not do what you intend."""
+
+
+def check_event_classes(event_classes: Iterable[type[Event]]) -> None:
+    """Check that no two event classes have the same type string.
+
+    Raises:
+        PlanFormatError: A type string is not a string.
+        DuplicateNameError: Two classes have the same one.
+    """
+    first: dict[str, type[Event]] = dict(BUILT_IN)
+    for event in event_classes:
+        kind: object = event.EVENT_TYPE
+        if not isinstance(kind, str) or not kind:
+            raise PlanFormatError(
+                f"the event class {event.__name__} has no usable EVENT_TYPE",
+                expected="a string that no other event class has",
+                found=repr(kind),
+                fix="set EVENT_TYPE to a string, or remove it: then it is the name of the class",
+                where=place_of_class(event),
+            )
+        other_class = first.setdefault(event.EVENT_TYPE, event)
+        if other_class is not event:
+            is_built_in = other_class in BUILT_IN.values()
+            name = f"{other_class.__module__}.{other_class.__qualname__}"
+            raise DuplicateNameError(
+                f"two event classes have the type {event.EVENT_TYPE!r}",
+                expected="one class for each type string",
+                found=f"the other one at {name if is_built_in else place_of_class(other_class)}",
+                fix="set EVENT_TYPE in one of them",
+                where=place_of_class(event),
+            )
+
+
+def check_flow(
+    plan: AgentPlan,
+    actions: Sequence[ActionDeclaration],
+    emissions: Emissions,
+    event_classes: Sequence[type[Event]],
+    where: str,
+) -> None:
+    """Check that inputs reach an action, and that each trigger can occur.
+
+    Raises:
+        AgentDefinitionError: No action takes inputs, or no action takes an emitted event.
+        UnknownTriggerError: A type string is neither a class's nor emitted.
+        EventNeverEmittedError: No action can emit the type of a trigger.
+    """
+    if not any(_takes(action, EmittedEvents(events={InputEvent})) for action in actions):
+        raise AgentDefinitionError(
+            f"no action of the agent {plan.name!r} handles inputs",
+            expected="an action that is triggered by InputEvent",
+            found=", ".join(f"{action.name}: {', '.join(action.triggers)}" for action in plan.actions),
+            fix="mark the first action with @action(InputEvent)",
+            where=where,
+        )
+    # They come from outside: inputs, and calls of other agents.
+    entries = {InputEvent, *(event for event in event_classes if issubclass(event, AgentCallEvent))}
+    everything = emissions.together()
+    everything.events |= entries
+    for action in actions:
+        for trigger in action.mark.triggers:
+            if not everything.opaque and not _accepts(trigger, everything):
+                raise _never_emitted(action, trigger, everything, event_classes)
+    if plan.on_unhandled in (None, OnError.FAIL):
+        _check_handled(actions, emissions)
+    _warn_unreachable(actions, emissions, entries)
+
+
+def _check_handled(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+    """Check that some action takes each event that an action certainly emits."""
+    types = sorted({type_of(trigger) for action in actions for trigger in action.mark.triggers})
+    for action in actions:
+        for event_class in sorted(emissions.shown[action.name].certain, key=type_of):
+            if event_class in (Event, InputEvent) or issubclass(event_class, OutputEvent | NamedEvent):
+                continue
+            if not any(_takes(handler, EmittedEvents(events={event_class})) for handler in actions):
+                name = event_class.EVENT_TYPE
+                raise AgentDefinitionError(
+                    f"action {action.name!r} emits {name!r}, which no action of the agent handles",
+                    expected=f"an event that an action handles: {', '.join(types)}; or an OutputEvent",
+                    found=name,
+                    fix=f"add an action that is triggered by {name}, or emit the value with "
+                    "OutputEvent(output=...)",
+                    where=action.where,
+                )
+
+
+def _takes(action: ActionDeclaration, events: EmittedEvents) -> bool:
+    """Return True if an action can be triggered by one of the events."""
+    return any(_accepts(trigger, events) for trigger in action.mark.triggers)
+
+
+def _accepts(trigger: Trigger, reading: EmittedEvents) -> bool:
+    """Return True if ``trigger`` can match an event in ``reading``."""
+    if isinstance(trigger, str) and is_exact(trigger):
+        return trigger in reading.texts or trigger in map(type_of, reading.events)
+    wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
+    return any(issubclass(event_class, wanted) for event_class in reading.events)
+
+
+def _never_emitted(
+    action: ActionDeclaration, trigger: Trigger, reading: EmittedEvents, event_classes: Sequence[type[Event]]
+) -> AgentDefinitionError:
+    name = type_of(trigger)
+    types = sorted(set(map(type_of, event_classes)) - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
+    if isinstance(trigger, str) and name not in types:
+        return UnknownTriggerError(
+            f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
+            expected=f"an event class, or one of {', '.join(types)}",
+            found=repr(name),
+            fix=suggest(name, types, f"emit it, or declare it with emits=[{name!r}] in the action that does"),
+            where=action.where,
+        )
+    emitted = sorted(map(type_of, reading.events - {Event, OutputEvent}))
+    return EventNeverEmittedError(
+        f"action {action.name!r} waits for {name!r}, which no action emits",
+        expected="an action of the agent that emits it",
+        found=f"actions and inputs emit {', '.join(emitted)}",
+        fix=f"emit it, remove the action, or declare emits=[{name}] if a library emits it",
+        where=action.where,
+    )
+
+
+def _warn_unreachable(
+    actions: Sequence[ActionDeclaration], emissions: Emissions, entries: set[type[Event]]
+) -> None:
+    flowing = EmittedEvents(events=set(entries))
+    unreached = list(actions)
+    while reached := [action for action in unreached if _takes(action, flowing)]:
+        for action in reached:
+            flowing.update(emissions.by_action[action.name])
+            unreached.remove(action)
+    for action in () if flowing.opaque else unreached:
+        warnings.warn(
+            f"{action.where}: action {action.name!r} is never reached from InputEvent: "
+            f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that are not "
+            "reached, too",
+            AgentPlanWarning,
+            stacklevel=5,
+        )
