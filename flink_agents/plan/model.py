@@ -21,7 +21,7 @@ from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef, ResourceType
 from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
-from flink_agents.plan.references import Frozen, FunctionRef
+from flink_agents.plan.references import Frozen, FunctionRef, import_named
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
@@ -75,7 +75,7 @@ def _name_of(error: type[BaseException]) -> str:
 
 
 def _exception(name: str) -> type[BaseException]:
-    exception = FunctionRef.parse(name).resolve()
+    exception = import_named(name)
     if not (isinstance(exception, type) and issubclass(exception, BaseException)):
         raise FunctionReferenceError(
             f"{name} is not an exception",

@@ -110,6 +110,15 @@ class FunctionRef(Frozen):
         return target
 
 
+def import_named(text: str) -> Any:
+    """Import the object that ``text`` names as ``module:qualname``.
+
+    Raises:
+        FunctionReferenceError: It does not have that form, or the import fails.
+    """
+    return FunctionRef.parse(text).resolve()
+
+
 def type_text(declared: Any) -> str:
     """Return ``declared`` as a string: ``module:qualname`` of a class, a built-in's name, else its repr."""
     return write_type(declared) or repr(declared)
@@ -135,4 +144,4 @@ def type_from_text(text: str) -> Any:
 def _resolve(name: str) -> Any:
     if ":" not in name:
         raise UnreadableTypeError(f"there is no built-in type {name!r}")
-    return FunctionRef.parse(name).resolve()
+    return import_named(name)

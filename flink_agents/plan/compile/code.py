@@ -34,7 +34,7 @@ from flink_agents.plan.compile.declarations import (
     resources_of,
 )
 from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan, RetryPlan
-from flink_agents.plan.references import FunctionRef, type_from_text
+from flink_agents.plan.references import import_named, type_from_text
 
 ResourceKey = tuple[ResourceType, str]
 
@@ -186,7 +186,7 @@ def _needs(action_or_tool: ActionPlan | ResourcePlan, declared: Any) -> Any:
     """Return True if an approval is needed, or the function that decides."""
     if not isinstance(action_or_tool.needs_approval, str):
         return action_or_tool.needs_approval
-    return FunctionRef.parse(action_or_tool.needs_approval).resolve() if declared is None else declared
+    return import_named(action_or_tool.needs_approval) if declared is None else declared
 
 
 def _function(resource: ResourcePlan) -> Callable[..., Any]:

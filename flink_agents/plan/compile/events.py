@@ -23,7 +23,7 @@ from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEven
 from flink_agents.plan.analysis.reading import EmittedEvents, read
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.model import AgentPlan, EventPlan
-from flink_agents.plan.references import FunctionRef
+from flink_agents.plan.references import FunctionRef, import_named
 
 BUILT_IN: Mapping[str, type[Event]] = {
     event_class.EVENT_TYPE: event_class for event_class in (Event, InputEvent, NamedEvent, OutputEvent)
@@ -113,7 +113,7 @@ def _is_needed(action: BuiltInAction, triggers: set[str], emitted: EmittedEvents
 
 
 def _declaration(action: BuiltInAction) -> ActionDeclaration:
-    function = FunctionRef.parse(action.function).resolve()
+    function = import_named(action.function)
     mark = ActionMark((action.request,), (action.response,), name=action.name)
     return ActionDeclaration(action.name, mark, function, "function")
 
