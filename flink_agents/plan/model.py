@@ -35,6 +35,9 @@ _STEP_RESOURCES = (
 )
 """Kinds of resources whose use is a durable step."""
 
+FUNCTIONS = (ResourceType.TOOL, ResourceType.CLIENT)
+"""Kinds of resources that are functions of the user."""
+
 Kind = Literal["instance", "static", "function"]
 """Relation of a function to the agent: a method, a static method, or added from outside."""
 
@@ -251,6 +254,8 @@ class AgentPlan(PlainAgentSettings, Frozen):
                     raise ValueError(f"events has no class {trigger!r}, which triggers {action.name!r}")
         resources = [(resource_plan.type, resource_plan.name) for resource_plan in self.resources]
         for resource in self.resources:
+            if resource.type in FUNCTIONS and resource.function is None:
+                raise ValueError(f"the {resource.type.value} {resource.name!r} names no function")
             if resources.count((resource.type, resource.name)) > 1:
                 raise ValueError(f"two resources are the {resource.type.value} {resource.name!r}")
             for reference in resource.references:

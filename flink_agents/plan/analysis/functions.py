@@ -130,7 +130,7 @@ def package_of(value: Any) -> str:
     return (named.__module__ or "").split(".")[0]
 
 
-def is_own(value: Any, home: Set[str]) -> bool:
+def is_own(value: Any, home: Set[str] = frozenset()) -> bool:
     """Return True if code is the project's own, not of a library.
 
     Args:
@@ -146,7 +146,7 @@ def is_own(value: Any, home: Set[str]) -> bool:
     return not any(part in path for part in _INSTALLED)
 
 
-def is_unseen(module: str, home: Set[str]) -> bool:
+def is_unseen(module: str, home: Set[str] = frozenset()) -> bool:
     """Return True if a module that is not loaded may be the project's own."""
     top = module.partition(".")[0]
     if top in sys.modules:
