@@ -102,24 +102,8 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
 
 def lambda_text(function: Callable[..., Any]) -> str | None:
     """Return the source of a lambda in one line; None if it is another function or the source is unknown."""
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_name != "<lambda>":
-        return None
-    try:
-        source = "".join(inspect.findsource(function)[0])
-        nodes = functions_in(source).get(code.co_firstlineno, ())
-    except (OSError, SyntaxError):
-        return None
-    lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
-    if len(lambdas) > 1:
-        lambdas = [node for node in lambdas if _looks_like(node, code)]
-    return ast.unparse(lambdas[0]) if lambdas else None
-
-
-def _looks_like(node: ast.Lambda, code: CodeType) -> bool:
-    compiled = compile(ast.Expression(node), "", "eval").co_consts[0]
-    facts = attrgetter("co_code", "co_names", "co_consts", "co_varnames")
-    return facts(compiled) == facts(code)
+    node = node_of(function) if isinstance(function, FunctionType) else None
+    return ast.unparse(node) if isinstance(node, ast.Lambda) else None
 
 
 def package_of(value: Any) -> str:
@@ -166,10 +150,18 @@ def node_of(function: FunctionType) -> AnyFunction | None:
         nodes = functions_in("".join(inspect.findsource(function)[0])).get(code.co_firstlineno, ())
     except (OSError, SyntaxError, TypeError):
         return None
-    names = _arguments(code)
-    fitting = [node for node in nodes if _name(node) == code.co_name and _parameters(node) == names]
-    # If a line has several lambdas, it is unknown which one this is.
-    return _NODES.put(code, fitting[0]) if len(fitting) == 1 else None
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    nodes = [node for node in nodes if _name(node) == code.co_name and _parameters(node) == names]
+    if len(nodes) > 1:
+        # A line may have several lambdas.
+        nodes = [node for node in nodes if isinstance(node, ast.Lambda) and _has_code(node, code)][:1]
+    return _NODES.put(code, nodes[0]) if nodes else None
+
+
+def _has_code(node: ast.Lambda, code: CodeType) -> bool:
+    compiled = compile(ast.Expression(node), "", "eval").co_consts[0]
+    facts = attrgetter("co_code", "co_names", "co_consts", "co_varnames")
+    return facts(compiled) == facts(code)
 
 
 _NODES: IdentityCache[AnyFunction] = IdentityCache()
@@ -194,13 +186,9 @@ def _name(node: AnyFunction) -> str:
     return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
-def _parameters(node: AnyFunction) -> list[str]:
+def _parameters(node: AnyFunction) -> tuple[str, ...]:
     arguments = node.args
-    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-
-def _arguments(code: CodeType) -> list[str]:
-    return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return tuple(part.arg for part in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 def conditions_of(node: ast.AST) -> list[ast.expr] | None:
