@@ -27,7 +27,7 @@ from flink_agents.plan.compile.declarations import (
     resources_of,
 )
 from flink_agents.plan.compile.events import (
-    Emissions,
+    Readings,
     check_event_classes,
     check_flow,
     emitted_types,
@@ -35,6 +35,7 @@ from flink_agents.plan.compile.events import (
     is_exact,
     known_events,
     needed_actions,
+    read_actions,
     type_of,
 )
 from flink_agents.plan.compile.resources import check_requests, resource_plans
@@ -80,10 +81,9 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     instance = instance_of(agent)
     agent_class = type(instance)
     actions = actions_of(instance)
-    emissions = Emissions(instance)
-    emissions.add(actions)
-    added = needed_actions(actions, emissions)
-    emissions.add(added)
+    readings = read_actions(actions, instance)
+    added = needed_actions(actions, readings)
+    readings |= read_actions(added, instance)
     actions += added
     resources = resources_of(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
@@ -92,7 +92,7 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     check_agent(instance, title, actions, where)
     values = {field_name: getattr(instance, field_name) for field_name in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, values)
-    event_classes = known_events(actions, emissions)
+    event_classes = known_events(actions, readings)
     check_event_classes(event_classes)
     plan = AgentPlan(
         name=title,
@@ -104,13 +104,13 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
         **settings.plain(),
         retry=_retry(settings.retry),
         events=event_plans(event_classes, actions),
-        actions=_action_plans(actions, emissions),
+        actions=_action_plans(actions, readings),
         resources=resource_plans(resources, instance),
     )
-    check_flow(plan, actions, emissions, event_classes, where)
+    check_flow(plan, actions, readings, event_classes, where)
     for action in actions:
         check_annotations(action, instance.context_class or RunnerContext)
-        check_requests(plan, action, emissions.shown[action.name].requests)
+        check_requests(plan, action, readings[action.name].shown.requests)
     return plan, AgentCode.from_declarations(instance, settings, actions, resources, event_classes)
 
 
@@ -128,7 +128,7 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
     return name
 
 
-def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) -> tuple[ActionPlan, ...]:
+def _action_plans(actions: Iterable[ActionDeclaration], readings: Readings) -> tuple[ActionPlan, ...]:
     actions = list(actions)
     interesting = {
         type_of(trigger) for action in actions for trigger in (*action.mark.triggers, *action.mark.emits)
@@ -143,11 +143,11 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             is_async=has_async_code(action.function),
             when=_condition(action.mark.settings.when),
             config=_config(action),
-            emits=emitted_types(emissions.shown[action.name], interesting),
-            tags=tuple(sorted(emissions.shown[action.name].tags)),
-            calls=tuple(sorted(emissions.shown[action.name].calls)),
-            clients=tuple(sorted(emissions.shown[action.name].clients)),
-            opaque=emissions.shown[action.name].opaque,
+            emits=emitted_types(readings[action.name].shown, interesting),
+            tags=tuple(sorted(readings[action.name].shown.tags)),
+            calls=tuple(sorted(readings[action.name].shown.calls)),
+            clients=tuple(sorted(readings[action.name].shown.clients)),
+            opaque=readings[action.name].shown.opaque,
             retry=_retry(action.mark.settings.retry),
             **action.mark.settings.plain(),
         )
@@ -176,7 +176,7 @@ def _config(action: ActionDeclaration) -> dict[str, Any]:
         _, reason = json_or_reason(value, is_exact=True)
         if reason is not None:
             raise AgentConfigurationError(
-                f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
+                f"the entry {key!r} in the config of {action.label} cannot be written into the plan",
                 expected="JSON: strings, numbers, booleans, None, lists, and dicts with string keys",
                 found=f"{type(value).__name__}: {reason}",
                 fix="write plain JSON values, and create objects from them in the action",

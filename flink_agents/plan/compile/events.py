@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
-from flink_agents.plan.analysis.reading import EmittedEvents, read
+from flink_agents.plan.analysis.reading import EmittedEvents, SourceReading, read
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.model import AgentPlan, EventPlan
 from flink_agents.plan.references import FunctionRef, import_named
@@ -28,6 +28,10 @@ from flink_agents.plan.references import FunctionRef, import_named
 BUILT_IN: Mapping[str, type[Event]] = {
     event_class.EVENT_TYPE: event_class for event_class in (Event, InputEvent, NamedEvent, OutputEvent)
 }
+
+
+Readings = Mapping[str, SourceReading]
+"""What the code of actions does, by their names."""
 
 
 def type_of(trigger: Trigger) -> str:
@@ -40,42 +44,27 @@ def is_exact(trigger: Trigger) -> bool:
     return isinstance(trigger, str) and trigger not in BUILT_IN
 
 
-class Emissions:
-    """The events that an agent's actions can emit.
+def read_actions(actions: Sequence[ActionDeclaration], agent: Agent) -> dict[str, SourceReading]:
+    """Read the code of actions of an agent; the events that they declare are added."""
+    context_class = agent.context_class if isinstance(agent.context_class, type) else None
+    triggers = [trigger for action in actions for trigger in action.mark.triggers]
+    readings: dict[str, SourceReading] = {}
+    for action in actions:
+        holder = agent if action.kind == "instance" else None
+        readings[action.name] = read(action.function, holder, context_class)
+        for reading in readings[action.name]:
+            reading.events.update(event for event in action.mark.emits if isinstance(event, type))
+            reading.texts.update(event for event in action.mark.emits if isinstance(event, str))
+            _add_parametrized(reading, triggers)
+    return readings
 
-    Args:
-        agent: The agent.
 
-    Attributes:
-        by_action: The events that each action names or declares, and so may emit.
-        shown: The events that each action's code shows it to emit, and those it declares.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        self.by_action: dict[str, EmittedEvents] = {}
-        self.shown: dict[str, EmittedEvents] = {}
-        self._agent = agent
-        self._context_class = agent.context_class if isinstance(agent.context_class, type) else None
-
-    def add(self, actions: Sequence[ActionDeclaration]) -> None:
-        """Read the code of actions of the agent."""
-        for action in actions:
-            holder = self._agent if action.kind == "instance" else None
-            shown, possible = read(action.function, holder, self._context_class)
-            self.shown[action.name] = shown
-            self.by_action[action.name] = possible
-            for reading in (shown, possible):
-                reading.events.update(event for event in action.mark.emits if isinstance(event, type))
-                reading.texts.update(event for event in action.mark.emits if isinstance(event, str))
-        for reading in (*self.by_action.values(), *self.shown.values()):
-            _add_parametrized(reading, [trigger for action in actions for trigger in action.mark.triggers])
-
-    def together(self) -> EmittedEvents:
-        """Return the events that all actions together can emit."""
-        emitted_events = EmittedEvents()
-        for reading in self.by_action.values():
-            emitted_events.update(reading)
-        return emitted_events
+def possible_events(readings: Readings) -> EmittedEvents:
+    """Return the events that all actions together can emit."""
+    events = EmittedEvents()
+    for reading in readings.values():
+        events.update(reading.possible)
+    return events
 
 
 def _add_parametrized(reading: EmittedEvents, triggers: Iterable[Trigger]) -> None:
@@ -89,18 +78,18 @@ def _add_parametrized(reading: EmittedEvents, triggers: Iterable[Trigger]) -> No
             reading.events.add(trigger)
 
 
-def needed_actions(declared: Sequence[ActionDeclaration], emissions: Emissions) -> list[ActionDeclaration]:
+def needed_actions(declared: Sequence[ActionDeclaration], readings: Readings) -> list[ActionDeclaration]:
     """Return the actions of this package that an agent needs in addition to its own.
 
     Args:
         declared: The actions that the user declared.
-        emissions: The events that these can emit.
+        readings: What their code does.
 
     Raises:
         FunctionReferenceError: A package that such an action needs is not installed.
     """
     triggers = {type_of(trigger) for action in declared for trigger in action.mark.triggers}
-    emitted = emissions.together()
+    emitted = possible_events(readings)
     return [_declaration(action) for action in BUILT_IN_ACTIONS if _is_needed(action, triggers, emitted)]
 
 
@@ -118,7 +107,7 @@ def _declaration(action: BuiltInAction) -> ActionDeclaration:
     return ActionDeclaration(action.name, mark, function, "function")
 
 
-def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> list[type[Event]]:
+def known_events(actions: Iterable[ActionDeclaration], readings: Readings) -> list[type[Event]]:
     """Return every event class that triggers an action or that one can emit, without duplicates."""
     event_classes: dict[type[Event], None] = {InputEvent: None}
     for action in actions:
@@ -126,7 +115,7 @@ def known_events(actions: Iterable[ActionDeclaration], emissions: Emissions) -> 
             event = BUILT_IN.get(trigger) if isinstance(trigger, str) else trigger
             if event is not None:
                 event_classes[event] = None
-    emitted = emissions.together().events
+    emitted = possible_events(readings).events
     event_classes.update(
         dict.fromkeys(
             sorted(emitted, key=lambda event_class: (event_class.__module__, event_class.__qualname__))
@@ -201,7 +190,7 @@ def check_event_classes(event_classes: Iterable[type[Event]]) -> None:
 def check_flow(
     plan: AgentPlan,
     actions: Sequence[ActionDeclaration],
-    emissions: Emissions,
+    readings: Readings,
     event_classes: Sequence[type[Event]],
     where: str,
 ) -> None:
@@ -222,28 +211,28 @@ def check_flow(
         )
     # They come from outside: inputs, and calls of other agents.
     entries = {InputEvent, *(event for event in event_classes if issubclass(event, AgentCallEvent))}
-    everything = emissions.together()
+    everything = possible_events(readings)
     everything.events |= entries
     for action in actions:
         for trigger in action.mark.triggers:
             if not everything.opaque and not _accepts(trigger, everything):
                 raise _never_emitted(action, trigger, everything, event_classes)
     if plan.on_unhandled in (None, OnError.FAIL):
-        _check_handled(actions, emissions)
-    _warn_unreachable(actions, emissions, entries)
+        _check_handled(actions, readings)
+    _warn_unreachable(actions, readings, entries)
 
 
-def _check_handled(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
+def _check_handled(actions: Sequence[ActionDeclaration], readings: Readings) -> None:
     """Check that some action takes each event that an action certainly emits."""
     types = sorted({type_of(trigger) for action in actions for trigger in action.mark.triggers})
     for action in actions:
-        for event_class in sorted(emissions.shown[action.name].certain, key=type_of):
+        for event_class in sorted(readings[action.name].shown.certain, key=type_of):
             if event_class in (Event, InputEvent) or issubclass(event_class, OutputEvent | NamedEvent):
                 continue
             if not any(_takes(handler, EmittedEvents(events={event_class})) for handler in actions):
                 name = event_class.EVENT_TYPE
                 raise AgentDefinitionError(
-                    f"action {action.name!r} emits {name!r}, which no action of the agent handles",
+                    f"{action.label} emits {name!r}, which no action of the agent handles",
                     expected=f"an event that an action handles: {', '.join(types)}; or an OutputEvent",
                     found=name,
                     fix=f"add an action that is triggered by {name}, or emit the value with "
@@ -272,7 +261,7 @@ def _never_emitted(
     types = sorted(set(map(type_of, event_classes)) - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
     if isinstance(trigger, str) and name not in types:
         return UnknownTriggerError(
-            f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
+            f"{action.label} waits for {name!r}, which no event class and no action knows",
             expected=f"an event class, or one of {', '.join(types)}",
             found=repr(name),
             fix=suggest(name, types, f"emit it, or declare it with emits=[{name!r}] in the action that does"),
@@ -280,7 +269,7 @@ def _never_emitted(
         )
     emitted = sorted(map(type_of, reading.events - {Event, OutputEvent}))
     return EventNeverEmittedError(
-        f"action {action.name!r} waits for {name!r}, which no action emits",
+        f"{action.label} waits for {name!r}, which no action emits",
         expected="an action of the agent that emits it",
         found=f"actions and inputs emit {', '.join(emitted)}",
         fix=f"emit it, remove the action, or declare emits=[{name}] if a library emits it",
@@ -289,17 +278,17 @@ def _never_emitted(
 
 
 def _warn_unreachable(
-    actions: Sequence[ActionDeclaration], emissions: Emissions, entries: set[type[Event]]
+    actions: Sequence[ActionDeclaration], readings: Readings, entries: set[type[Event]]
 ) -> None:
     flowing = EmittedEvents(events=set(entries))
     unreached = list(actions)
     while reached := [action for action in unreached if _takes(action, flowing)]:
         for action in reached:
-            flowing.update(emissions.by_action[action.name])
+            flowing.update(readings[action.name].possible)
             unreached.remove(action)
     for action in () if flowing.opaque else unreached:
         warnings.warn(
-            f"{action.where}: action {action.name!r} is never reached from InputEvent: "
+            f"{action.where}: {action.label} is never reached from InputEvent: "
             f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that are not "
             "reached, too",
             AgentPlanWarning,

@@ -107,7 +107,7 @@ def _description(resource: ResourceDeclaration, agent: Agent) -> Prompt | Resour
     expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor
     if not isinstance(description, expected):
         raise AgentDefinitionError(
-            f"the {resource.type.value} {resource.name!r} has a description of the wrong type",
+            f"the {resource.label} has a description of the wrong type",
             expected=f"a {expected.__name__}",
             found=describe(description),
             fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
@@ -120,24 +120,23 @@ def _description(resource: ResourceDeclaration, agent: Agent) -> Prompt | Resour
 
 def _arguments(resource: ResourceDeclaration, descriptor: ResourceDescriptor) -> dict[str, Any]:
     """Return the arguments of a descriptor as JSON, without secrets, as its provider accepts them."""
-    what = f"{resource.type.value} {resource.name!r}"
     arguments, reason = json_or_reason(dict(descriptor.arguments))
     if reason is not None:
         raise AgentConfigurationError(
-            f"the arguments of {what} cannot be written into the plan",
+            f"the arguments of {resource.label} cannot be written into the plan",
             expected="JSON values or ResourceRef",
             found=reason,
             fix="write plain JSON values",
             where=resource.where,
         )
-    check_secrets(what, arguments, resource.where)
+    check_secrets(resource.label, arguments, resource.where)
     provider = provider_of(resource.type)
     try:
         if provider is not None:
             provider.check_declared(resource.name, descriptor.clazz, arguments)
     except ValueError as error:
         raise AgentDefinitionError(
-            f"the {what} has arguments that its provider rejects",
+            f"the {resource.label} has arguments that its provider rejects",
             expected=f"arguments that {type(provider).__qualname__} accepts",
             found=str(error),
             where=resource.where,
@@ -182,7 +181,7 @@ def check_requests(plan: AgentPlan, action: ActionDeclaration, requests: Iterabl
         except AgentDefinitionError:  # a distribution that is not installed here may provide it
             continue
         if (kind, request.name) not in keys:
-            message = f"action {action.name!r} requests a {kind.value} {request.name!r} that the agent "
+            message = f"{action.label} requests a {kind.value} {request.name!r} that the agent "
             other_type = next((other.value for other, name in keys if name == request.name), None)
             fix = None if other_type is None else f"{request.name!r} is a {other_type}: ask for that type"
             raise _missing(f"{message}does not have", (kind, request.name), keys, request.place, fix)

@@ -64,7 +64,7 @@ def _check_async(action: ActionDeclaration) -> None:
     settings = action.mark.settings
     if settings.blocking and is_async:
         raise AgentDefinitionError(
-            f"action {action.name!r} is async def, and so cannot be blocking",
+            f"{action.label} is async def, and so cannot be blocking",
             expected="blocking=True with a def action, which then runs in a pool of threads",
             found="async def",
             fix="await its calls, or write def",
@@ -72,7 +72,7 @@ def _check_async(action: ActionDeclaration) -> None:
         )
     if settings.needs_approval and not is_async:
         raise AgentDefinitionError(
-            f"action {action.name!r} needs an approval, and so has to be async def",
+            f"{action.label} needs an approval, and so has to be async def",
             expected="an async def action, whose run can be suspended until an answer comes",
             found="a def action",
             fix="write async def",
@@ -127,14 +127,14 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
 
 def _check_action(action: ActionDeclaration) -> None:
     """Check that an action accepts the event and the context, and its condition the event."""
-    what = f"action {action.name!r}"
     function: Any = action.function
-    _check_function(what, function, action.kind, "a function with the parameters (event, ctx)", action.where)
+    expected = "a function with the parameters (event, ctx)"
+    _check_function(action.label, function, action.kind, expected, action.where)
     names = ["self", "event", "ctx"] if action.kind == "instance" else ["event", "ctx"]
     problem = call_problem(function, len(names), may_be_async=True)
     if problem is not None:
         raise ActionSignatureError(
-            f"{what} has a signature that cannot be called",
+            f"{action.label} has a signature that cannot be called",
             expected=f"def {getattr(function, '__name__', action.name)}({', '.join(names)})",
             found=problem,
             fix="accept exactly the event and the context; read settings from ctx.action_config or self",
@@ -144,7 +144,7 @@ def _check_action(action: ActionDeclaration) -> None:
     problem = None if when is None else call_problem(when, 1)
     if problem is not None:
         raise ActionSignatureError(
-            f"the condition of {what} cannot be called with an event",
+            f"the condition of {action.label} cannot be called with an event",
             expected="a function that accepts the event and returns a bool",
             found=problem,
             fix="write when=lambda event: ...",
@@ -152,7 +152,7 @@ def _check_action(action: ActionDeclaration) -> None:
         )
     if any(issubclass(trigger, OutputEvent) for trigger in _trigger_classes(action)):
         raise UnknownTriggerError(
-            f"{what} is triggered by OutputEvent, which leaves the agent",
+            f"{action.label} is triggered by OutputEvent, which leaves the agent",
             expected="InputEvent or an event of the agent itself",
             found="OutputEvent",
             fix="emit another event in addition to the output, and handle that",
@@ -166,12 +166,11 @@ def check_resource(resource: ResourceDeclaration) -> None:
     Raises:
         ActionSignatureError: It is not a function, a method without ``self``, or takes arguments.
     """
-    what = f"the {resource.type.value} {resource.name!r}"
     is_tool = resource.type is ResourceType.TOOL
     expected = "a generator function, or a function that returns a context manager"
     expected = "a function with annotated parameters, or a Tool" if is_tool else expected
     function: Any = resource.function
-    _check_function(what, function, resource.kind, expected, resource.where)
+    _check_function(f"the {resource.label}", function, resource.kind, expected, resource.where)
     names = ["self"] if resource.kind == "instance" else []
     problem = None if is_tool else call_problem(function, len(names))
     if problem is not None:
@@ -274,7 +273,7 @@ def _wrong(
 ) -> ActionSignatureError:
     shown = annotation.__qualname__ if isinstance(annotation, type) else type_text(annotation)
     return ActionSignatureError(
-        f"action {action.name!r} {what} {shown}",
+        f"{action.label} {what} {shown}",
         expected=expected,
         found=header_of(function),
         fix="correct the annotation, or the trigger; the order is event, ctx",
