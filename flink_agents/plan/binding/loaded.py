@@ -362,7 +362,7 @@ def _with_annotations(code: ResourceCode) -> Callable[..., Any]:
         closure=function.__closure__,
     )
     update_wrapper(copy, function)
-    del copy.__wrapped__
+    del copy.__dict__["__wrapped__"]
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__annotations__ = dict(code.annotations)
     return copy

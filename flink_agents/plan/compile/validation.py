@@ -208,8 +208,10 @@ def check_annotations(action: ActionDeclaration, context_class: type[RunnerConte
     Raises:
         ActionSignatureError: An annotation does not fit.
     """
-    function: Any = plain_function(action.function)
-    names = [] if function is None else list(inspect.signature(function).parameters)
+    function = plain_function(action.function)
+    if function is None:
+        return
+    names = list(inspect.signature(function).parameters)
     event, ctx = ([*names, "", ""][1:] if action.kind == "instance" else [*names, "", ""])[:2]
     annotation = annotation_of(function, ctx)
     classes = list(_classes(annotation))
