@@ -124,7 +124,7 @@ def describe(value: object) -> str:
 
 
 def call_problem(function: object, count: int, may_be_async: bool = False) -> str | None:
-    """Return what is wrong with a function that cannot be called with ``count`` values; None if it can be.
+    """Return the problem of calling a function with ``count`` values, for errors; None if there is none.
 
     Args:
         function: The function.

@@ -31,7 +31,7 @@ BUILT_IN: Mapping[str, type[Event]] = {
 
 
 Readings = Mapping[str, SourceReading]
-"""What the code of actions does, by their names."""
+"""Source readings of actions, by the names of the actions."""
 
 
 def type_of(trigger: Trigger) -> str:

@@ -207,7 +207,7 @@ def _secrets_in_args(args: Sequence[Any]) -> Iterator[Found]:
 
 
 def _reason(text: str, name: str, loose: bool = True, opaque: bool = True) -> str | None:
-    """Return why a string counts as a secret; None if it does not.
+    """Return the reason why a string counts as a secret; None if it is not one.
 
     Args:
         text: The string.
