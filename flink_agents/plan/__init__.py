@@ -3,7 +3,7 @@
 from flink_agents.plan.binding.loaded import BoundAction, LoadedAgent
 from flink_agents.plan.compile.code import AgentCode
 from flink_agents.plan.compile.compiler import compile_agent, compile_with_code
-from flink_agents.plan.compile.validation import AgentPlanWarning
+from flink_agents.plan.compile.events import AgentPlanWarning
 from flink_agents.plan.files.targets import load_target
 from flink_agents.plan.files.yaml import load_yaml
 from flink_agents.plan.model import ActionPlan, AgentPlan

@@ -21,7 +21,7 @@ from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef, ResourceType
 from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts
-from flink_agents.plan.references import Frozen, FunctionRef
+from flink_agents.plan.references import Frozen, FunctionRef, import_named
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
@@ -34,6 +34,9 @@ _STEP_RESOURCES = (
     ResourceType.MCP_SERVER,
 )
 """Kinds of resources whose use is a durable step."""
+
+FUNCTIONS = (ResourceType.TOOL, ResourceType.CLIENT)
+"""Kinds of resources that are functions of the user."""
 
 Kind = Literal["instance", "static", "function"]
 """Relation of a function to the agent: a method, a static method, or added from outside."""
@@ -51,7 +54,7 @@ class RetryPlan(RetryTimes):
     non_retryable: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, policy: RetryPolicy) -> RetryPlan:
+    def from_policy(cls, policy: RetryPolicy) -> RetryPlan:
         """Return the plan of ``policy``."""
         times = {name: getattr(policy, name) for name in RetryTimes.model_fields}
         retry_on = None if policy.retry_on is None else tuple(map(_name_of, policy.retry_on))
@@ -71,11 +74,11 @@ class RetryPlan(RetryTimes):
 
 
 def _name_of(error: type[BaseException]) -> str:
-    return str(FunctionRef.of(error))
+    return str(FunctionRef.from_object(error))
 
 
 def _exception(name: str) -> type[BaseException]:
-    exception = FunctionRef.parse(name).resolve()
+    exception = import_named(name)
     if not (isinstance(exception, type) and issubclass(exception, BaseException)):
         raise FunctionReferenceError(
             f"{name} is not an exception",
@@ -119,6 +122,12 @@ class Named(Frozen):
     """A part of a plan with a name that is unique among parts of its kind."""
 
     name: str
+
+    @field_validator("needs_approval", mode="before", check_fields=False)
+    @classmethod
+    def _name_function(cls, value: Any) -> Any:
+        """Return the name of the function that decides about approvals."""
+        return str(FunctionRef.from_object(value)) if callable(value) else value
 
 
 class ActionPlan(PlainSettings, Named):
@@ -245,6 +254,8 @@ class AgentPlan(PlainAgentSettings, Frozen):
                     raise ValueError(f"events has no class {trigger!r}, which triggers {action.name!r}")
         resources = [(resource_plan.type, resource_plan.name) for resource_plan in self.resources]
         for resource in self.resources:
+            if resource.type in FUNCTIONS and resource.function is None:
+                raise ValueError(f"the {resource.type.value} {resource.name!r} names no function")
             if resources.count((resource.type, resource.name)) > 1:
                 raise ValueError(f"two resources are the {resource.type.value} {resource.name!r}")
             for reference in resource.references:

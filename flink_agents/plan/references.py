@@ -35,10 +35,10 @@ class FunctionRef(Frozen):
         return f"{self.module}:{self.qualname}"
 
     @classmethod
-    def of(cls, target: Any) -> FunctionRef:
+    def from_object(cls, target: Any) -> FunctionRef:
         """Return the reference to ``target``; an object without a name gets one in brackets."""
         if isinstance(target, functools.partial):
-            inner = cls.of(target.func)
+            inner = cls.from_object(target.func)
             return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
         if inspect.ismethod(target) and not inspect.isclass(target.__self__):
             return cls(module=target.__module__, qualname=f"<bound>.{target.__qualname__}")
@@ -110,6 +110,15 @@ class FunctionRef(Frozen):
         return target
 
 
+def import_named(text: str) -> Any:
+    """Import the object that ``text`` names as ``module:qualname``.
+
+    Raises:
+        FunctionReferenceError: It does not have that form, or the import fails.
+    """
+    return FunctionRef.parse(text).resolve()
+
+
 def type_text(declared: Any) -> str:
     """Return ``declared`` as a string: ``module:qualname`` of a class, a built-in's name, else its repr."""
     return write_type(declared) or repr(declared)
@@ -135,4 +144,4 @@ def type_from_text(text: str) -> Any:
 def _resolve(name: str) -> Any:
     if ":" not in name:
         raise UnreadableTypeError(f"there is no built-in type {name!r}")
-    return FunctionRef.parse(name).resolve()
+    return import_named(name)

@@ -10,7 +10,7 @@ from flink_agents.api.common.durations import duration_text
 from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
 from flink_agents.api.resources import ResourceKind, ResourceType
-from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, ResourcePlan, RetryPlan
+from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan, RetryPlan
 
 INPUT = f"event:{InputEvent.EVENT_TYPE}"
 OUTPUT = f"event:{OutputEvent.EVENT_TYPE}"
@@ -53,50 +53,39 @@ class Flow:
 
 def flow_of(plan: AgentPlan) -> Flow:
     """Return the graph of ``plan``, with only events that enter, are emitted or are taken."""
-    emitted = {INPUT: None, **{f"event:{kind}": None for emitter in plan.actions for kind in emitter.emits}}
-    events_by_type = {event.type: event for event in plan.events}
+    emitted = [InputEvent.EVENT_TYPE, *(kind for action in plan.actions for kind in action.emits)]
+    classes = {event.type: {event.type, *event.bases, Event.EVENT_TYPE} for event in plan.events}
     nodes: dict[str, Node] = {}
     edges: dict[tuple[str, str], None] = {}
+
+    def classes_of(kind: str) -> set[str]:
+        return classes.get(kind, {kind, Event.EVENT_TYPE})
+
+    def accepts(action: ActionPlan, kind: str) -> bool:
+        is_accepted = kind in action.trigger_types or not classes_of(kind).isdisjoint(action.trigger_classes)
+        return is_accepted and kind != OutputEvent.EVENT_TYPE
+
+    def event_node(kind: str) -> str:
+        return nodes.setdefault(f"event:{kind}", Node(f"event:{kind}", "event", event_title(kind))).id
+
+    def side_node(tag: str) -> str:
+        return nodes.setdefault(f"side:{tag}", Node(f"side:{tag}", "side", side_title(tag))).id
+
     for action in plan.actions:
-        target = f"action:{action.name}"
-        present = [EventPlan(type=node_id.partition(":")[2]) for node_id in emitted]
-        incoming_types = [
-            event.type for event in present if accepts(action, events_by_type.get(event.type, event))
-        ]
+        node = Node(f"action:{action.name}", "action", action.name, notes_of(action))
+        incoming = [kind for kind in emitted if accepts(action, kind)]
         # A trigger that no action is known to emit gets a separate node.
-        incoming_types += [
-            trigger
-            for trigger in action.triggers
-            if not any(_matches(trigger, kind, events_by_type) for kind in incoming_types)
-        ]
-        for kind in incoming_types:
-            nodes.setdefault(f"event:{kind}", _event_node(kind))
-            edges[f"event:{kind}", target] = None
-        nodes[target] = Node(target, "action", action.name, notes_of(action))
-        for kind in action.emits:
-            nodes.setdefault(f"event:{kind}", _event_node(kind))
-            edges[target, f"event:{kind}"] = None
-        for tag in side_outputs_of(action, plan):
-            nodes.setdefault(f"side:{tag}", _side_node(tag))
-            edges[target, f"side:{tag}"] = None
+        known_classes = set[str]().union(*map(classes_of, incoming))
+        incoming += [trigger for trigger in action.triggers if trigger not in known_classes]
+        edges.update({(event_node(kind), node.id): None for kind in incoming})
+        nodes[node.id] = node
+        edges.update({(node.id, event_node(kind)): None for kind in action.emits})
+        edges.update({(node.id, side_node(tag)): None for tag in side_outputs_of(action, plan)})
     if plan.on_unhandled == OnError.DEAD_LETTER:
         handled = {source for source, _ in edges} | {OUTPUT}
-        for node in [
-            event_node.id
-            for event_node in nodes.values()
-            if event_node.kind == "event" and event_node.id not in handled
-        ]:
-            nodes.setdefault(DEAD_LETTERS, _side_node(DEAD_LETTER_TAG))
-            edges[node, DEAD_LETTERS] = None
+        events = [node_id for node_id, node in nodes.items() if node.kind == "event"]
+        edges.update({(event, side_node(DEAD_LETTER_TAG)): None for event in events if event not in handled})
     return Flow(nodes, tuple(edges))
-
-
-def accepts(action: ActionPlan, event: EventPlan) -> bool:
-    """Return True if ``action`` takes events of the type ``event`` when its condition is true."""
-    if event.type == OutputEvent.EVENT_TYPE:
-        return False
-    kinds = {event.type, *event.bases, Event.EVENT_TYPE}
-    return event.type in action.trigger_types or not kinds.isdisjoint(action.trigger_classes)
 
 
 def side_outputs_of(action: ActionPlan, plan: AgentPlan) -> tuple[str, ...]:
@@ -134,19 +123,6 @@ def retry_text(retry: RetryPlan) -> str:
 def event_title(kind: str) -> str:
     """Return the displayed name of an event type."""
     return _TITLES.get(kind, kind)
-
-
-def _event_node(kind: str) -> Node:
-    return Node(f"event:{kind}", "event", event_title(kind))
-
-
-def _side_node(tag: str) -> Node:
-    return Node(f"side:{tag}", "side", side_title(tag))
-
-
-def _matches(trigger: str, kind: str, events_by_type: dict[str, EventPlan]) -> bool:
-    bases = events_by_type[kind].bases if kind in events_by_type else ()
-    return trigger == kind or trigger in bases or trigger == Event.EVENT_TYPE
 
 
 def to_text(plan: AgentPlan) -> str:

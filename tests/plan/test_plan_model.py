@@ -216,7 +216,7 @@ def test_fingerprint_tells_a_trigger_by_name_from_one_by_class() -> None:
     ],
 )
 def test_reference_of(target: Any, text: str) -> None:
-    reference = FunctionRef.of(target)
+    reference = FunctionRef.from_object(target)
     assert str(reference) == text
     assert FunctionRef.parse(text) == reference
     if reference.importable:
@@ -275,7 +275,7 @@ class Wrapped(BaseModel, Generic[T]):
     "kind", [Wrapped[int], Wrapped[OrderPlaced], Wrapped[list[OrderPlaced | None]], Wrapped[Wrapped[str]]]
 )
 def test_a_reference_to_a_parametrized_model_leads_to_it(kind: Any) -> None:
-    reference = FunctionRef.of(kind)
+    reference = FunctionRef.from_object(kind)
     assert reference.module == __name__
     assert ("OrderPlaced" in str(reference)) == ("plan_shop:OrderPlaced" in str(reference))
     assert FunctionRef.parse(str(reference)).resolve() is kind

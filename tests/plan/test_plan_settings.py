@@ -113,7 +113,7 @@ def test_exceptions_are_written_by_name() -> None:
     data = json.loads(plan.to_json())["actions"][0]["retry"]
     assert data["retry_on"] == ["builtins:OSError", f"{__name__}:Refused"]
     assert data["non_retryable"] == ["builtins:FileNotFoundError"]
-    assert RetryPlan.of(POLICY).policy() == POLICY
+    assert RetryPlan.from_policy(POLICY).policy() == POLICY
 
 
 def test_exception_without_a_name_needs_the_code() -> None:

@@ -39,14 +39,6 @@ def with_a_third_argument() -> Any:
     return Shop
 
 
-def with_any_arguments() -> Any:
-    class Shop(Agent):
-        @action(InputEvent)
-        def read(self, *args: Any) -> None: ...
-
-    return Shop
-
-
 def with_keyword_arguments() -> Any:
     class Shop(Agent):
         @action(InputEvent)
@@ -192,7 +184,6 @@ def prompt_with_arguments() -> Any:
 SIGNATURES = [
     (without_context, ActionSignatureError, "Shop.read", "def read(self, event: 'Any') -> 'None'"),
     (with_a_third_argument, ActionSignatureError, "Shop.read", "ctx: 'Any', limit: 'int') -> 'None'"),
-    (with_any_arguments, ActionSignatureError, "Shop.read", "def read(self, *args: 'Any') -> 'None'"),
     (with_keyword_arguments, ActionSignatureError, "Shop.read", "event: 'Any', *, ctx: 'Any') -> 'None'"),
     (without_self, ActionSignatureError, "Shop.read", "no parameters"),
     (static_with_self, ActionSignatureError, "Shop.read", "self: 'Any', event: 'Any', ctx: 'Any')"),
@@ -242,6 +233,7 @@ class Callable_:
         lambda event, ctx: None,
         lambda event, ctx, n=1: None,
         lambda event, ctx=None: None,
+        lambda *args: None,
         lambda event, ctx, *, n=1: None,
         partial(reserve, n=2),
         Callable_(),

@@ -123,6 +123,41 @@ def describe(value: object) -> str:
     return repr(value)
 
 
+def call_problem(function: object, count: int, may_be_async: bool = False) -> str | None:
+    """Return the problem of calling a function with ``count`` values, for errors; None if there is none.
+
+    Args:
+        function: The function.
+        count: The number of positional arguments.
+        may_be_async: True if it may be a coroutine function.
+    """
+    if not callable(function):
+        return describe(function)
+    if not may_be_async and inspect.iscoroutinefunction(called(function)):
+        return "a coroutine function"
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:
+        return None  # a function of a C extension without a text signature: it cannot be checked
+    except TypeError:
+        return header_of(function)
+    return None
+
+
+def header_of(function: Any) -> str:
+    """Return the line with which a function is defined."""
+    return f"def {getattr(function, '__name__', type(function).__name__)}{inspect.signature(function)}"
+
+
+def called(function: Any) -> Any:
+    """Return the function that runs when ``function`` is called; for a callable object, its ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
+
+
 _lock = threading.Lock()
 
 

@@ -10,7 +10,6 @@ A setting of an action is a field of :class:`PlainSettings`, if its value fits i
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pydantic import (
 )
 
 from flink_agents.api.common.durations import duration_text, plain_seconds
+from flink_agents.api.common.places import call_problem
 from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.errors.base import suggest
@@ -349,16 +349,7 @@ def check_settings(
 
 def _check_approval(what: str, where: str | None, needed: object) -> None:
     """Check that the function in ``needs_approval`` can be called with one value."""
-    if not callable(needed):
-        return
-    problem = "a coroutine function" if inspect.iscoroutinefunction(needed) else None
-    try:
-        signature = inspect.signature(needed)
-        signature.bind(None)
-    except ValueError:
-        return  # a function of a C extension without a text signature: it cannot be checked
-    except TypeError:
-        problem = f"def {getattr(needed, '__name__', type(needed).__name__)}{inspect.signature(needed)}"
+    problem = call_problem(needed, 1) if callable(needed) else None
     if problem is not None:
         raise ActionSignatureError(
             f"{what} has a needs_approval that cannot be called with one argument",

@@ -16,36 +16,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
-from flink_agents.api.events import Event, InputEvent, NamedEvent
-from flink_agents.plan.analysis.functions import AnyFunction, annotation_of, node_of
+from flink_agents.api.events import Event, NamedEvent
+from flink_agents.plan.analysis.functions import (
+    PACKAGE,
+    PROPERTIES,
+    AnyFunction,
+    conditions_of,
+    constant_of,
+    functions_of,
+    holder_of,
+    is_chain,
+    is_own,
+    is_unseen,
+    may_leave,
+    node_of,
+    package_of,
+    plain_function,
+    root_of,
+)
 from flink_agents.plan.analysis.values import (
     COLLECTIONS,
     CONTEXT,
-    PACKAGE,
-    PROPERTIES,
     UNKNOWN,
     Frame,
     Member,
     arguments_of,
     events_of_annotation,
-    functions_of,
-    holder_of,
-    is_own,
-    is_unseen,
-    package_of,
-    plain_function,
 )
 
 _MAX_FUNCTIONS = 500
 _MAX_DEPTH = 20
-
-_ANY_EVENT = (Event, InputEvent, NamedEvent)
-"""Classes that do not identify the emitted event."""
 
 _INSPECTED: dict[str, slice] = {
     **dict.fromkeys(("isinstance", "issubclass", "hasattr", "getattr"), slice(1, None)),
@@ -53,12 +58,51 @@ _INSPECTED: dict[str, slice] = {
 }
 """Functions that only inspect some of their arguments."""
 
+_INSPECTED_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Compare: ("left", "comparators"),
+    ast.Subscript: ("slice",),
+    ast.Dict: ("keys",),
+    ast.JoinedStr: ("values",),
+}
+"""Parts of the syntax that only inspect the values which they name, or are content."""
+
+_SKIPPED_FIELDS = frozenset({"annotation", "returns", "type", "pattern", "type_params"})
+"""Parts of the syntax that only say of which type a value is."""
+
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 _DURABLE = frozenset({"durable_execute", "durable_execute_async"})
 _SENDS = _DURABLE | {"send_event"}
 """Context methods whose arguments are more than content."""
 
 _ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced"})
 """Context methods that call another agent, their first argument."""
+
+
+_REQUESTS = {
+    "chat": "chat_model",
+    "client": "client",
+    "embed": "embedding_model",
+    "vector_store": "vector_store",
+    "retrieve": "vector_store",
+    "mcp_server": "mcp_server",
+    "prompt": "prompt",
+}
+"""Context methods whose first argument is the name of a resource, and its kind."""
+
+
+class NamedResource(NamedTuple):
+    """A resource that an action requests.
+
+    Attributes:
+        kind: Its kind.
+        name: Its name.
+        place: Its place in the author's code.
+    """
+
+    kind: str
+    name: str
+    place: str
 
 
 @dataclass
@@ -73,6 +117,9 @@ class EmittedEvents:
         clients: Clients that are used.
         agents: Agents that are called, and their classes.
         certain: Event classes that an action instantiates itself to return, yield or send.
+        requests: Resources that an action requests by a constant name, except where that may be optional on
+            purpose: if it depends on the agent's arguments (``if self.translator:``), on its options, on a
+            global, or if it is inside a ``try`` that handles exceptions.
         opaque: True if the result may be incomplete.
     """
 
@@ -83,6 +130,7 @@ class EmittedEvents:
     clients: set[str] = field(default_factory=set)
     agents: list[Any] = field(default_factory=list)
     certain: set[type[Event]] = field(default_factory=set)
+    requests: list[NamedResource] = field(default_factory=list)
     opaque: bool = False
 
     def update(self, other_events: EmittedEvents) -> None:
@@ -119,32 +167,21 @@ def read(
     if plain is None:
         reader.mark_opaque()
         return SourceReading(reader.shown, reader.possible)
-    for wrapper in functions_of(function):
+    functions = functions_of(function)
+    for wrapper in functions:
         reader.follow(wrapper, next(iter(holder_of(function)), holder), None)
     shown = reader.shown
+    if len(functions) > 1:
+        # A wrapper may handle the error of a resource that is missing.
+        shown.requests.clear()
     if not any(issubclass(event_class, NamedEvent) for event_class in shown.events):
         shown.texts.clear()
-    if not reader.sends and (declared := _declared(plain)) is not None:
-        bases = tuple(declared)
+    declared = events_of_annotation(plain)
+    if not reader.sends and not declared.is_open:
+        bases = tuple(declared.events)
         matching = {kind for kind in shown.events if issubclass(kind, bases)} if bases else set()
-        shown.events = matching | declared | reader.returned
+        shown.events = matching | declared.events | shown.certain
     return SourceReading(shown, reader.possible)
-
-
-def _declared(function: FunctionType) -> set[type[Event]] | None:
-    """Return the event classes in the return annotation; None if other values or events are possible."""
-    waiting = [annotation_of(function, "return")]
-    event_classes: set[type[Event]] = set()
-    while waiting:
-        hint = waiting.pop()
-        if isinstance(hint, type) and issubclass(hint, Event) and hint not in _ANY_EVENT:
-            event_classes.add(hint)
-        elif get_origin(hint) is not None and get_args(hint):
-            waiting.extend(get_args(hint))
-        elif hint is not type(None) and hint is not None:
-            # `Event` itself, which may be any event, or no event at all, such as `Any`.
-            return None
-    return event_classes
 
 
 class _Reader:
@@ -159,7 +196,6 @@ class _Reader:
         shown: The events that are emitted.
         possible: The events that are named.
         sends: True if the action may emit events other than by returning them.
-        returned: Classes that the action instantiates in its return and yield statements.
         inspects: True inside of code that only inspects names, or of content.
         context_class: The class of its context.
     """
@@ -168,7 +204,6 @@ class _Reader:
         self.shown = EmittedEvents()
         self.possible = EmittedEvents()
         self.sends = False
-        self.returned: set[type[Event]] = set()
         self.inspects = False
         self.context_class = context_class
         # A builder's agent has this package's class. That does not make its code the user's.
@@ -210,9 +245,9 @@ class _Reader:
         self._read[key] = (function, arguments)
         self._depth += 1
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self.take(default)
-        for event in events_of_annotation(function):
-            self.take(event)
+            self.note_mention(default)
+        for event in events_of_annotation(function).events:
+            self.note_mention(event)
         frame = Frame(function, node, arguments, self.context_class)
         _Visitor(self, frame, is_action=call is None).read(node)
         self.shown.calls |= frame.library_steps
@@ -220,7 +255,7 @@ class _Reader:
             self.mark_opaque()
         self._depth -= 1
 
-    def take(self, value: Any, call: Mapping[int | str, Any] | None = None, depth: int = 2) -> bool:
+    def note_mention(self, value: Any, call: Mapping[int | str, Any] | None = None, depth: int = 2) -> bool:
         """Record a value that the code mentions, and follow it if it is the project's own code.
 
         Args:
@@ -242,9 +277,9 @@ class _Reader:
         elif isinstance(value, COLLECTIONS):
             # Copies: other threads may change a collection of a module meanwhile.
             for key in list(value) if isinstance(value, dict) and depth else ():
-                self.take(key, None, depth - 1)
+                self.note_mention(key, None, depth - 1)
             items = list(value.values() if isinstance(value, dict) else value)
-            return bool(value and depth) and all([self.take(item, call, depth - 1) for item in items])
+            return bool(value and depth) and all([self.note_mention(item, call, depth - 1) for item in items])
         elif isinstance(value, type):
             for result in results if issubclass(value, Event) else ():
                 result.events.add(value)
@@ -263,15 +298,26 @@ class _Visitor(ast.NodeVisitor):
     def __init__(self, reader: _Reader, frame: Frame, is_action: bool) -> None:
         self._reader = reader
         self._shown = reader.shown
+        self._frame = frame
         self._value = frame.value
         self._is_action = is_action
         self._inner = 0
+        self._is_certain = is_action
 
     def read(self, node: AnyFunction) -> None:
         """Read the body of a function."""
         self._visit_all([ast.Return(node.body)] if isinstance(node, ast.Lambda) else node.body)
 
-    # -- names ------------------------------------------------------------------------
+    def visit(self, node: ast.AST) -> None:
+        """Visit a node. Code that may be skipped on purpose is not certain, and the code after it neither."""
+        was_certain = self._is_certain
+        conditions = conditions_of(node)
+        depends_on_event = conditions is not None and all(map(self._frame.is_event_data, conditions))
+        self._is_certain &= depends_on_event
+        self._inner += isinstance(node, _INNER)
+        super().visit(node)
+        self._inner -= isinstance(node, _INNER)
+        self._is_certain = was_certain and (depends_on_event or not may_leave(node))
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -280,18 +326,18 @@ class _Visitor(ast.NodeVisitor):
                 # From here on, any code may use it.
                 self._reader.sends = True
                 self._reader.mark_opaque()
-            self._reader.take(value)
+            self._reader.note_mention(value)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if node.attr in _DURABLE:
             self._shown.calls.add(node.attr)
         self._reader.sends |= node.attr == "send_event"
         value = self._value(node)
-        self._reader.take(value)
+        self._reader.note_mention(value)
         # An attribute of an event class names the event; if it is unknown, it may be the event.
         with self._reader.inspecting(self._reader.inspects or value is not UNKNOWN):
-            self._reader.take(self._event_of(node))
-        if not _is_chain(node):
+            self._reader.note_mention(self._event_of(node))
+        if not is_chain(node):
             self.visit(node.value)
 
     def _event_of(self, node: ast.AST) -> type[Event] | None:
@@ -306,9 +352,7 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
-            self._reader.take(node.value)
-
-    # -- calls ------------------------------------------------------------------------
+            self._reader.note_mention(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -320,11 +364,12 @@ class _Visitor(ast.NodeVisitor):
             self._inspect(inspected)
             self._visit_all(argument for argument in handed if argument not in inspected)
             return
-        is_of_context = self._value(_root(node.func)) is CONTEXT
+        is_of_context = self._value(root_of(node.func)) is CONTEXT
         if name in _DURABLE:
             self._note_step(node)
         elif is_of_context:
             self._note_use(name, node.args)
+            self._note_request(name, node)
         if name == "send_event" and not self._reader.inspects:
             self._reader.sends = True
             self._note_certain(node.args[:1])
@@ -344,12 +389,12 @@ class _Visitor(ast.NodeVisitor):
         call: dict[int | str, Any] = {number: self._value(value) for number, value in enumerate(node.args)}
         call.update({keyword.arg or "": self._value(keyword.value) for keyword in node.keywords})
         with reader.inspecting(reader.inspects and not gives_context):
-            is_read = reader.take(self._value(node.func), call)
+            is_read = reader.note_mention(self._value(node.func), call)
             if not is_of_context:
-                reader.take(self._event_of(node.func))
+                reader.note_mention(self._event_of(node.func))
         if gives_context and not is_read:
             reader.mark_opaque()
-        if not _is_chain(node.func):
+        if not is_chain(node.func):
             self.visit(node.func)
 
     def _note_step(self, node: ast.Call) -> None:
@@ -387,6 +432,20 @@ class _Visitor(ast.NodeVisitor):
         elif method == "chat":
             self._shown.calls.add("model")
 
+    def _note_request(self, method: str, node: ast.Call) -> None:
+        """Record the resource that a context method is certainly called for, if it has a constant name."""
+        is_own = getattr(self._reader.context_class, method, None) is getattr(RunnerContext, method, None)
+        if not (is_own and self._is_certain and not self._inner and isinstance(node.func, ast.Attribute)):
+            return
+        names = [constant_of(argument) for argument in node.args]
+        keywords = {keyword.arg: constant_of(keyword.value) for keyword in node.keywords}
+        name = names[0] if names else keywords.get("name")
+        kind = _REQUESTS.get(method)
+        if method == "get_resource":
+            kind = names[1] if len(names) > 1 else keywords.get("resource_type")
+        if isinstance(node.func.value, ast.Name) and name is not None and kind is not None:
+            self._shown.requests.append(NamedResource(kind, name, self._frame.place(node)))
+
     def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
             if node is not None:
@@ -397,56 +456,22 @@ class _Visitor(ast.NodeVisitor):
         for node in nodes:
             named = node.value if isinstance(node, ast.Constant) else self._value(node) if node else None
             if texts and isinstance(named, str):
-                self._reader.take(named)
+                self._reader.note_mention(named)
             with self._reader.inspecting(True):
                 self._visit_all([node])
-
-    # -- names that are only inspected ------------------------------------------------
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        self._inspect([node.left, *node.comparators])
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self.visit(node.value)
-        self._inspect([node.slice])
-
-    def visit_Dict(self, node: ast.Dict) -> None:
-        self._inspect(node.keys)
-        self._visit_all(node.values)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._visit_all([node.value])
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        self._visit_all(node.body)
-
-    def visit_match_case(self, node: ast.match_case) -> None:
-        self._visit_all([node.guard, *node.body])
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):
             self.visit(node.value)
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._inspect(part.value for part in node.values if isinstance(part, ast.FormattedValue))
-
-    def visit_arguments(self, node: ast.arguments) -> None:
-        self._visit_all([*node.defaults, *node.kw_defaults])
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._visit_inner([*node.decorator_list, node.args, *node.body])
-
-    visit_AsyncFunctionDef: Any = visit_FunctionDef
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._visit_inner([node.args, node.body])
-
-    def _visit_inner(self, nodes: Iterable[ast.AST]) -> None:
-        self._inner += 1
-        self._visit_all(nodes)
-        self._inner -= 1
-
-    # -- return values ----------------------------------------------------------------
+    def generic_visit(self, node: ast.AST) -> None:
+        for name, value in ast.iter_fields(node):
+            children = value if isinstance(value, list) else [value]
+            nodes = [child for child in children if isinstance(child, ast.AST)]
+            if name in _INSPECTED_FIELDS.get(type(node), ()):
+                self._inspect(nodes)
+            elif name not in _SKIPPED_FIELDS:
+                self._visit_all(nodes)
 
     def visit_Return(self, node: ast.Return | ast.Yield) -> None:
         self._note_returned(node.value)
@@ -462,9 +487,6 @@ class _Visitor(ast.NodeVisitor):
             self._note_returned(node.body)
             self._note_returned(node.orelse)
         elif isinstance(node, ast.Call) and self._is_action:
-            event = self._value(node.func)
-            if isinstance(event, type) and issubclass(event, Event):
-                self._reader.returned.add(event)
             self._note_certain([node])
 
     def _note_certain(self, nodes: Iterable[ast.expr]) -> None:
@@ -473,14 +495,3 @@ class _Visitor(ast.NodeVisitor):
             event = self._value(node.func) if isinstance(node, ast.Call) else None
             if isinstance(event, type) and issubclass(event, Event):
                 self._shown.certain.add(event)
-
-
-def _is_chain(node: ast.AST) -> bool:
-    return isinstance(_root(node), ast.Name)
-
-
-def _root(node: ast.AST) -> ast.AST:
-    """Return the name at the begin of a chain of attributes, or the expression that is there instead."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node

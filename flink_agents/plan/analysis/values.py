@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import ast
-import functools
+import builtins
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
-from importlib.util import find_spec, resolve_name
+from collections.abc import Iterator, Mapping
+from importlib.util import resolve_name
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, get_args
 
+from flink_agents.api.common.places import short_path
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import is_known_to_call_durably
-from flink_agents.api.events import Event
-from flink_agents.plan.analysis.functions import AnyFunction, annotation_of
+from flink_agents.api.events import Event, InputEvent, NamedEvent
+from flink_agents.plan.analysis.functions import (
+    METHODS,
+    PROPERTIES,
+    AnyFunction,
+    annotation_of,
+    attribute_of,
+    plain_function,
+)
 
 UNKNOWN: Any = object()
 """A value that is only known when the code runs."""
@@ -23,12 +31,10 @@ UNKNOWN: Any = object()
 CONTEXT: Any = object()
 """The context of the action."""
 
-PACKAGE = "flink_agents"
-_INSTALLED = ("site-packages", "dist-packages")
-
 COLLECTIONS = (dict, list, tuple, set, frozenset)
-_METHODS = (staticmethod, classmethod)
-PROPERTIES = (property, functools.cached_property)
+
+_ANY_EVENT = (Event, InputEvent, NamedEvent)
+"""Classes that do not identify the emitted event."""
 
 
 class Member(NamedTuple):
@@ -98,6 +104,9 @@ class Frame:
                 self._assigned[inner.targets[0].id] = inner.value
         if "ctx" in self._bound:
             arguments.setdefault("ctx", CONTEXT)
+        parameters = (*inspect.signature(function, follow_wrapped=False).parameters,)
+        holders = {name for name in parameters if name in ("self", "cls") or arguments.get(name) is CONTEXT}
+        self._data = frozenset(vars(builtins)).union(parameters) - holders
 
     def value(self, node: ast.AST) -> Any:
         """Return the value of an expression: of a new object its class, of an item the whole collection."""
@@ -128,10 +137,36 @@ class Frame:
             return self._imports[name]
         if name in self._bound:
             # Not if it is assigned twice, or in terms of itself.
-            value = self._assigned.pop(name, None) if self._bound[name] == 1 else None
-            result = UNKNOWN if value is None else self.value(value)
-            return result if value is None else self._arguments.setdefault(name, result)
+            self._arguments[name] = UNKNOWN
+            value = self._assigned_once(name)
+            if value is not None:
+                self._arguments[name] = self.value(value)
+            return self._arguments[name]
         return self._free.get(name, self._function.__globals__.get(name, UNKNOWN))
+
+    def _assigned_once(self, name: str) -> ast.expr | None:
+        """Return the expression that a local variable has its only value from."""
+        return self._assigned.get(name) if self._bound[name] == 1 else None
+
+    def is_event_data(self, node: ast.AST, variables: frozenset[str] = frozenset()) -> bool:
+        """Return True if the value of an expression depends on the event alone.
+
+        Args:
+            node: The expression.
+            variables: The variables that it is assigned to, in turn.
+        """
+        return all(
+            inner.id in self._data
+            or (inner.id not in variables and (value := self._assigned_once(inner.id)) is not None)
+            and self.is_event_data(value, variables | {inner.id})
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.Name)
+        )
+
+    def place(self, node: ast.expr) -> str:
+        """Return the place of an expression in the author's code."""
+        file = short_path(self._function.__code__.co_filename)
+        return f"{file}:{node.lineno} in {self._function.__qualname__}"
 
     def _attribute(self, node: ast.Attribute) -> Any:
         if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) == "super":
@@ -147,7 +182,7 @@ class Frame:
         elif isinstance(value, Member | Instance):
             value = value.kind if isinstance(value, Instance) else UNKNOWN
         member = UNKNOWN if value is UNKNOWN else attribute_of(value, node.attr)
-        if isinstance(member, (FunctionType, *_METHODS, *PROPERTIES)) and not isinstance(value, ModuleType):
+        if isinstance(member, (FunctionType, *METHODS, *PROPERTIES)) and not isinstance(value, ModuleType):
             return Member(member, holder)
         return UNKNOWN if member is None else member
 
@@ -184,40 +219,6 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def plain_function(value: Any) -> FunctionType | None:
-    """Return the Python function in ``value``, without its wrappers; or None."""
-    return functions[-1] if (functions := functions_of(value)) else None
-
-
-def functions_of(value: Any) -> list[FunctionType]:
-    """Return the Python function in ``value`` behind its wrappers, outermost first."""
-    functions: list[FunctionType] = []
-    for _ in range(20):
-        if isinstance(value, FunctionType):
-            functions.append(value)
-            value = getattr(value, "__wrapped__", None)
-        elif isinstance(value, functools.partial | functools.cached_property):
-            value = value.func
-        elif isinstance(value, property):
-            value = value.fget
-        elif isinstance(value, _METHODS) or inspect.ismethod(value):
-            value = value.__func__
-        else:
-            break
-    call = None if isinstance(value, type) else attribute_of(type(value), "__call__")
-    return [*functions, call] if isinstance(call, FunctionType) else functions
-
-
-def holder_of(value: Any) -> tuple[Any, ...]:
-    """Return the ``self`` of a bound method or a callable object; nothing for a function."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    if inspect.ismethod(value):
-        return (value.__self__,)
-    is_plain = inspect.isroutine(value) or isinstance(value, (*PROPERTIES, *_METHODS))
-    return () if is_plain else (value,)
-
-
 def closure_of(function: FunctionType) -> dict[str, Any]:
     """Return the names of enclosing functions that ``function`` uses, with the values that exist."""
     closure_values: dict[str, Any] = {}
@@ -230,53 +231,25 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
     return closure_values
 
 
-def attribute_of(owner: Any, name: str) -> Any:
-    """Return an attribute of ``owner`` without running its descriptor; None if there is none."""
-    try:
-        return inspect.getattr_static(owner, name)
-    except AttributeError:
-        return None
+class AnnotatedEvents(NamedTuple):
+    """The event classes of an annotation; it is open if other values or events are possible."""
+
+    events: set[type[Event]]
+    is_open: bool
 
 
-def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Yield the event classes in the return annotation of ``function``."""
+def events_of_annotation(function: FunctionType) -> AnnotatedEvents:
+    """Return the event classes in the return annotation of ``function``."""
     waiting = [annotation_of(function, "return")]
+    events: set[type[Event]] = set()
+    is_open = False
     while waiting:
         hint = waiting.pop()
         if isinstance(hint, type) and issubclass(hint, Event):
-            yield hint
-        waiting.extend(get_args(hint))
-
-
-def package_of(value: Any) -> str:
-    """Return the top-level package of a module, class, function or object."""
-    if isinstance(value, ModuleType):
-        return value.__name__.split(".")[0]
-    named = value if isinstance(value, type | FunctionType) else plain_function(value) or type(value)
-    return (named.__module__ or "").split(".")[0]
-
-
-def is_own(value: Any, home: Set[str]) -> bool:
-    """Return True if code is the project's own, not of a library.
-
-    Args:
-        value: A module, class, function or object.
-        home: Packages that are read in any case.
-    """
-    top = package_of(value)
-    if top in home:
-        return True
-    if not top or top in sys.stdlib_module_names or top in (PACKAGE, "pydantic", "pyflink"):
-        return False
-    path = getattr(sys.modules.get(top), "__file__", None) or ""
-    return not any(part in path for part in _INSTALLED)
-
-
-def is_unseen(module: str, home: Set[str]) -> bool:
-    """Return True if a module that is not loaded may be the project's own."""
-    top = module.partition(".")[0]
-    if top in sys.modules:
-        return is_own(sys.modules[top], home)
-    spec = None if top in sys.stdlib_module_names else find_spec(top)
-    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
-    return any(not any(part in place for part in _INSTALLED) for place in places)
+            events.add(hint)
+            is_open |= hint in _ANY_EVENT
+        elif get_args(hint):
+            waiting.extend(get_args(hint))
+        else:
+            is_open |= hint not in (None, type(None))
+    return AnnotatedEvents(events, is_open)

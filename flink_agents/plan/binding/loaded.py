@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from types import FunctionType
 from typing import Any, cast
 
@@ -358,16 +358,13 @@ def _with_annotations(code: ResourceCode) -> Callable[..., Any]:
     copy = FunctionType(
         function.__code__,
         function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+        argdefs=function.__defaults__,
+        closure=function.__closure__,
     )
+    update_wrapper(copy, function)
+    del copy.__dict__["__wrapped__"]
     copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__dict__.update(function.__dict__)
     copy.__annotations__ = dict(code.annotations)
-    copy.__qualname__ = function.__qualname__
-    copy.__doc__ = function.__doc__
-    copy.__module__ = function.__module__
     return copy
 
 
@@ -388,7 +385,7 @@ def _with_approval(
     async def approved(event: Event, ctx: RunnerContext) -> Any:
         if truth_of(needed(event), f"needs_approval of action {name!r}") if callable(needed) else needed:
             outcome = await ctx.request_approval(
-                f"action {name}", arguments_of(event), timeout=seconds, check=partial(_check_arguments, event)
+                f"action {name}", arguments_of(event), timeout=seconds, check=partial(changed_event, event)
             )
             if not outcome.approved:
                 return ApprovalDeniedEvent(outcome=outcome, event=event) if tells else None
@@ -398,10 +395,6 @@ def _with_approval(
         return result if inspect.isasyncgen(result) else await result
 
     return approved
-
-
-def _check_arguments(event: Event, arguments: Mapping[str, Any]) -> None:
-    changed_event(event, arguments)
 
 
 def _changed(event: Event, arguments: Mapping[str, Any]) -> Event:

@@ -17,8 +17,8 @@ from flink_agents.api.errors import OptionError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings.options import Configuration, environment_name
+from flink_agents.plan.analysis.functions import plain_function
 from flink_agents.plan.analysis.reading import read
-from flink_agents.plan.analysis.values import plain_function
 from flink_agents.plan.binding.loaded import LoadedAgent
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import is_agent

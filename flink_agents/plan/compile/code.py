@@ -11,21 +11,18 @@ operator fails, and not each record.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any, get_type_hints
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.places import unwrap
-from flink_agents.api.errors import FunctionReferenceError
 from flink_agents.api.events import Event
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.settings import ActionSettings, AgentSettings
+from flink_agents.api.settings import ActionSettings, AgentSettings, ToolSettings
+from flink_agents.plan.analysis.functions import is_own, is_unseen
 from flink_agents.plan.compile.configuration import make_instance, parameter_types
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
@@ -33,16 +30,12 @@ from flink_agents.plan.compile.declarations import (
     actions_of,
     resources_of,
 )
-from flink_agents.plan.model import ActionPlan, AgentPlan, ResourcePlan, RetryPlan
-from flink_agents.plan.references import FunctionRef, type_from_text
+from flink_agents.plan.model import FUNCTIONS, ActionPlan, AgentPlan, DescriptorPlan, ResourcePlan
+from flink_agents.plan.references import import_named, type_from_text
 
 ResourceKey = tuple[ResourceType, str]
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_INSTALLED = ("site-packages", "dist-packages")
-
-FUNCTIONS = (ResourceType.TOOL, ResourceType.CLIENT)
-"""The kinds of resources that are functions of the user."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class AgentCode:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_declarations(
         cls,
         agent: Agent,
         settings: AgentSettings,
@@ -139,26 +132,22 @@ class AgentCode:
         types = parameter_types(agent_class)
         agent = make_instance(agent_class, plan.configuration, types)
         actions = {action.name: action.mark.settings for action in actions_of(agent)}
-        tools = {
-            tool.name: tool.settings.needs_approval
-            for tool in resources_of(agent)
-            if tool.type is ResourceType.TOOL
-        }
+        resources = {(resource.type, resource.name): resource.settings for resource in resources_of(agent)}
         return cls(
             agent_class=agent_class,
             parameter_types=types,
-            settings=AgentSettings(**plan.plain(), retry=_policy(plan.retry)),
+            settings=AgentSettings(**plan.plain(), retry=plan.retry and plan.retry.policy()),
             context_class=plan.context_class.resolve() if plan.context_class else None,
             side_outputs={tag: type_from_text(text) for tag, text in plan.side_outputs.items()},
             output_type=type_from_text(plan.output_type) if plan.output_type else None,
             events={event.type: event.event_class.resolve() for event in plan.events if event.event_class},
             actions={action.name: _imported(action, actions.get(action.name)) for action in plan.actions},
             resources={
-                (resource.type, resource.name): ResourceCode(
-                    _function(resource), _needs(resource, tools.get(resource.name))
+                key: ResourceCode(
+                    unwrap(resource.function.resolve()), _needs_approval(resource, resources.get(key))
                 )
                 for resource in plan.resources
-                if resource.type in FUNCTIONS
+                if (key := (resource.type, resource.name))[0] in FUNCTIONS and resource.function is not None
             },
         )
 
@@ -177,30 +166,24 @@ def _imported(action: ActionPlan, declared: ActionSettings | None) -> ActionCode
     if action.when is not None:
         is_held = not action.when.function.importable and declared is not None
         when = declared.when if is_held and declared else action.when.function.resolve()
-    needs = _needs(action, None if declared is None else declared.needs_approval)
-    settings = {**action.plain(), "needs_approval": needs, "retry": _policy(action.retry), "when": when}
-    return ActionCode(unwrap(action.function.resolve()), ActionSettings(**settings))
+    settings = ActionSettings(
+        **action.plain()
+        | {
+            "needs_approval": _needs_approval(action, declared),
+            "retry": action.retry and action.retry.policy(),
+            "when": when,
+        }
+    )
+    return ActionCode(unwrap(action.function.resolve()), settings)
 
 
-def _needs(action_or_tool: ActionPlan | ResourcePlan, declared: Any) -> Any:
+def _needs_approval(
+    plan: ActionPlan | ResourcePlan, declared: ActionSettings | ToolSettings | None
+) -> bool | Callable[..., Any]:
     """Return True if an approval is needed, or the function that decides."""
-    if not isinstance(action_or_tool.needs_approval, str):
-        return action_or_tool.needs_approval
-    return FunctionRef.parse(action_or_tool.needs_approval).resolve() if declared is None else declared
-
-
-def _function(resource: ResourcePlan) -> Callable[..., Any]:
-    if resource.function is None:
-        raise FunctionReferenceError(
-            f"the plan names no function for the {resource.type.value} {resource.name!r}",
-            expected="module and qualname of a function",
-            fix="compile the plan again",
-        )
-    return unwrap(resource.function.resolve())
-
-
-def _policy(retry: RetryPlan | None) -> Any:
-    return None if retry is None else retry.policy()
+    if not isinstance(plan.needs_approval, str):
+        return plan.needs_approval
+    return import_named(plan.needs_approval) if declared is None else declared.needs_approval
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
@@ -217,51 +200,29 @@ def named_objects(plan: AgentPlan) -> dict[str, Any]:
     """
     objects: dict[str, Any] = {}
     for resource in plan.resources:
-        if resource.descriptor is None:
-            continue
-        clazz = resource.descriptor.clazz
-        for name in filter(_NAME.fullmatch, (clazz, *_texts(resource.descriptor.arguments))):
-            if name not in objects and (value := _object(name, loads=name == clazz)) is not None:
-                objects[name] = value
-    return objects
+        descriptor = resource.descriptor or DescriptorPlan()
+        # Other strings than the class may only look like names of code: they import no module.
+        objects[descriptor.clazz] = _users_object(descriptor.clazz, may_import=True)
+        for name in _texts(descriptor.arguments):
+            objects.setdefault(name, _users_object(name))
+    return {name: value for name, value in objects.items() if value is not None}
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for member in value.values():
-            yield from _texts(member)
-    elif isinstance(value, list | tuple):
-        for member in value:
+    elif isinstance(value, dict | list | tuple):
+        for member in value.values() if isinstance(value, dict) else value:
             yield from _texts(member)
 
 
-def _object(name: str, loads: bool) -> Any:
-    """Return the object with a name; None if it is not the user's, or is not a function or class.
-
-    Args:
-        name: The name.
-        loads: True if its module may be imported. Other strings may look like names of code.
-    """
-    module, _, qualname = name.partition(":")
+def _users_object(name: str, may_import: bool = False) -> Any:
+    """Return the function or class with a name; None if it is not the user's, or there is none."""
+    module = name.partition(":")[0]
+    if not _NAME.fullmatch(name) or not (module in sys.modules or (may_import and is_unseen(module))):
+        return None
     try:
-        there: Any = sys.modules.get(module)
-        if there is None:
-            if not loads or not _is_of_author(importlib.util.find_spec(module)):
-                return None
-            there = importlib.import_module(module)
-        elif module != "__main__" and not _is_of_author(there.__spec__):
-            return None
-        for part in qualname.split("."):
-            there = getattr(there, part)
+        value = import_named(name)
     except Exception:  # Whatever a module raises during its import.
         return None
-    return there if callable(there) else None
-
-
-def _is_of_author(spec: Any) -> bool:
-    origin = getattr(spec, "origin", None)
-    if origin is None or spec.name.partition(".")[0] in {"flink_agents", *sys.stdlib_module_names}:
-        return False
-    return not any(part in _INSTALLED for part in PurePath(origin).parts)
+    return value if callable(value) and is_own(sys.modules[module], {"__main__"}) else None

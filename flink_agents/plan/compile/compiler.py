@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
-from flink_agents.api.common.places import describe, place_of, place_of_class
+from flink_agents.api.common.places import place_of_class
 from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
-from flink_agents.api.resources import (
-    Prompt,
-    ResourceDescriptor,
-    ResourceRef,
-    ResourceType,
-    Tool,
-    references_of,
-)
-from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
-from flink_agents.plan.compile import validation
 from flink_agents.plan.compile.code import AgentCode, named_objects
 from flink_agents.plan.compile.configuration import (
     check_attributes,
@@ -32,33 +23,30 @@ from flink_agents.plan.compile.configuration import (
 )
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
-    ResourceDeclaration,
     actions_of,
     resources_of,
 )
 from flink_agents.plan.compile.events import (
-    Emissions,
+    Readings,
+    check_event_classes,
+    check_flow,
     emitted_types,
     event_plans,
     is_exact,
     known_events,
     needed_actions,
+    read_actions,
     type_of,
 )
-from flink_agents.plan.compile.literal_secrets import check_secrets
-from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
+from flink_agents.plan.compile.resources import check_requests, resource_plans
+from flink_agents.plan.compile.validation import check_agent, check_annotations
 from flink_agents.plan.model import (
     ActionPlan,
     AgentPlan,
     ConditionPlan,
-    DescriptorPlan,
-    ResourcePlan,
     RetryPlan,
 )
 from flink_agents.plan.references import FunctionRef, type_text
-
-_TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
-"""Kinds of resources whose descriptions define which of their tools need approvals."""
 
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
@@ -93,40 +81,37 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     instance = instance_of(agent)
     agent_class = type(instance)
     actions = actions_of(instance)
-    emissions = Emissions(instance)
-    emissions.add(actions)
-    added = needed_actions(actions, emissions)
-    emissions.add(added)
+    readings = read_actions(actions, instance)
+    added = needed_actions(actions, readings)
+    readings |= read_actions(added, instance)
     actions += added
     resources = resources_of(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
     title = _name(instance, name, where)
     check_attributes(instance, title, where)
-    validation.check_agent(instance, title, actions, where)
+    check_agent(instance, title, actions, where)
     values = {field_name: getattr(instance, field_name) for field_name in AgentSettings.model_fields}
     settings = check_settings(AgentSettings, f"the agent {title!r}", where, values)
-    event_classes = known_events(actions, emissions)
-    validation.check_event_classes(event_classes)
-    resource_plans = validation.with_tool_sources(
-        [_resource_plan(resource, instance) for resource in resources]
-    )
-    places = {(resource.type, resource.name): resource.where for resource in resources}
-    validation.check_resources(resource_plans, places)
+    event_classes = known_events(actions, readings)
+    check_event_classes(event_classes)
     plan = AgentPlan(
         name=title,
-        agent_class=FunctionRef.of(agent_class) if agent_class is not Agent else None,
+        agent_class=FunctionRef.from_object(agent_class) if agent_class is not Agent else None,
         configuration=configuration_of(instance),
-        context_class=FunctionRef.of(instance.context_class) if instance.context_class else None,
+        context_class=FunctionRef.from_object(instance.context_class) if instance.context_class else None,
         side_outputs={tag: type_text(kind) for tag, kind in instance.side_outputs.items()},
         output_type=None if instance.output_type is None else type_text(instance.output_type),
         **settings.plain(),
         retry=_retry(settings.retry),
         events=event_plans(event_classes, actions),
-        actions=_action_plans(actions, emissions),
-        resources=resource_plans,
+        actions=_action_plans(actions, readings),
+        resources=resource_plans(resources, instance),
     )
-    validation.check_flow(plan, actions, emissions, event_classes, where, instance.context_class)
-    return plan, AgentCode.of(instance, settings, actions, resources, event_classes)
+    check_flow(plan, actions, readings, event_classes, where)
+    for action in actions:
+        check_annotations(action, instance.context_class or RunnerContext)
+        check_requests(plan, action, readings[action.name].shown.requests)
+    return plan, AgentCode.from_declarations(instance, settings, actions, resources, event_classes)
 
 
 def _name(agent: Agent, name: str | None, where: str) -> str:
@@ -143,7 +128,7 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
     return name
 
 
-def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) -> tuple[ActionPlan, ...]:
+def _action_plans(actions: Iterable[ActionDeclaration], readings: Readings) -> tuple[ActionPlan, ...]:
     actions = list(actions)
     interesting = {
         type_of(trigger) for action in actions for trigger in (*action.mark.triggers, *action.mark.emits)
@@ -153,31 +138,25 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
             name=action.name,
             trigger_classes=_types(trigger for trigger in action.mark.triggers if not is_exact(trigger)),
             trigger_types=_types(trigger for trigger in action.mark.triggers if is_exact(trigger)),
-            function=FunctionRef.of(action.function),
+            function=FunctionRef.from_object(action.function),
             kind=action.kind,
             is_async=has_async_code(action.function),
             when=_condition(action.mark.settings.when),
             config=_config(action),
-            emits=emitted_types(emissions.shown[action.name], interesting),
-            tags=tuple(sorted(emissions.shown[action.name].tags)),
-            calls=tuple(sorted(emissions.shown[action.name].calls)),
-            clients=tuple(sorted(emissions.shown[action.name].clients)),
-            opaque=emissions.shown[action.name].opaque,
+            emits=emitted_types(readings[action.name].shown, interesting),
+            tags=tuple(sorted(readings[action.name].shown.tags)),
+            calls=tuple(sorted(readings[action.name].shown.calls)),
+            clients=tuple(sorted(readings[action.name].shown.clients)),
+            opaque=readings[action.name].shown.opaque,
             retry=_retry(action.mark.settings.retry),
-            **_named(action.mark.settings.plain()),
+            **action.mark.settings.plain(),
         )
         for action in actions
     )
 
 
-def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with the name of the function that decides about approvals."""
-    needed = settings["needs_approval"]
-    return {**settings, "needs_approval": str(FunctionRef.of(needed)) if callable(needed) else needed}
-
-
 def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
-    return None if policy is None else RetryPlan.of(policy)
+    return None if policy is None else RetryPlan.from_policy(policy)
 
 
 def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
@@ -185,7 +164,11 @@ def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
 
 
 def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
-    return None if when is None else ConditionPlan(function=FunctionRef.of(when), text=lambda_text(when))
+    return (
+        None
+        if when is None
+        else ConditionPlan(function=FunctionRef.from_object(when), text=lambda_text(when))
+    )
 
 
 def _config(action: ActionDeclaration) -> dict[str, Any]:
@@ -193,114 +176,10 @@ def _config(action: ActionDeclaration) -> dict[str, Any]:
         _, reason = json_or_reason(value, is_exact=True)
         if reason is not None:
             raise AgentConfigurationError(
-                f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
+                f"the entry {key!r} in the config of {action.label} cannot be written into the plan",
                 expected="JSON: strings, numbers, booleans, None, lists, and dicts with string keys",
                 found=f"{type(value).__name__}: {reason}",
                 fix="write plain JSON values, and create objects from them in the action",
                 where=action.where,
             )
     return dict(action.mark.config)
-
-
-def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
-    function = FunctionRef.of(resource.function) if resource.function is not None else None
-    base: Mapping[str, Any] = {
-        "name": resource.name,
-        "type": resource.type,
-        "function": function,
-        "kind": resource.kind,
-    }
-    if resource.type is ResourceType.TOOL:
-        tool = _tool(resource, agent)
-        return ResourcePlan(
-            **base,
-            description=tool.description,
-            parameters=tool.parameters,
-            **_named(dict(resource.settings)),
-        )
-    if resource.type is ResourceType.CLIENT:
-        check_client(resource)
-        return ResourcePlan(**base)
-    value = _described(resource, agent)
-    if isinstance(value, Prompt):
-        return ResourcePlan(**base, prompt=value, references=_references_of_prompt(value))
-    arguments = _arguments(resource, value)
-    check_secrets(f"{resource.type.value} {resource.name!r}", arguments, resource.where)
-    _check_arguments(resource, value.clazz, arguments)
-    return ResourcePlan(
-        **base,
-        descriptor=DescriptorPlan(clazz=value.clazz, arguments=arguments),
-        references=tuple(references_of(resource.type, value.arguments)),
-        needs_approval=_asks_people(resource.type, arguments),
-    )
-
-
-def _asks_people(kind: ResourceType, arguments: Mapping[str, Any]) -> bool:
-    """Return True if a resource may need approvals."""
-    if kind is ResourceType.CHAT_MODEL:
-        return arguments.get("on_unknown_outcome") == "ask"
-    return kind in _TOOL_SOURCES and bool(arguments.get("needs_approval"))
-
-
-def _references_of_prompt(prompt: Prompt) -> tuple[ResourceRef, ...]:
-    if prompt.mcp is None:
-        return ()
-    return (ResourceRef(type=ResourceType.MCP_SERVER, name=prompt.mcp.server),)
-
-
-def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
-    function: Any = resource.function
-    check_tool(resource)
-    bound = function.__get__(agent, type(agent)) if resource.kind == "instance" else function
-    try:
-        return Tool(bound, resource.title or resource.name, resource.description)
-    except AgentDefinitionError as error:
-        raise error.at(place_of(function)) from None
-
-
-def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
-    """Return the prompt or descriptor that a resource method returns, or that was added."""
-    value = resource.value
-    if resource.function is not None:
-        check_resource_method(resource)
-        function: Any = resource.function
-        value = function(agent) if resource.kind == "instance" else function()
-    expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor
-    if not isinstance(value, expected):
-        raise AgentDefinitionError(
-            f"the {resource.type.value} {resource.name!r} has a description of the wrong type",
-            expected=f"a {expected.__name__}",
-            found=describe(value),
-            fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
-            where=resource.where,
-        )
-    if isinstance(value, Prompt):
-        validation.check_prompt(value, resource.name, resource.where)
-    return value
-
-
-def _check_arguments(resource: ResourceDeclaration, clazz: str, arguments: Mapping[str, Any]) -> None:
-    provider = provider_of(resource.type)
-    try:
-        if provider is not None:
-            provider.check_declared(resource.name, clazz, arguments)
-    except ValueError as error:
-        raise AgentDefinitionError(
-            f"the {resource.type.value} {resource.name!r} has arguments that its provider rejects",
-            expected=f"arguments that {type(provider).__qualname__} accepts",
-            found=str(error),
-            where=resource.where,
-        ) from error
-
-
-def _arguments(resource: ResourceDeclaration, descriptor: ResourceDescriptor) -> dict[str, Any]:
-    written, reason = json_or_reason(dict(descriptor.arguments))
-    if reason is not None:
-        raise AgentConfigurationError(
-            f"the arguments of {resource.type.value} {resource.name!r} cannot be written into the plan",
-            expected="JSON values or ResourceRef",
-            found=reason,
-            fix="write plain JSON values",
-            where=resource.where,
-        )
-    return written

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, TypeGuard, TypeVar, get_type_hints
 
@@ -213,50 +213,40 @@ def check_attributes(agent: Agent, title: str, where: str) -> None:
     Raises:
         AgentDefinitionError: An attribute is.
     """
-    kinds = [kind for kind in type(agent).__mro__ if kind is not object]
-    user_classes = [kind for kind in kinds if not kind.__module__.startswith("flink_agents.")]
-    settings = {
-        name
-        for kind in kinds
-        if kind not in user_classes
-        for name in vars(kind)
-        if _is_setting(name, vars(kind)[name])
-    }
-    names = {
-        name
-        for members in (*map(vars, user_classes), vars(agent))
-        for name, value in members.items()
-        if name not in settings and _is_setting(name, value)
-    }
-    for name in sorted(names):
+    settings: set[str] = set()
+    attributes = set(_data_names(vars(agent)))
+    user_classes: list[type] = []
+    for kind in type(agent).__mro__[:-1]:
+        if kind.__module__.startswith("flink_agents."):
+            settings.update(_data_names(vars(kind)))
+        else:
+            attributes.update(_data_names(vars(kind)))
+            user_classes.append(kind)
+    for name in sorted(attributes - settings):
         try:
             check_near(f"the agent {title!r}", where, [name], settings)
         except AgentDefinitionError:
             # Reading the methods takes long, and hardly any agent has such an attribute.
-            if name not in _read(user_classes):
+            members = (unwrap(value) for kind in user_classes for value in vars(kind).values())
+            codes = [member.__code__ for member in members if inspect.isfunction(member)]
+            if name not in _names_read_by(codes):
                 raise
 
 
-def _is_setting(name: str, value: Any) -> bool:
-    """Return True if an attribute can be a setting: plain data, or a class."""
-    return not name.startswith("_") and (isinstance(value, type) or not _is_code(value))
+def _data_names(members: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the attributes that can be settings: plain data, or a class."""
+    for name, value in members.items():
+        is_code = inspect.isroutine(unwrap(value)) or isinstance(value, property)
+        if not name.startswith("_") and (isinstance(value, type) or not is_code):
+            yield name
 
 
-def _is_code(value: Any) -> bool:
-    return inspect.isroutine(unwrap(value)) or isinstance(value, property)
-
-
-def _read(kinds: list[type]) -> set[str]:
-    """Return the attribute names that the methods of classes read."""
-    codes = [getattr(unwrap(value), "__code__", None) for kind in kinds for value in vars(kind).values()]
-    return {name for code in codes if isinstance(code, CodeType) for name in _names(code)}
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        loads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
-        if loads or (isinstance(instruction.argval, str) and not instruction.opname.startswith("STORE_")):
-            yield str(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+def _names_read_by(codes: Iterable[CodeType]) -> set[str]:
+    """Return the attribute names and strings that code reads."""
+    names: set[str] = set()
+    for code in codes:
+        names.update(
+            str(part.argval) for part in dis.get_instructions(code) if part.opname.startswith("LOAD_")
+        )
+        names |= _names_read_by(constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return names

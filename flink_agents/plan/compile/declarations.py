@@ -8,7 +8,7 @@ definition; actions added to the instance follow. A method that overrides an act
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -46,6 +46,11 @@ class ActionDeclaration:
     place: str | None = None
 
     @property
+    def label(self) -> str:
+        """Its kind and name, for errors."""
+        return f"action {self.name!r}"
+
+    @property
     def where(self) -> str:
         """The position of the declaration."""
         return self.place or place_of(self.function)
@@ -78,6 +83,16 @@ class ResourceDeclaration:
     settings: ToolSettings = ToolSettings()
 
     @property
+    def label(self) -> str:
+        """Its kind and name, for errors."""
+        return f"{self.type.value} {self.name!r}"
+
+    def bound(self, agent: Agent) -> Callable[..., Any]:
+        """Return the function, bound to the agent if it is a method of it."""
+        function: Any = self.function
+        return function.__get__(agent, type(agent)) if self.kind == "instance" else function
+
+    @property
     def where(self) -> str:
         """The position of the declaration."""
         return self.place or place_of(self.function)
@@ -99,9 +114,7 @@ def actions_of(agent: Agent) -> list[ActionDeclaration]:
         ActionDeclaration(name, mark, func, "function", places.get(("action", name)))
         for name, (mark, func) in agent.__dict__["__actions__"].items()
     ]
-    _check_unique(
-        declarations, lambda declaration: declaration.name, lambda declaration: f"action {declaration.name!r}"
-    )
+    _check_unique(declarations)
     return declarations
 
 
@@ -134,11 +147,7 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
         _added_resource(name, kind, value, places[kind, name])
         for (kind, name), value in agent.__dict__["__resources__"].items()
     ]
-    _check_unique(
-        declarations,
-        lambda declaration: (declaration.type, declaration.name),
-        lambda declaration: f"{declaration.type.value} {declaration.name!r}",
-    )
+    _check_unique(declarations)
     return declarations
 
 
@@ -227,13 +236,13 @@ def _kind_of_tool(name: str, member: Any) -> Kind:
     return kind
 
 
-def _check_unique(declarations: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
-    first: dict[Any, Any] = {}
+def _check_unique(declarations: Sequence[ActionDeclaration | ResourceDeclaration]) -> None:
+    first: dict[str, ActionDeclaration | ResourceDeclaration] = {}
     for declaration in declarations:
-        other_declaration = first.setdefault(key(declaration), declaration)
+        other_declaration = first.setdefault(declaration.label, declaration)
         if other_declaration is not declaration:
             raise DuplicateNameError(
-                f"the agent has two of {label(declaration)}",
+                f"the agent has two of {declaration.label}",
                 expected="one of each name: recovery finds state and records by it",
                 found=f"the other one at {other_declaration.where}",
                 fix="rename one, for example with name=...",

@@ -117,7 +117,7 @@ def check_options(config: Configuration) -> None:
         options: dict[str, Any] = {}
         for entry, value in config.below(option.key).items():
             name, *field = entry.split(".")
-            _put(options, [name, *(part.replace("-", "_") for part in field[:1]), *field[1:]], value)
+            _set_at_path(options, [name, *(part.replace("-", "_") for part in field[:1]), *field[1:]], value)
         for name, arguments in options.items():
             at = f"{option.key}.{name}"
             described = arguments
@@ -134,8 +134,8 @@ def check_options(config: Configuration) -> None:
                 )
 
 
-def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Put a value at its path; replaces whatever is in the way and is not a dict."""
+def _set_at_path(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value at its path; replaces whatever is in the way and is not a dict."""
     *outer, last = path
     for part in outer:
         inner = into.get(part)
@@ -164,69 +164,66 @@ def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
     for field, value in arguments.items():
         if field in _PROSE:
             continue
-        if field == "args" and isinstance(value, Sequence) and not isinstance(value, str):
-            yield from _in_args(value)
+        if field == "args" and isinstance(value, list | tuple):
+            yield from _secrets_in_args(value)
         elif isinstance(value, str) and field not in _FREE:
-            yield from _in_text(value, field, opaque=False)
-            if _is_named(field, loose=False) and not _is_harmless(value):
-                yield field, "is named like one"
+            if (reason := _reason(value, field, loose=False, opaque=False)) is not None:
+                yield field, reason
         else:
-            yield from _inside(value, field, field in ("env", "environment") or field.endswith("headers"))
+            is_loose = field in ("env", "environment") or field.endswith("headers")
+            yield from _secrets_inside(value, field, is_loose)
 
 
-def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
+def _secrets_inside(value: Any, place: str, loose: bool, name: str = "") -> Iterator[Found]:
     """Yield the secrets in a string, in a dict or a list, and in everything inside it."""
     if isinstance(value, str):
-        yield from _in_text(value, place)
+        if (reason := _reason(value, name, loose)) is not None:
+            yield place, reason
     elif isinstance(value, Mapping) and not _is_reference(value):
-        for name, member in value.items():
-            at = f"{place}.{name}"
-            if isinstance(member, str) and _is_named(str(name), loose) and not _is_harmless(member):
-                yield at, "is named like one"
-            else:
-                yield from _inside(member, at, loose or str(name).endswith("headers"))
+        for key, member in value.items():
+            is_loose = loose or str(key).endswith("headers")
+            yield from _secrets_inside(member, f"{place}.{key}", is_loose, str(key))
     elif isinstance(value, list | tuple):
         for number, member in enumerate(value):
-            yield from _inside(member, f"{place}[{number}]", loose)
+            yield from _secrets_inside(member, f"{place}[{number}]", loose)
 
 
-def _in_args(args: Sequence[Any]) -> Iterator[Found]:
+def _secrets_in_args(args: Sequence[Any]) -> Iterator[Found]:
     """Yield the secrets among the command-line arguments of a program."""
     flag: str | None = None
     for number, argument in enumerate(args):
-        named = flag
+        previous_flag = flag
         flag = None
         if not isinstance(argument, str):
             continue
-        at = f"args[{number}]"
-        if named is not None and not argument.startswith("-") and not _is_harmless(argument):
-            yield at, f"is the value of {named}"
-        elif (flag_match := _FLAG.fullmatch(argument)) is not None and _is_named(flag_match[1], loose=True):
-            if flag_match[2] is None:
-                flag = argument
-            elif not _is_harmless(flag_match[2]):
-                yield at, "is named like one"
-        elif (assigned := _ASSIGNED.fullmatch(argument)) is not None and _is_named(assigned[1], loose=True):
-            if not _is_harmless(assigned[2]):
-                yield at, "is named like one"
-        else:
-            yield from _in_text(argument, at)
+        match = _FLAG.fullmatch(argument) or _ASSIGNED.fullmatch(argument)
+        name, value = match.groups() if match is not None else ("", argument)
+        if previous_flag is not None and not argument.startswith("-") and not _is_harmless(argument):
+            yield f"args[{number}]", f"is the value of {previous_flag}"
+        elif value is None and _is_named(name, loose=True):
+            flag = argument
+        elif (reason := _reason(argument if value is None else value, name)) is not None:
+            yield f"args[{number}]", reason
 
 
-def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
-    """Yield a string that looks like a secret, or holds one.
+def _reason(text: str, name: str, loose: bool = True, opaque: bool = True) -> str | None:
+    """Return the reason why a string counts as a secret; None if it is not one.
 
     Args:
         text: The string.
-        place: Its place in the description.
+        name: Its name, or "".
+        loose: True if the service decides about the name.
         opaque: True if long random characters count as a secret.
     """
     if _LOOKS.search(text) is not None:
-        yield place, "looks like one"
-    elif any(_has_credentials(address) for address in _ADDRESS.findall(text)):
-        yield place, "is an address with credentials"
-    elif opaque and (_OPAQUE.search(text) is not None or _HEXADECIMAL.search(text) is not None):
-        yield place, "looks like one"
+        return "looks like one"
+    if any(map(_has_credentials, _ADDRESS.findall(text))):
+        return "is an address with credentials"
+    if _is_named(name, loose) and not _is_harmless(text):
+        return "is named like one"
+    if opaque and (_OPAQUE.search(text) is not None or _HEXADECIMAL.search(text) is not None):
+        return "looks like one"
+    return None
 
 
 def _has_credentials(address: str) -> bool:

@@ -1,47 +1,31 @@
-"""Checks that an agent is valid; each error names the place, the defect and a fix.
+"""Checks the declarations of an agent; each error names the place, the defect and a fix.
 
-Mistakes that declarations and code show are found when the plan is compiled, before a job
-is submitted.
+Of annotations, only certain mistakes are rejected: those that cannot be resolved, protocols and type
+variables are accepted.
 """
 
 from __future__ import annotations
 
-import graphlib
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import collections.abc
+import inspect
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union, get_args, get_origin
 
 from flink_agents.api.agents.agent import Agent
-from flink_agents.api.common.places import describe, place_of_class
-from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.common.places import call_problem, describe, header_of, place_of, place_of_class
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import (
-    AgentDefinitionError,
-    CyclicResourceError,
-    DuplicateNameError,
-    EventNeverEmittedError,
-    MissingResourceError,
-    PlanFormatError,
-    UnknownTriggerError,
-)
-from flink_agents.api.errors.base import suggest
-from flink_agents.api.events import DELAYED_TAG, AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, UnknownTriggerError
+from flink_agents.api.events import DELAYED_TAG, Event, OutputEvent
 from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.api.events.event_time import LATE_TAG
-from flink_agents.api.resources import (
-    TOOL_SOURCES,
-    Prompt,
-    ResourceRef,
-    ResourceType,
-    template_variables,
-)
-from flink_agents.plan.analysis.functions import has_async_code
-from flink_agents.plan.analysis.named_resources import named_resources
-from flink_agents.plan.analysis.reading import EmittedEvents
-from flink_agents.plan.compile.declarations import ActionDeclaration
-from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
-from flink_agents.plan.compile.signatures import check_action, check_annotations, check_condition
-from flink_agents.plan.model import AgentPlan, ResourcePlan
+from flink_agents.api.resources import ResourceType
+from flink_agents.plan.analysis.functions import annotation_of, has_async_code, plain_function
+from flink_agents.plan.compile.declarations import ActionDeclaration, ResourceDeclaration
+from flink_agents.plan.compile.events import BUILT_IN
+from flink_agents.plan.model import Kind
+from flink_agents.plan.references import type_text
 
 _RESERVED_TAGS = {
     DEAD_LETTER_TAG: "read its records with dead_letters()",
@@ -51,9 +35,8 @@ _RESERVED_TAGS = {
 }
 """Side outputs of the runtime, with their meanings."""
 
-
-class AgentPlanWarning(UserWarning):
-    """An agent is valid, but probably does not do what you intend."""
+_COLLECTIONS = (list, tuple, set, frozenset, collections.abc.Iterator, collections.abc.AsyncIterator)
+"""Types of the events that an action returns or yields together."""
 
 
 def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], where: str) -> None:
@@ -62,7 +45,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
     Raises:
         AgentDefinitionError: Something is missing, reserved or of the wrong kind.
     """
-    check_context_class(agent.context_class, where)
+    _check_context_class(agent.context_class, where)
     _check_side_outputs(agent, where)
     if not actions:
         raise AgentDefinitionError(
@@ -72,35 +55,24 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
             where=where,
         )
     for action in actions:
-        check_action(action)
-        check_condition(action)
-        _check_blocking(action)
-        _check_approval(action)
-        if any(_is_output(trigger) for trigger in action.mark.triggers):
-            raise UnknownTriggerError(
-                f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
-                expected="InputEvent or an event of the agent itself",
-                found="OutputEvent",
-                fix="emit another event in addition to the output, and handle that",
-                where=action.where,
-            )
+        _check_action(action)
+        _check_async(action)
 
 
-def _check_blocking(action: ActionDeclaration) -> None:
-    if action.mark.settings.blocking and has_async_code(action.function):
+def _check_async(action: ActionDeclaration) -> None:
+    is_async = has_async_code(action.function)
+    settings = action.mark.settings
+    if settings.blocking and is_async:
         raise AgentDefinitionError(
-            f"action {action.name!r} is async def, and so cannot be blocking",
+            f"{action.label} is async def, and so cannot be blocking",
             expected="blocking=True with a def action, which then runs in a pool of threads",
             found="async def",
             fix="await its calls, or write def",
             where=action.where,
         )
-
-
-def _check_approval(action: ActionDeclaration) -> None:
-    if action.mark.settings.needs_approval and not has_async_code(action.function):
+    if settings.needs_approval and not is_async:
         raise AgentDefinitionError(
-            f"action {action.name!r} needs an approval, and so has to be async def",
+            f"{action.label} needs an approval, and so has to be async def",
             expected="an async def action, whose run can be suspended until an answer comes",
             found="a def action",
             fix="write async def",
@@ -108,12 +80,8 @@ def _check_approval(action: ActionDeclaration) -> None:
         )
 
 
-def check_context_class(context_class: Any, where: str) -> None:
-    """Check that the runtime can derive its context from ``context_class``.
-
-    Raises:
-        AgentDefinitionError: It is not a ``RunnerContext`` subclass, or has a constructor.
-    """
+def _check_context_class(context_class: Any, where: str) -> None:
+    """Check that the runtime can derive its context from ``context_class``."""
     if context_class is None:
         return
     if not (isinstance(context_class, type) and issubclass(context_class, RunnerContext)):
@@ -125,284 +93,13 @@ def check_context_class(context_class: Any, where: str) -> None:
             where=where,
         )
     for owner in context_class.__mro__:
-        if owner in (RunnerContext, object) or owner in RunnerContext.__mro__:
-            continue
-        if any(name in vars(owner) for name in ("__init__", "__new__")):
+        if owner not in RunnerContext.__mro__ and not vars(owner).keys().isdisjoint(("__init__", "__new__")):
             raise AgentDefinitionError(
                 f"the context class {context_class.__name__} has its own constructor",
                 expected="methods only: the runtime creates the context",
                 found=f"{owner.__name__}.__init__",
                 fix="remove the constructor; keep values in memory or in the agent",
                 where=place_of_class(owner),
-            )
-
-
-def check_event_classes(event_classes: Iterable[type[Event]]) -> None:
-    """Check that no two event classes have the same type string.
-
-    Raises:
-        PlanFormatError: A type string is not a string.
-        DuplicateNameError: Two classes have the same one.
-    """
-    first: dict[str, type[Event]] = dict(BUILT_IN)
-    for event in event_classes:
-        kind: object = event.EVENT_TYPE
-        if not isinstance(kind, str) or not kind:
-            raise PlanFormatError(
-                f"the event class {event.__name__} has no usable EVENT_TYPE",
-                expected="a string that no other event class has",
-                found=repr(kind),
-                fix="set EVENT_TYPE to a string, or remove it: then it is the name of the class",
-                where=place_of_class(event),
-            )
-        other_class = first.setdefault(event.EVENT_TYPE, event)
-        if other_class is not event:
-            raise DuplicateNameError(
-                f"two event classes have the type {event.EVENT_TYPE!r}",
-                expected="one class for each type string",
-                found=f"the other one at {_place(other_class)}",
-                fix="set EVENT_TYPE in one of them",
-                where=_place(event),
-            )
-
-
-def _place(event: type[Event]) -> str:
-    return f"{event.__module__}.{event.__qualname__}" if event in BUILT_IN.values() else place_of_class(event)
-
-
-def check_prompt(prompt: Prompt, name: str, where: str) -> None:
-    """Check that the templates of a prompt can be filled in.
-
-    Raises:
-        AgentDefinitionError: Braces do not match, or a variable has no name.
-    """
-    for text in prompt.templates:
-        template_variables(text, f"the prompt {name!r}", where)
-
-
-def with_tool_sources(resources: Sequence[ResourcePlan]) -> tuple[ResourcePlan, ...]:
-    """Return ``resources`` with references to sources of tools in place of tools with such names."""
-    resource_keys = {(resource.type, resource.name) for resource in resources}
-
-    def meant(reference: ResourceRef) -> ResourceRef:
-        if reference.type is ResourceType.TOOL and (reference.type, reference.name) not in resource_keys:
-            for kind in TOOL_SOURCES:
-                if (kind, reference.name) in resource_keys:
-                    return ResourceRef(type=kind, name=reference.name)
-        return reference
-
-    return tuple(
-        resource.model_copy(update={"references": tuple(map(meant, resource.references))})
-        if resource.references
-        else resource
-        for resource in resources
-    )
-
-
-def check_resources(
-    resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str]
-) -> None:
-    """Check that each resource that another one names exists, and that there is no cycle.
-
-    Raises:
-        MissingResourceError: A resource does not exist.
-        CyclicResourceError: Resources name each other in a cycle.
-    """
-    resource_keys = {(resource_plan.type, resource_plan.name) for resource_plan in resources}
-    graph: dict[tuple[ResourceType, str], set[tuple[ResourceType, str]]] = {}
-    for resource in resources:
-        for reference in resource.references:
-            target = (reference.type, reference.name)
-            if target not in resource_keys:
-                message = f"the {resource.type.value} {resource.name!r} names a {reference.type.value} "
-                message += f"{reference.name!r} that the agent does not have"
-                raise _missing(message, target, resource_keys, places[resource.type, resource.name])
-            graph.setdefault((resource.type, resource.name), set()).add(target)
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        circle = list(reversed(error.args[1]))
-        raise CyclicResourceError(
-            "resources name each other in a cycle",
-            expected="resources without a cycle",
-            found=" -> ".join(f"{kind.value} {name!r}" for kind, name in circle),
-            fix="remove one of these references",
-            where=places[circle[0]],
-        ) from None
-
-
-def check_flow(
-    plan: AgentPlan,
-    actions: Sequence[ActionDeclaration],
-    emissions: Emissions,
-    event_classes: Sequence[type[Event]],
-    where: str,
-    context_class: type[RunnerContext] | None = None,
-) -> None:
-    """Check that inputs reach an action, that each trigger can occur, and that annotations agree.
-
-    Raises:
-        AgentDefinitionError: No action takes inputs, or no action takes an emitted event.
-        UnknownTriggerError: A type string is neither a class's nor emitted.
-        EventNeverEmittedError: No action can emit the type of a trigger.
-        ActionSignatureError: An annotation of an action does not fit.
-        MissingResourceError: An action asks for a resource that the agent does not have.
-    """
-    if not any(
-        _accepts(candidate, EmittedEvents(events={InputEvent}))
-        for act in actions
-        for candidate in act.mark.triggers
-    ):
-        raise AgentDefinitionError(
-            f"no action of the agent {plan.name!r} handles inputs",
-            expected="an action that is triggered by InputEvent",
-            found=", ".join(
-                f"{listed_action.name}: {', '.join(listed_action.triggers)}" for listed_action in plan.actions
-            ),
-            fix="mark the first action with @action(InputEvent)",
-            where=where,
-        )
-    everything = emissions.together()
-    everything.events |= _entries(actions)
-    for action in actions:
-        for trigger in action.mark.triggers:
-            if not everything.opaque and not _accepts(trigger, everything):
-                raise _never_emitted(action, trigger, everything, event_classes)
-    _check_taken(plan, actions, emissions)
-    for action in actions:
-        check_annotations(action, context_class)
-        _check_requested(plan, action, context_class or RunnerContext)
-    _warn_unreachable(actions, emissions)
-
-
-def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
-    """Check that some action takes each event that an action certainly emits.
-
-    If the agent has a policy for other events, they are not a mistake.
-    """
-    if plan.on_unhandled not in (None, OnError.FAIL):
-        return
-    triggers = [trigger for action in actions for trigger in action.mark.triggers]
-    for action in actions:
-        for event_class in sorted(emissions.shown[action.name].certain, key=type_of):
-            if event_class in (Event, InputEvent) or issubclass(event_class, OutputEvent | NamedEvent):
-                continue
-            if not any(_accepts(trigger, EmittedEvents(events={event_class})) for trigger in triggers):
-                name = event_class.EVENT_TYPE
-                types = sorted({type_of(trigger) for trigger in triggers})
-                raise AgentDefinitionError(
-                    f"action {action.name!r} emits {name!r}, which no action of the agent handles",
-                    expected=f"an event that an action handles: {', '.join(types)}; or an OutputEvent",
-                    found=name,
-                    fix=f"add an action that is triggered by {name}, or emit the value with "
-                    "OutputEvent(output=...)",
-                    where=action.where,
-                )
-
-
-def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
-    """Check that the agent has the resources that an action names.
-
-    Raises:
-        MissingResourceError: It lacks one.
-    """
-    resource_keys = {(resource_plan.type, resource_plan.name) for resource_plan in plan.resources}
-    for resource in named_resources(action.function):
-        is_overridden = getattr(context_class, resource.method, None) is not getattr(
-            RunnerContext, resource.method
-        )
-        kind = None if is_overridden else _kind_of(resource.kind)
-        if kind is None or (kind, resource.name) in resource_keys:
-            continue
-        message = (
-            f"action {action.name!r} requests a {kind.value} {resource.name!r} that the agent does not have"
-        )
-        other_type = next((of.value for of, name in resource_keys if name == resource.name), None)
-        otherwise = None if other_type is None else f"{resource.name!r} is a {other_type}: ask for that type"
-        raise _missing(message, (kind, resource.name), resource_keys, resource.place, otherwise)
-
-
-def _kind_of(name: str) -> ResourceType | None:
-    try:
-        return ResourceType(name)
-    except AgentDefinitionError:  # a distribution that is not installed here may provide it
-        return None
-
-
-def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
-    """Return the events that come from outside: inputs, and calls of other agents."""
-    triggers = [trigger for action in actions for trigger in action.mark.triggers]
-    return {
-        InputEvent,
-        *(
-            trigger
-            for trigger in triggers
-            if isinstance(trigger, type) and issubclass(trigger, AgentCallEvent)
-        ),
-    }
-
-
-def _accepts(trigger: type[Event] | str, reading: EmittedEvents) -> bool:
-    """Return True if ``trigger`` can match an event in ``reading``."""
-    if isinstance(trigger, str) and is_exact(trigger):
-        return trigger in reading.texts or any(
-            event_class.EVENT_TYPE == trigger for event_class in reading.events
-        )
-    wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger
-    return any(issubclass(event_class, wanted) for event_class in reading.events)
-
-
-def _never_emitted(
-    action: ActionDeclaration,
-    trigger: type[Event] | str,
-    reading: EmittedEvents,
-    event_classes: Sequence[type[Event]],
-) -> AgentDefinitionError:
-    name = type_of(trigger)
-    types = sorted(
-        {event_class.EVENT_TYPE for event_class in event_classes} - set(BUILT_IN) | {InputEvent.EVENT_TYPE}
-    )
-    if isinstance(trigger, str) and name not in types:
-        return UnknownTriggerError(
-            f"action {action.name!r} waits for {name!r}, which no event class and no action knows",
-            expected=f"an event class, or one of {', '.join(types)}",
-            found=repr(name),
-            fix=suggest(name, types, f"emit it, or declare it with emits=[{name!r}] in the action that does"),
-            where=action.where,
-        )
-    emitted = sorted(
-        event_class.EVENT_TYPE for event_class in reading.events if event_class not in (Event, OutputEvent)
-    )
-    return EventNeverEmittedError(
-        f"action {action.name!r} waits for {name!r}, which no action emits",
-        expected="an action of the agent that emits it",
-        found=f"actions and inputs emit {', '.join(emitted)}",
-        fix=f"emit it, remove the action, or declare emits=[{name}] if a library emits it",
-        where=action.where,
-    )
-
-
-def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
-    reached: set[str] = set()
-    flowing = EmittedEvents(events=_entries(actions))
-    changed = True
-    while changed and not flowing.opaque:
-        changed = False
-        for action in actions:
-            if action.name not in reached and any(
-                _accepts(trigger, flowing) for trigger in action.mark.triggers
-            ):
-                reached.add(action.name)
-                flowing.update(emissions.by_action[action.name])
-                changed = True
-    for action in actions:
-        if action.name not in reached and not flowing.opaque:
-            warnings.warn(
-                f"{action.where}: action {action.name!r} is never reached from InputEvent: "
-                f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that are not "
-                "reached, too",
-                AgentPlanWarning,
-                stacklevel=5,
             )
 
 
@@ -428,25 +125,159 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
             )
 
 
-def _is_output(trigger: type[Event] | str) -> bool:
-    if isinstance(trigger, str):
-        return trigger == OutputEvent.EVENT_TYPE
-    return issubclass(trigger, OutputEvent)
+def _check_action(action: ActionDeclaration) -> None:
+    """Check that an action accepts the event and the context, and its condition the event."""
+    function: Any = action.function
+    expected = "a function with the parameters (event, ctx)"
+    _check_function(action.label, function, action.kind, expected, action.where)
+    names = ["self", "event", "ctx"] if action.kind == "instance" else ["event", "ctx"]
+    problem = call_problem(function, len(names), may_be_async=True)
+    if problem is not None:
+        raise ActionSignatureError(
+            f"{action.label} has a signature that cannot be called",
+            expected=f"def {getattr(function, '__name__', action.name)}({', '.join(names)})",
+            found=problem,
+            fix="accept exactly the event and the context; read settings from ctx.action_config or self",
+            where=place_of(function),
+        )
+    when = action.mark.settings.when
+    problem = None if when is None else call_problem(when, 1)
+    if problem is not None:
+        raise ActionSignatureError(
+            f"the condition of {action.label} cannot be called with an event",
+            expected="a function that accepts the event and returns a bool",
+            found=problem,
+            fix="write when=lambda event: ...",
+            where=f"{action.where}, condition {place_of(when)}" if callable(when) else action.where,
+        )
+    if any(issubclass(trigger, OutputEvent) for trigger in _trigger_classes(action)):
+        raise UnknownTriggerError(
+            f"{action.label} is triggered by OutputEvent, which leaves the agent",
+            expected="InputEvent or an event of the agent itself",
+            found="OutputEvent",
+            fix="emit another event in addition to the output, and handle that",
+            where=action.where,
+        )
 
 
-def _missing(
-    message: str,
-    target: tuple[ResourceType, str],
-    resource_keys: Iterable[tuple[ResourceType, str]],
-    where: str,
-    fix: str | None = None,
-) -> MissingResourceError:
-    kind, name = target
-    names = sorted(resource_name for of_kind, resource_name in resource_keys if of_kind is kind)
-    return MissingResourceError(
-        message,
-        expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
-        found=repr(name),
-        fix=suggest(name, names, fix or f"declare it with @{kind.value} or add_resource"),
-        where=where,
+def check_resource(resource: ResourceDeclaration) -> None:
+    """Check that a tool is a function, and that another resource's function takes no arguments.
+
+    Raises:
+        ActionSignatureError: It is not a function, a method without ``self``, or takes arguments.
+    """
+    is_tool = resource.type is ResourceType.TOOL
+    expected = "a generator function, or a function that returns a context manager"
+    expected = "a function with annotated parameters, or a Tool" if is_tool else expected
+    function: Any = resource.function
+    _check_function(f"the {resource.label}", function, resource.kind, expected, resource.where)
+    names = ["self"] if resource.kind == "instance" else []
+    problem = None if is_tool else call_problem(function, len(names))
+    if problem is not None:
+        raise ActionSignatureError(
+            f"the {resource.type.value} method {resource.name!r} has a signature that cannot be called",
+            expected=f"def {getattr(function, '__name__', resource.name)}({', '.join(names)})",
+            found=problem,
+            fix="remove the arguments; the agent's own configuration is in self",
+            where=resource.where,
+        )
+
+
+def _check_function(what: str, function: Any, kind: Kind | None, expected: str, where: str) -> None:
+    if not callable(function):
+        raise ActionSignatureError(
+            f"{what} is not a function",
+            expected=expected,
+            found=describe(function),
+            fix="add the function itself",
+            where=where,
+        )
+    if kind == "instance" and not inspect.signature(function).parameters:
+        raise ActionSignatureError(
+            f"{what} is a method without self",
+            expected="self as the first parameter, or @staticmethod",
+            found="no parameters",
+            fix="add self",
+            where=where,
+        )
+
+
+def check_annotations(action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
+    """Check that the annotations of an action fit its arguments and its possible results.
+
+    Raises:
+        ActionSignatureError: An annotation does not fit.
+    """
+    function = plain_function(action.function)
+    if function is None:
+        return
+    names = list(inspect.signature(function).parameters)
+    event, ctx = ([*names, "", ""][1:] if action.kind == "instance" else [*names, "", ""])[:2]
+    annotation = annotation_of(function, ctx)
+    classes = list(_classes(annotation))
+    if classes and not issubclass(context_class, tuple(classes)):
+        expected = context_class.__qualname__
+        raise _wrong(action, function, f"annotates {ctx!r}, the context, as", annotation, expected)
+    annotation = annotation_of(function, event)
+    classes = list(_classes(annotation))
+    triggers = list(_trigger_classes(action))
+    fits = any(issubclass(trigger, tuple(classes)) for trigger in triggers)
+    fits = fits or any(issubclass(annotated_class, tuple(triggers)) for annotated_class in classes)
+    if classes and not fits:
+        expected = f"{' | '.join(trigger.__qualname__ for trigger in triggers)}, which triggers it"
+        raise _wrong(action, function, f"annotates {event!r}, the event, as", annotation, expected)
+    annotation = annotation_of(function, "return")
+    for result_class in filter(_is_plain_class, _members(annotation, everywhere=True)):
+        is_collection = issubclass(result_class, _COLLECTIONS) or result_class.__module__ == "collections.abc"
+        is_event = issubclass(result_class, Event) or issubclass(Event, result_class)
+        if not (is_event or is_collection or result_class is type(None)):
+            expected = "events, or None; a value leaves the agent as OutputEvent(output=value)"
+            raise _wrong(action, function, "says that it returns", annotation, expected)
+
+
+def _trigger_classes(action: ActionDeclaration) -> Iterator[type[Event]]:
+    for trigger in action.mark.triggers:
+        # An event that is named by its type string may be of any class.
+        yield BUILT_IN.get(trigger, Event) if isinstance(trigger, str) else trigger
+
+
+def _members(annotation: Any, everywhere: bool = False) -> Iterator[Any]:
+    """Yield the members of a union, ``everywhere`` also those of collections and what generators yield."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin in (collections.abc.Generator, collections.abc.AsyncGenerator):
+        arguments = arguments[:1]
+    if arguments and (everywhere or origin in (Union, types.UnionType)):
+        for argument in arguments:
+            yield from _members(argument, everywhere)
+    else:
+        yield annotation
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """Yield the classes in an annotation; none if it leaves something open."""
+    members = list(_members(annotation))
+    if all(_is_plain_class(member) for member in members):
+        yield from members
+
+
+def _is_plain_class(member: Any) -> bool:
+    return (
+        isinstance(member, type)
+        and get_origin(member) is None
+        and member is not Any
+        and not getattr(member, "_is_protocol", False)
+    )
+
+
+def _wrong(
+    action: ActionDeclaration, function: Any, what: str, annotation: Any, expected: str
+) -> ActionSignatureError:
+    shown = annotation.__qualname__ if isinstance(annotation, type) else type_text(annotation)
+    return ActionSignatureError(
+        f"{action.label} {what} {shown}",
+        expected=expected,
+        found=header_of(function),
+        fix="correct the annotation, or the trigger; the order is event, ctx",
+        where=place_of(function),
     )

@@ -29,26 +29,7 @@ def load_agent(target: str) -> Agent | type[Agent]:
     Raises:
         PlanFormatError: It does not name an agent.
     """
-    resolved_object = _resolved(target)
-    if is_agent(resolved_object):
-        return resolved_object
-    raise PlanFormatError(
-        f"{target!r} is not an agent", expected="an agent, or its class", found=repr(resolved_object)[:200]
-    )
-
-
-def _resolved(target: str) -> Any:
-    """Return the agent of a YAML file, or the object that ``module:name`` or ``file.py:name`` names."""
-    yaml = _YAML.match(target)
-    if yaml is not None:
-        return _choose(yaml["path"], yaml["name"])
-    if ":" not in target:
-        raise PlanFormatError(
-            f"{target!r} is not an agent", expected=FORMS, found=target, fix=f"write {target}:Name"
-        )
-    script = _SCRIPT.match(target)
-    reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
-    return reference.resolve()
+    return _checked_agent(target, _resolved(target))
 
 
 def load_target(target: str) -> AgentPlan:
@@ -65,22 +46,39 @@ def load_target(target: str) -> AgentPlan:
     """
     if target.endswith(".json"):
         try:
-            plan: Any = AgentPlan.from_json(Path(target).read_bytes(), source=target)
+            value: Any = AgentPlan.from_json(Path(target).read_bytes(), source=target)
         except OSError as error:
             raise _unreadable(target, str(error)) from error
     else:
-        plan = _resolved(target)
-    if isinstance(plan, AgentPlan):
-        check_plan(plan)
-        return plan
-    if is_agent(plan):
-        return compile_agent(plan)
+        value = _resolved(target)
+    if isinstance(value, AgentPlan):
+        check_plan(value)
+        return value
+    return compile_agent(_checked_agent(target, value))
+
+
+def _checked_agent(target: str, value: object) -> Agent | type[Agent]:
+    if is_agent(value):
+        return value
     raise PlanFormatError(
         f"{target} is not an agent",
         expected="an Agent class or instance",
-        found=describe(plan),
+        found=describe(value),
         fix="name the class, or the variable that holds the agent",
     )
+
+
+def _resolved(target: str) -> Any:
+    """Return the agent of a YAML file, or the object that ``module:name`` or ``file.py:name`` names."""
+    yaml = _YAML.match(target)
+    if yaml is not None:
+        return _choose(yaml["path"], yaml["name"])
+    if ":" not in target:
+        raise PlanFormatError(
+            f"{target!r} is not an agent", expected=FORMS, found=target, fix=f"write {target}:Name"
+        )
+    script = _SCRIPT.match(target)
+    return (_import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)).resolve()
 
 
 def _import_script(path: str, name: str) -> FunctionRef:

@@ -19,16 +19,17 @@ A trigger is a type string, or an event class as ``module:Class``; ``_input_even
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import Trigger
-from flink_agents.api.common.policies import RetryPolicy
-from flink_agents.api.errors import AgentConfigurationError, PlanFormatError
+from flink_agents.api.common.places import short_path
+from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError, PlanFormatError
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint
 from flink_agents.api.models.mcp import MCPServerSpec
@@ -44,11 +45,10 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
-from flink_agents.api.settings.yaml_source import Location
-from flink_agents.plan.compile.configuration import make_instance
-from flink_agents.plan.files.yaml_source import AgentsSource
+from flink_agents.api.settings.yaml_source import Location, RepeatedKey, YamlProblem, YamlSource
+from flink_agents.plan.compile.configuration import is_plain_json, make_instance, parameter_types
 from flink_agents.plan.model import RetryPlan
-from flink_agents.plan.references import Frozen, FunctionRef, type_from_text
+from flink_agents.plan.references import Frozen, import_named, type_from_text
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """Pydantic's error types for an unknown key, of a model and of a dataclass."""
@@ -213,13 +213,53 @@ class _File:
     """A file that is being read."""
 
     def __init__(self, path: Path) -> None:
-        self._source = AgentsSource(path)
+        self._name = short_path(str(path))
+        self._source = self._read(path)
         self._directory = path.parent
         try:
             self._entries = AgentsFile.model_validate(self._source.value).agents
         except ValidationError as error:
             # Without its cause, whose message has the written value: it may be a secret.
             raise self._format_error(error) from None
+
+    def _read(self, path: Path) -> YamlSource:
+        try:
+            return YamlSource(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanFormatError(
+                f"the file {self._name} cannot be read",
+                expected="a YAML file of agents",
+                found=str(error),
+                fix="check the path",
+            ) from error
+        except RepeatedKey as error:
+            raise PlanFormatError(
+                error.message,
+                expected="each key once",
+                found=f"the first one is in line {error.first}",
+                fix="remove one",
+                where=f"{self._name}:{error.line}",
+            ) from None
+        except YamlProblem as error:
+            raise PlanFormatError(
+                f"{self._name} is not YAML",
+                expected="a YAML file of agents",
+                found=error.message,
+                fix="correct the line",
+                where=f"{self._name}:{error.line}" if error.line else self._name,
+            ) from error
+
+    def _place(self, location: Location) -> str:
+        """Return ``file:line`` of the entry at ``location``, or of the nearest entry that contains it."""
+        return f"{self._name}:{self._source.line(location)}"
+
+    @contextmanager
+    def _errors_at(self, location: Location) -> Iterator[None]:
+        """Give errors about the agent the place of ``location``."""
+        try:
+            yield
+        except AgentDefinitionError as error:
+            raise error.at(self._place(location)) from error
 
     def agents(self) -> dict[str, Agent]:
         agents: dict[str, Agent] = {}
@@ -229,28 +269,37 @@ class _File:
                     f"the file has two agents {entry.name!r}",
                     expected="one of each name",
                     fix="rename one",
-                    where=self._source.place(("agents", index, "name")),
+                    where=self._place(("agents", index, "name")),
                 )
             agents[entry.name] = self._agent(entry, ("agents", index))
         return agents
 
-    def _agent(self, entry: AgentEntry, at_: Location) -> Agent:
-        agent: Agent = self._base(entry, at_)
+    def _agent(self, entry: AgentEntry, location: Location) -> Agent:
+        agent = self._base(entry, location)
         agent.agent_name = entry.name
-        self._set_place(agent, "agent", at_, entry.name)
+        places = agent.__dict__["__places__"]
+        places["agent"] = f"{self._place(location)} in {entry.name}"
         for index, action in enumerate(entry.actions):
-            self._add_action(agent, action, (*at_, "actions", index))
-        for section, kind in _SECTIONS.items():
+            place = (*location, "actions", index)
+            self._add_action(agent, action, place)
+            places["action", action.name] = f"{self._place(place)} in {action.function}"
+        for section, section_kind in _SECTIONS.items():
             for index, resource in enumerate(getattr(entry, section)):
-                self._add_resource(agent, resource, kind, (*at_, section, index))
+                place = (*location, section, index)
+                kind = section_kind or resource.type
+                value = self._resource(resource, place)
+                with self._errors_at(place):
+                    agent.add_resource(resource.name, kind, value)
+                places[kind, resource.name] = f"{self._place(place)} in {resource.name}"
         # If the file does not set it, the value of the class is used.
         settings: dict[str, Any] = {
             **entry.plain(),
-            "retry": self._retry(entry.retry, (*at_, "retry")),
-            "context_class": self._import(entry.context_class, (*at_, "context_class")),
-            "output_type": entry.output_type and self._type(entry.output_type, (*at_, "output_type")),
+            "retry": self._convert(RetryPlan.policy, entry.retry, (*location, "retry")),
+            "context_class": self._convert(import_named, entry.context_class, (*location, "context_class")),
+            "output_type": self._convert(type_from_text, entry.output_type, (*location, "output_type")),
             "side_outputs": {
-                tag: self._type(text, (*at_, "side_outputs", tag)) for tag, text in entry.side_outputs.items()
+                tag: self._convert(type_from_text, text, (*location, "side_outputs", tag))
+                for tag, text in entry.side_outputs.items()
             }
             or None,
         }
@@ -259,123 +308,139 @@ class _File:
                 setattr(agent, name, value)
         return agent
 
-    def _base(self, entry: AgentEntry, at_: Location) -> Agent:
+    def _base(self, entry: AgentEntry, location: Location) -> Agent:
+        configuration = (*location, "configuration")
         if entry.clazz is None:
             if entry.configuration:
                 raise PlanFormatError(
                     f"the agent {entry.name!r} has a configuration, but no class for it",
                     expected="class: module:qualname in addition to configuration",
                     fix="name the class, or pass values to actions with config",
-                    where=self._source.place((*at_, "configuration")),
+                    where=self._place(configuration),
                 )
             return Agent()
-        agent_class = self._import(entry.clazz, (*at_, "class"))
+        agent_class = self._convert(import_named, entry.clazz, (*location, "class"))
         if not (inspect.isclass(agent_class) and issubclass(agent_class, Agent)):
             raise PlanFormatError(
                 f"{entry.clazz} is not an agent class",
                 expected="a subclass of flink_agents.Agent",
                 found=repr(agent_class),
                 fix="name the class itself",
-                where=self._source.place((*at_, "class")),
+                where=self._place((*location, "class")),
             )
-        at_ = (*at_, "configuration")
-        arguments = self._source.arguments(agent_class, entry.configuration, at_)
-        with self._source.errors_at(at_):
+        types = parameter_types(agent_class)
+        arguments = {
+            name: self._argument(agent_class, value, types.get(name, Any), (*configuration, name))
+            for name, value in entry.configuration.items()
+        }
+        with self._errors_at(configuration):
             return make_instance(agent_class, arguments)
 
-    def _add_action(self, agent: Agent, entry: ActionEntry, at_: Location) -> None:
-        function = self._import(entry.function, (*at_, "function"))
-        when = self._import(entry.when, (*at_, "when"))
-        triggers = self._triggers(entry.triggers, (*at_, "triggers"))
-        emits = self._triggers(entry.emits, (*at_, "emits"))
-        needs = self._needs(entry.needs_approval, at_)
-        retry = self._retry(entry.retry, (*at_, "retry"))
-        settings = {**entry.plain(), "when": when, "retry": retry, "needs_approval": needs}
-        with self._source.errors_at(at_):
+    def _argument(
+        self, agent_class: type[Agent], value: object, annotation: object, location: Location
+    ) -> Any:
+        """Return an argument of a constructor as a JSON value, which the annotation converts."""
+        problem = None
+        if annotation is not Any:
+            try:
+                return self._source.written(location)
+            except YamlProblem as error:
+                problem = error.message
+        elif not is_plain_json(value):
+            problem = f"{type(value).__name__} {value!r}"[:200]
+        if problem is None:
+            return value
+        raise AgentConfigurationError(
+            f"the argument {location[-1]!r} of {agent_class.__name__} cannot be written into the plan",
+            expected="JSON values, or dates, sets and UTF-8 texts for a parameter with such an annotation",
+            found=problem,
+            fix=f"annotate {location[-1]!r} in the constructor with its type, or quote the value",
+            where=self._place(location),
+        )
+
+    def _add_action(self, agent: Agent, entry: ActionEntry, location: Location) -> None:
+        function = self._convert(import_named, entry.function, (*location, "function"))
+        triggers = self._triggers(entry.triggers, (*location, "triggers"))
+        emits = self._triggers(entry.emits, (*location, "emits"))
+        settings = {
+            **entry.plain(),
+            "when": self._convert(import_named, entry.when, (*location, "when")),
+            "retry": self._convert(RetryPlan.policy, entry.retry, (*location, "retry")),
+            "needs_approval": self._function(entry.needs_approval, location),
+        }
+        with self._errors_at(location):
             # Not with add_action: config may have entries with the names of its parameters.
             agent._add(entry.name, triggers, function, emits, settings, entry.config)  # pyright: ignore[reportPrivateUsage]
-        self._set_place(agent, ("action", entry.name), at_, entry.function)
 
-    def _add_resource(self, agent: Agent, entry: Any, kind: ResourceType | None, at_: Location) -> None:
-        kind = kind or cast("ResourceType", entry.type)
-        value = self._resource(entry, kind, at_)
-        with self._source.errors_at(at_):
-            agent.add_resource(entry.name, kind, value)
-        self._set_place(agent, (kind, entry.name), at_, entry.name)
-
-    def _resource(self, entry: Any, kind: ResourceType, at_: Location) -> Any:
+    def _resource(self, entry: Any, location: Location) -> Any:
         """Return the function, prompt or descriptor of an entry."""
-        if isinstance(entry, ClientEntry):
-            return self._import(entry.function, (*at_, "function"))
-        if isinstance(entry, ToolEntry):
-            function = self._import(entry.function, (*at_, "function"))
-            if entry.description is None and not entry.texts():
+        if isinstance(entry, ClientEntry | ToolEntry):
+            function = self._convert(import_named, entry.function, (*location, "function"))
+            if isinstance(entry, ClientEntry) or (entry.description is None and not entry.texts()):
                 return function
-            options = {**entry.options(), "needs_approval": self._needs(entry.needs_approval, at_)}
-            with self._source.errors_at(at_):
+            needs_approval = self._function(entry.needs_approval, location)
+            with self._errors_at(location):
+                options = {**entry.options(), "needs_approval": needs_approval}
                 return Tool(function, entry.name, entry.description, **options)
-        with self._source.errors_at(at_):
-            if isinstance(entry, PromptEntry):
+        if isinstance(entry, PromptEntry):
+            with self._errors_at(location):
                 return entry.prompt(self._directory)
-            return _descriptor(entry, kind)
+        arguments = dict(getattr(entry, "arguments", {}))
+        if not isinstance(entry, ResourceEntry):
+            arguments |= entry.model_dump(exclude_unset=True, exclude={"name", "clazz", "arguments"})
+        descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
+        descriptor.arguments = arguments
+        return descriptor
 
-    def _needs(self, needs_approval: Any, at_: Location) -> Any:
-        if not isinstance(needs_approval, str):
-            return needs_approval
-        return self._import(needs_approval, (*at_, "needs_approval"))
+    def _function(self, needs_approval: Any, location: Location) -> Any:
+        """Return the function that decides about approvals, or a bool."""
+        is_name = isinstance(needs_approval, str)
+        return (
+            self._convert(import_named, needs_approval, (*location, "needs_approval"))
+            if is_name
+            else needs_approval
+        )
 
-    def _retry(self, entry: RetryPlan | None, at_: Location) -> RetryPolicy | None:
-        with self._source.errors_at(at_):
-            return None if entry is None else entry.policy()
-
-    def _triggers(self, texts: Sequence[str], at_: Location) -> list[Trigger]:
+    def _triggers(self, texts: Sequence[str], location: Location) -> list[Trigger]:
         return [
-            self._import(text, (*at_, index)) if ":" in text else text for index, text in enumerate(texts)
+            self._convert(import_named, text, (*location, index)) if ":" in text else text
+            for index, text in enumerate(texts)
         ]
 
-    def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
-        """Store the line of ``what`` in the file, for errors about it."""
-        agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
-
-    def _import(self, text: str | None, at_: Location) -> Any:
-        with self._source.errors_at(at_):
-            return None if text is None else FunctionRef.parse(text).resolve()
-
-    def _type(self, text: str, at_: Location) -> Any:
-        with self._source.errors_at(at_):
-            return type_from_text(text)
+    def _convert(self, convert: Callable[[Any], Any], value: Any, location: Location) -> Any:
+        with self._errors_at(location):
+            return None if value is None else convert(value)
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         errors = error.errors(include_url=False)
         # An unknown key is often the one that another error misses.
         first = next((detail for detail in errors if detail["type"] in _UNKNOWN), errors[0])
-        if first["type"] in _UNKNOWN:
-            return self._unknown_key(first["loc"], first["input"])
+        location = first["loc"]
+        expected = "the format that agents.schema.json describes"
+        found = None if first["type"] == "missing" else _shown(location, first["input"])
+        if first["type"] not in _UNKNOWN:
+            return PlanFormatError(
+                f"{'.'.join(map(str, location)) or 'the file'}: {first['msg']}",
+                expected=expected,
+                found=found,
+                fix="correct the line; an editor that reads the schema shows what is allowed",
+                where=self._place(location),
+            )
+        keys = keys_at(location[:-1])
+        key = str(location[-1])
         return PlanFormatError(
-            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
-            expected="the format that agents.schema.json describes",
-            found=_shown(first["loc"], first["input"]) if first["type"] != "missing" else None,
-            fix="correct the line; an editor that reads the schema shows what is allowed",
-            where=self._source.place(first["loc"]),
-        )
-
-    def _unknown_key(self, at_: Location, value: object) -> PlanFormatError:
-        allowed_keys = keys_at(AgentsFile, at_[:-1])
-        key = str(at_[-1])
-        return PlanFormatError(
-            f"{'.'.join(map(str, at_))}: unknown key",
-            expected=f"one of {', '.join(allowed_keys)}"
-            if allowed_keys
-            else "the format that agents.schema.json describes",
-            found=f"{key}: {_shown(at_, value)}",
-            fix=suggest(
-                key, allowed_keys, "remove it; an editor that reads the schema shows what is allowed"
-            ),
-            where=self._source.place(at_),
+            f"{'.'.join(map(str, location))}: unknown key",
+            expected=f"one of {', '.join(keys)}" if keys else expected,
+            found=f"{key}: {found}",
+            fix=suggest(key, keys, "remove it; an editor that reads the schema shows what is allowed"),
+            where=self._place(location),
         )
 
 
-_DESCRIBED: Mapping[str, ResourceType] = {
+_SECTIONS: Mapping[str, ResourceType | None] = {
+    "tools": ResourceType.TOOL,
+    "prompts": ResourceType.PROMPT,
+    "clients": ResourceType.CLIENT,
     "chat_models": ResourceType.CHAT_MODEL,
     "chat_model_connections": ResourceType.CHAT_MODEL_CONNECTION,
     "embedding_models": ResourceType.EMBEDDING_MODEL,
@@ -383,85 +448,53 @@ _DESCRIBED: Mapping[str, ResourceType] = {
     "long_term_memories": ResourceType.LONG_TERM_MEMORY,
     "skills": ResourceType.SKILLS,
     "mcp_servers": ResourceType.MCP_SERVER,
-}
-"""The sections with descriptions of resources, and the kind of each."""
-
-_SECTIONS: Mapping[str, ResourceType | None] = {
-    "tools": ResourceType.TOOL,
-    "prompts": ResourceType.PROMPT,
-    "clients": ResourceType.CLIENT,
-    **_DESCRIBED,
     "resources": None,
 }
 """All sections with resources; those in the last one have their own kinds."""
+
+_DESCRIBED = _SECTIONS.keys() - {"tools", "prompts", "clients"}
+"""The sections with descriptions of resources, which may hold secrets."""
 
 _SECTION = 2
 """Index of an agent's section in a location: it comes after ``agents`` and the agent's number."""
 
 
-def _shown(at_: Location, value: object) -> str:
+def _shown(location: Location, value: object) -> str:
     """Return an invalid value for an error; only its type if it describes a resource, and may be secret."""
-    section = at_[_SECTION] if len(at_) > _SECTION else None
-    if section == "resources" and not at_[_SECTION + 2 :]:
+    section, *path = [*location[_SECTION:], None]
+    if section not in _DESCRIBED:
+        return repr(value)
+    if section == "resources" and path[1:2] in (["name"], ["type"]):
+        return repr(value)
+    if section == "resources" and len(path) == 2 and isinstance(value, Mapping):
         # The entry itself, without the description of the resource.
-        entry = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        entry = cast("Mapping[str, object]", value)
         return repr(
             {name: field_value for name, field_value in entry.items() if name in ("name", "type", "class")}
         )
-    may_be_secret = section in _DESCRIBED or (
-        section == "resources" and at_[_SECTION + 2] not in ("name", "type")
-    )
-    return f"a {type(value).__name__}" if may_be_secret else repr(value)
+    return f"a {type(value).__name__}"
 
 
-def _descriptor(entry: _OfClass, kind: ResourceType) -> ResourceDescriptor:
-    """Return the descriptor of an entry; except for those of ``resources``, its keys are arguments."""
-    arguments = dict(getattr(entry, "arguments", {}))
-    if not isinstance(entry, ResourceEntry):
-        try:
-            arguments |= entry.model_dump(
-                mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"}
-            )
-        except ValueError as error:
-            raise AgentConfigurationError(
-                f"the arguments of {kind.value} {entry.name!r} cannot be written into the plan",
-                expected="JSON values",
-                found=str(error),
-                fix="write plain JSON values",
-            ) from None
-    descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
-    descriptor.arguments = arguments
-    return descriptor
-
-
-def keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the keys of the entry at ``location``, as the file spells them; empty if they are unknown.
-
-    Args:
-        model: The model of the whole file.
-        location: Keys and indexes that lead to the entry.
-    """
-    at: Any = model
+def keys_at(location: Sequence[str | int]) -> list[str]:
+    """Return the keys of the entry at a location, as the file spells them; empty if they are unknown."""
+    models: list[Any] = [AgentsFile]
     for part in location:
-        if isinstance(part, int):
-            continue
-        field_annotations = [annotation for name, annotation in _fields(at) if name == part]
-        inner = list(_models(field_annotations[0])) if field_annotations else []
-        if len(inner) != 1:
-            return []
-        at = inner[0]
-    return [name for name, _ in _fields(at)]
+        if isinstance(part, str):
+            models = [
+                inner
+                for model in models
+                for name, field in model.__pydantic_fields__.items()
+                if (field.alias or name) == part
+                for inner in _models_in(field.annotation)
+            ]
+    if len(models) != 1:
+        return []
+    return [field.alias or name for name, field in models[0].__pydantic_fields__.items()]
 
 
-def _fields(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a model or dataclass, as the file spells them, and their annotations."""
-    for name, field in model.__pydantic_fields__.items():
-        yield field.alias or name, field.annotation
-
-
-def _models(annotation: Any) -> Iterator[Any]:
+def _models_in(annotation: Any) -> Iterator[Any]:
     """Yield the models in an annotation, such as the one of ``list[ActionEntry] | None``."""
     if hasattr(annotation, "__pydantic_fields__"):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models(argument)
+        yield from _models_in(argument)

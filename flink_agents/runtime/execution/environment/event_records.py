@@ -131,7 +131,7 @@ class EventRecords:
 
 
 def _changed(event_class: type[Event], kind: str, content: dict[str, Any]) -> Event:
-    name = str(FunctionRef.of(event_class))
+    name = str(FunctionRef.from_object(event_class))
     upgrade = upgrade_of(name)
     if upgrade is None:
         for new, field in event_class.model_fields.items():

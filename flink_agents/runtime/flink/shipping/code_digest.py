@@ -249,7 +249,7 @@ _loaded: dict[str, _Loaded] = {}
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
     for target in code.objects():
-        yield FunctionRef.of(target).module
+        yield FunctionRef.from_object(target).module
     for name in code.named:
         yield name.partition(":")[0]
 
