@@ -402,6 +402,8 @@ class Overriding(Stepper):
         lambda event, ctx: getattr(ctx, STEP)(1),
         lambda event, ctx: cast("Any", ctx),
         lambda event, ctx: eval("ctx"),
+        lambda event, ctx: event.getattr(ctx),
+        lambda event, ctx: getattr(*event, **ctx),
         lambda event, ctx: steps(ctx, 1),
         lambda event, ctx: steps_of_any(ctx, 1),
         lambda event, ctx: steps_of_named(context=ctx, number=1),

@@ -321,11 +321,11 @@ class _Visitor(ast.NodeVisitor):
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         gives_context = any(self._value(argument) is CONTEXT for argument in handed)
-        # Of **arguments, it is unknown which of them is the context.
         spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
         handed = [part for part in handed if part in spread or self._value(part) is not CONTEXT]
-        if name == "getattr" and gives_context and isinstance(node.args[1], ast.Constant):
-            self.visit_Attribute(ast.Attribute(node.args[0], str(node.args[1].value), ast.Load()))
+        attribute = node.args[1] if name == "getattr" and len(node.args) > 1 else None
+        if gives_context and isinstance(attribute, ast.Constant):
+            self.visit_Attribute(ast.Attribute(node.args[0], str(attribute.value), ast.Load()))
         elif name in ("eval", "exec", "locals") or (gives_context and name in ("cast", "getattr")):
             self._reader.lose_context()
         if name in _INSPECTED:
