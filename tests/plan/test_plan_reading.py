@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import plan_shop
 import pytest
@@ -351,6 +351,81 @@ def test_nothing_is_claimed_of_code_that_cannot_be_read() -> None:
     assert read(divmod).possible.opaque
     agent = Agent(name="a").add_action("start", InputEvent, divmod).add_action("end", OrderPaid, finish)
     assert [plan_action.emits for plan_action in compile_agent(agent).actions] == [(), ("_output_event",)]
+
+
+STEP = "durable_execute"
+
+
+def steps(context: Any, number: int) -> Any:
+    return getattr(context, STEP)(number)
+
+
+def steps_of_any(*arguments: Any) -> Any:
+    return steps(*arguments)
+
+
+def steps_of_named(**arguments: Any) -> Any:
+    return steps(**arguments)
+
+
+def steps_by_name(*, context: Any) -> Any:
+    return steps(context, 1)
+
+
+def steps_second(number: int, context: Any) -> Any:
+    return steps(context, number)
+
+
+steps_with_number = functools.partial(steps_second, 1)
+
+
+class Stepper:
+    def step(self, context: Any, number: int) -> Any:
+        return steps(context, number)
+
+    def inherited(self, event: Any, context: Any) -> Any:
+        return getattr(context, "durable_execute")(1)  # noqa: B009
+
+
+stepper = Stepper()
+
+
+class Overriding(Stepper):
+    def inherited(self, event: Any, context: Any) -> Any:
+        return Stepper.inherited(self, event, context)
+
+
+@each_case(
+    "function",
+    [
+        lambda event, ctx: getattr(ctx, "durable_execute")(1),  # noqa: B009
+        lambda event, ctx: getattr(ctx, STEP)(1),
+        lambda event, ctx: cast("Any", ctx),
+        lambda event, ctx: eval("ctx"),
+        lambda event, ctx: event.getattr(ctx),
+        lambda event, ctx: getattr(*event, **ctx),
+        lambda event, ctx: steps(ctx, 1),
+        lambda event, ctx: steps_of_any(ctx, 1),
+        lambda event, ctx: steps_of_named(context=ctx, number=1),
+        lambda event, ctx: steps_by_name(context=ctx),
+        lambda event, ctx: steps_with_number(ctx),
+        lambda event, ctx: stepper.step(ctx, 1),
+        lambda event, ctx: Stepper().step(ctx, 1),
+        lambda event, ctx: Stepper.step(stepper, ctx, 1),
+        Overriding().inherited,
+        functools.partial(steps_second, 1),
+    ],
+)
+def test_steps_that_are_reached_in_other_ways_than_by_their_names_are_possible(function: Any) -> None:
+    shown = read(function).shown
+    assert shown.opaque or shown.calls
+
+
+def test_what_only_inspects_the_context_is_not_opaque() -> None:
+    def inspects(event: Any, ctx: Any) -> Any:
+        return isinstance(ctx, RunnerContext) and hasattr(ctx, STEP) and getattr(ctx, "key")  # noqa: B009
+
+    assert not read(inspects).shown.opaque
 
 
 def test_nothing_is_claimed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

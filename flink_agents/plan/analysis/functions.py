@@ -11,7 +11,7 @@ import ast
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from importlib.util import find_spec
 from operator import attrgetter
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
@@ -67,6 +67,17 @@ def holder_of(value: Any) -> tuple[Any, ...]:
         return (value.__self__,)
     is_plain = inspect.isroutine(value) or isinstance(value, (*PROPERTIES, *METHODS))
     return () if is_plain else (value,)
+
+
+def with_partial(value: Any, call: Mapping[int | str, Any]) -> dict[int | str, Any]:
+    """Return the arguments of a call of ``value``, with those that a partial adds to them."""
+    arguments = dict(call)
+    while isinstance(value, functools.partial):
+        first = len(value.args)
+        moved = {name + first if isinstance(name, int) else name: known for name, known in arguments.items()}
+        arguments = {**value.keywords, **dict(enumerate(value.args)), **moved}
+        value = value.func
+    return arguments
 
 
 def attribute_of(owner: Any, name: str) -> Any:

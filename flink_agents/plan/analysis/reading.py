@@ -12,6 +12,7 @@ with is not, nor is an event that is content of another event. *Possible* ones a
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from flink_agents.plan.analysis.functions import (
     package_of,
     plain_function,
     root_of,
+    with_partial,
 )
 from flink_agents.plan.analysis.values import (
     COLLECTIONS,
@@ -45,6 +47,7 @@ from flink_agents.plan.analysis.values import (
     UNKNOWN,
     Frame,
     Member,
+    NamedResource,
     arguments_of,
     events_of_annotation,
 )
@@ -89,20 +92,6 @@ _REQUESTS = {
     "prompt": "prompt",
 }
 """Context methods whose first argument is the name of a resource, and its kind."""
-
-
-class NamedResource(NamedTuple):
-    """A resource that an action requests.
-
-    Attributes:
-        kind: Its kind.
-        name: Its name.
-        place: Its place in the author's code.
-    """
-
-    kind: str
-    name: str
-    place: str
 
 
 @dataclass
@@ -164,8 +153,10 @@ def read(
     """
     reader = _Reader(function, holder, context_class or RunnerContext)
     plain = plain_function(function)
-    if plain is None:
+    if plain is None or (isinstance(function, functools.partial) and function.args):
+        # With arguments ahead of the event, the walk would take another one for the context.
         reader.mark_opaque()
+    if plain is None:
         return SourceReading(reader.shown, reader.possible)
     functions = functions_of(function)
     for wrapper in functions:
@@ -217,6 +208,11 @@ class _Reader:
     def mark_opaque(self) -> None:
         """Note that other events and steps are possible."""
         self.shown.opaque = self.possible.opaque = True
+
+    def lose_context(self) -> None:
+        """Note that any code may use the context from here on."""
+        self.sends = True
+        self.mark_opaque()
 
     @contextmanager
     def inspecting(self, inspects: bool) -> Iterator[None]:
@@ -286,7 +282,7 @@ class _Reader:
         else:
             functions = [part for part in functions_of(value) if is_own(part, self._home)]
             for function in functions:
-                self.follow(function, next(iter(holder_of(value)), holder), call or {})
+                self.follow(function, next(iter(holder_of(value)), holder), with_partial(value, call or {}))
             # Of a property that is called, the code that is called is not known.
             return bool(functions) and not isinstance(value, PROPERTIES)
         return False
@@ -323,9 +319,7 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(node.ctx, ast.Load):
             value = self._value(node)
             if value is CONTEXT:
-                # From here on, any code may use it.
-                self._reader.sends = True
-                self._reader.mark_opaque()
+                self._reader.lose_context()
             self._reader.note_mention(value)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -358,7 +352,13 @@ class _Visitor(ast.NodeVisitor):
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         gives_context = any(self._value(argument) is CONTEXT for argument in handed)
-        handed = [argument for argument in handed if self._value(argument) is not CONTEXT]
+        spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
+        handed = [part for part in handed if part in spread or self._value(part) is not CONTEXT]
+        attribute = node.args[1] if name == "getattr" and len(node.args) > 1 else None
+        if gives_context and isinstance(attribute, ast.Constant):
+            self.visit_Attribute(ast.Attribute(node.args[0], str(attribute.value), ast.Load()))
+        elif name in ("eval", "exec", "locals") or (gives_context and name in ("cast", "getattr")):
+            self._reader.lose_context()
         if name in _INSPECTED:
             inspected = handed[_INSPECTED[name]]
             self._inspect(inspected)

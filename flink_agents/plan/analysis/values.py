@@ -50,14 +50,34 @@ class Instance(NamedTuple):
     kind: type
 
 
+class NamedResource(NamedTuple):
+    """A resource that an action requests.
+
+    Attributes:
+        kind: Its kind.
+        name: Its name.
+        place: Its place in the author's code.
+    """
+
+    kind: str
+    name: str
+    place: str
+
+
 def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, Any] | None) -> dict[str, Any]:
     """Return the arguments of a function whose values are known, by their names."""
-    names = list(function.__code__.co_varnames[: function.__code__.co_argcount])
+    code = function.__code__
+    named = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[:named])
+    # A function that is called through its class gets its object as an argument.
+    is_unbound = isinstance(holder, type) and call is not None and len(call) >= code.co_argcount
     arguments: dict[str, Any] = {}
-    if holder is not None and names:
+    if holder is not None and names and not is_unbound:
         arguments[names.pop(0)] = holder
+    positional = len(names) - code.co_kwonlyargcount
     for number, name in enumerate(names):
-        argument = number == 1 and CONTEXT if call is None else call.get(number, call.get(name, UNKNOWN))
+        position = number if number < positional else name
+        argument = number == 1 and CONTEXT if call is None else call.get(position, call.get(name, UNKNOWN))
         kind: Any = function.__annotations__.get(name)
         kind = function.__globals__.get(kind) if isinstance(kind, str) else kind
         kind = kind if isinstance(kind, type) else object
@@ -67,6 +87,11 @@ def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, A
             arguments[name] = argument
         elif issubclass(kind, Event):
             arguments[name] = Instance(kind)
+    others = {*(call or {})} - {*names, *range(positional)}
+    if any((call or {})[position] is CONTEXT for position in others):
+        # It is in *args or **kwargs.
+        variadic = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        arguments.update(dict.fromkeys(code.co_varnames[named : named + variadic], CONTEXT))
     return arguments
 
 

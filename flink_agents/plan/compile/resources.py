@@ -26,7 +26,7 @@ from flink_agents.api.resources import (
     template_variables,
 )
 from flink_agents.api.resources.providers import provider_of
-from flink_agents.plan.analysis.reading import NamedResource
+from flink_agents.plan.analysis.values import NamedResource
 from flink_agents.plan.compile.configuration import json_or_reason
 from flink_agents.plan.compile.declarations import ActionDeclaration, ResourceDeclaration
 from flink_agents.plan.compile.literal_secrets import check_secrets

@@ -50,11 +50,16 @@ class StepExecutor(FailurePolicies):
         self._context_type = context_type(shared.agent.context_class)
         self._notifies_sent = self.observers.events_sent_unnoted is not None
         self._action_ended = self.observers.action_ended_unnoted
-        # In each process, an action may turn out to make durable calls only when it makes the first one.
+        # In each process, an action may turn out to make durable calls, or to use a tool with limits, only
+        # when it does so first.
+        may_move = shared.journals is not None or any(
+            resource.max_concurrency is not None or resource.rate_limit is not None
+            for resource in shared.agent.plan.resources
+        )
         self._owned = {
             action.name
             for action in shared.agent.actions
-            if shared.journals is not None or action.is_async or self._retry_of(action) is not None
+            if may_move or action.is_async or self._retry_of(action) is not None
         }
 
     def begin(self, run: Run, record: Any) -> None:

@@ -477,3 +477,18 @@ def test_place_that_ended_while_it_was_lent_is_not_taken_back() -> None:
         assert not slots.full
 
     asyncio.run(scenario())
+
+
+def test_an_action_that_leaves_for_a_tool_with_limits_gets_the_event_as_it_was() -> None:
+    def count(items: list[int]) -> int:
+        """Count them."""
+        return len(items)
+
+    def changes(event: InputEvent, ctx: Any) -> Event:
+        event.input.append(2)
+        return OutputEvent(output=ctx.get_resource("count", "tool")(event.input))
+
+    agent = Agent(name="a").add_action("change", InputEvent, changes)
+    agent.add_resource("count", "tool", Tool(count, max_concurrency=1))
+    with OperatorHarness(agent, forced_serialization=False) as harness:
+        assert harness.push_all([[1], [1]]) == [2, 2]
