@@ -94,7 +94,7 @@ def delayed_delivered_again(before: Any) -> Any:
 
     def come_in(self: Any, head: Any, key_text: str, timers: Any, early: bool = False) -> None:
         state = self._state.delayed
-        delayed_events = state.all()
+        delayed_events = state.list_events()
         before(self, head, key_text, timers, early)
         if delayed_events and not getattr(self, "came", False):
             self.came = True

@@ -144,9 +144,9 @@ class TracedTree(MemoryTree):
             self.log.node(path, data)
         return data
 
-    def below(self, path: str) -> list[str]:
+    def paths_below(self, path: str) -> list[str]:
         """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
-        paths = super().below(path)
+        paths = super().paths_below(path)
         prefix = path + "." if path else ""
         cached = self.cached.items()
         self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
@@ -219,9 +219,9 @@ class PartTree(MemoryTree):
         return self._part.raw(path)
 
     @override
-    def put(self, path: str, data: bytes | None) -> None:
+    def write_node(self, path: str, data: bytes | None) -> None:
         # The undo log gets the written nodes of the part, which the write belongs to.
-        self._part.put(path, data)
+        self._part.write_node(path, data)
 
     @property
     @override
@@ -229,8 +229,8 @@ class PartTree(MemoryTree):
         return self._part.written
 
     @override
-    def below(self, path: str) -> list[str]:
-        return self._part.below(path)
+    def paths_below(self, path: str) -> list[str]:
+        return self._part.paths_below(path)
 
     @override
     def nodes(self) -> dict[str, bytes]:

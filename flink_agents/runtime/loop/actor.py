@@ -173,7 +173,7 @@ class KeyActor:
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
-    def put(self, waiting: QueuedInput, observers: Observers) -> None:
+    def enqueue(self, waiting: QueuedInput, observers: Observers) -> None:
         """Add a chosen input to the inbox. The thread that has chosen it calls this."""
         now = clock()
         if waiting.run is not None:

@@ -110,7 +110,7 @@ class Replays:
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.ends_replay = not order.recorded
         waiting.ordered = True
-        actor.put(waiting, self._shared.telemetry.observers)
+        actor.enqueue(waiting, self._shared.telemetry.observers)
         actor.pulled += 1
 
     def pull(self, actor: KeyActor) -> bool:
@@ -122,7 +122,7 @@ class Replays:
             if not actor.inbox and (chosen := self.choose(actor, recovery.cached.get)) is not None:
                 actor.pulled += 1
                 self.uncached += 1
-                actor.put(chosen, self._shared.telemetry.observers)
+                actor.enqueue(chosen, self._shared.telemetry.observers)
             if not actor.inbox:
                 self.hold(actor)
             return bool(actor.inbox)

@@ -75,7 +75,7 @@ class Heads:
             check_store(journals, head.store)
         return head
 
-    def of(self, key_text: str) -> Head:
+    def read_or_create(self, key_text: str) -> Head:
         """Return the head of the current key, or a new one.
 
         Raises:
@@ -149,7 +149,7 @@ class KeyCache:
         """Return the cached state of a key, or None."""
         return self._latest.get(key_text) or self._before.get(key_text)
 
-    def keep(
+    def store_key(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
     ) -> None:
         """Cache the state of a key.
@@ -174,7 +174,7 @@ class KeyCache:
             self._latest = {}
             self._bytes = 0
 
-    def drop(self, key_text: str) -> None:
+    def remove_key(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""
         self._latest.pop(key_text, None)
         self._before.pop(key_text, None)

@@ -255,9 +255,9 @@ class Heartbeat:
             actor = self._done.popleft()
             # Several runs of the actor may have ended, and it may be gone.
             if self._actors.get(actor.key_text) is actor and (actor.ended or actor.backlog):
-                self._look(actor, timers)
+                self._commit_key(actor, timers)
 
-    def _look(self, actor: KeyActor, timers: Timers) -> None:
+    def _commit_key(self, actor: KeyActor, timers: Timers) -> None:
         key_text = actor.key_text
         operator = self._operator
         key = self._key_of[key_text]
@@ -308,7 +308,7 @@ class Heartbeat:
                 timers.register_event_time_timer(self._end.drain)
                 return
             if goes_on and not self._done:
-                loop_access.wait(seen)
+                loop_access.wait_for_progress(seen)
         if self._signals.suspension.may_have_waits:
             self._clean_up(timers)
 

@@ -151,7 +151,7 @@ class LowWatermark:
         """Note that these keys, and no others, have inputs from before the start."""
         self._restored = set(keys)
 
-    def found(self, key_text: str, inputs: Iterable[tuple[int, int | None]]) -> None:
+    def note_restored(self, key_text: str, inputs: Iterable[tuple[int, int | None]]) -> None:
         """Note numbers and timestamps of all inputs of a restored key."""
         for number, timestamp in inputs:
             self.stored(key_text, number, timestamp)
@@ -191,7 +191,7 @@ class LowWatermark:
         if timestamp is not None and timestamp <= self.low:
             self._keys.setdefault(key_text, _Waiting()).passed.add(number)
 
-    def leave(self, run: Run, number: int | None) -> None:
+    def suspend_run(self, run: Run, number: int | None) -> None:
         """Handle the outputs of a run that is suspended now, and stop to wait for it.
 
         Args:
@@ -270,7 +270,7 @@ class LowWatermark:
         if self._at is None:
             self._look_at(self._clock(), timers)
 
-    def look(self, fired: int, timers: Timers, is_held_back: Callable[[str], bool]) -> None:
+    def raise_if_due(self, fired: int, timers: Timers, is_held_back: Callable[[str], bool]) -> None:
         """Raise the low watermark as far as possible, if it is time to.
 
         Args:
@@ -338,7 +338,7 @@ class LowWatermark:
 
     # -- rows -------------------------------------------------------------------------
 
-    def take(self, tag: str = "") -> int | None:
+    def take_for_row(self, tag: str = "") -> int | None:
         """Return the low watermark for a row that leaves to ``tag``; None if the stream knows it already."""
         self._emitted_at[tag] = self._clock()
         if self._emitted[tag] == self.low:

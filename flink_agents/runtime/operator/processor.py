@@ -162,7 +162,7 @@ class AgentProcessor:
             return self._feed_input(actor, record, timestamp, timers)
         heads = self.heads
         cached = self.cache.get(key_text)
-        head = cached.head if cached is not None else heads.of(key_text)
+        head = cached.head if cached is not None else heads.read_or_create(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         if head.suspended and self._suspensions.blocks(head):
             self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
@@ -196,7 +196,7 @@ class AgentProcessor:
             run.short_term.committed(changes)
             # Not `end_waits`: no loop has prepared it.
             run.ended = None
-            self.cache.keep(key_text, head, memory, whole, searched=True)
+            self.cache.store_key(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -375,7 +375,7 @@ class AgentProcessor:
             self._suspensions.equip(actor)
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
-        self.cache.drop(key_text)
+        self.cache.remove_key(key_text)
         self.schedule.added(actor, timers)
         return actor
 
@@ -383,7 +383,7 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
-        self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        self.cache.store_key(actor.key_text, actor.head, actor.memory, True, searched=False)
         if actor.mailbox is not None:
             self.loop_access.loop.suspender.forget(actor)
         self.schedule.actor_released(actor, timers)
@@ -392,7 +392,7 @@ class AgentProcessor:
         """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
         # The next actor reads them again.
         self.loop_access.loop.withdraw(actor)
-        self.feeder.drop(actor)
+        self.feeder.forget_cached(actor)
         self.loop_access.loop.suspender.forget(actor)
         # The timer at the end of a bounded input stays: it resumes the run.
         del self.actors[actor.key_text]
@@ -488,7 +488,7 @@ class InputQueueWriter:
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of an input into state; they stay there until its run is committed."""
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put(head.next_pending, packed)
+        self._state.pending.put_input(head.next_pending, packed)
         if self._event_time is not None:
             self._event_time.note_stored(key_text, head.next_pending, timestamp)
         head.next_pending += 1

@@ -61,7 +61,7 @@ class Inspection:
         self._state = state
         self._now = now
 
-    def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
+    def describe_key(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
         """Return the description of a key that has a head."""
         description: dict[str, Any] = {
             "known": True,
@@ -81,7 +81,10 @@ class Inspection:
             names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
             description["signals"] = dict(names.most_common(MOST))
         if head.delayed_due is not None:
-            description["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
+            description["delayed"] = {
+                "events": len(self._state.delayed.list_events()),
+                "due": head.delayed_due,
+            }
         if head.skipped:
             description["without_input"] = sorted(head.skipped)[:MOST]
         return description
@@ -106,10 +109,10 @@ class Inspection:
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
-    return [_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
+    return [_describe_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
 
 
-def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
+def _describe_wait(wait: StoredWait, id: str) -> dict[str, Any]:
     return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
 
 
@@ -139,7 +142,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
     mailbox = actor.mailbox
     if mailbox is not None and mailbox.open:
-        run["waits"] = [_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
+        run["waits"] = [_describe_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
     return description | {"run": run}
 
 
@@ -175,7 +178,7 @@ class RequestService(KeyService):
         if head is None or (seq is None and signal.name != ERASE):
             return
         if actor is None:
-            operator.cache.drop(key_text)
+            operator.cache.remove_key(key_text)
         if seq is not None:
             self._suspension.wake_marked(head, key_text)
         self._state.head.update(head.pack())
@@ -213,7 +216,7 @@ class RequestService(KeyService):
             outcome = ANSWERED if signal.name == INSPECT else REJECTED if signal.name == END_RUN else ERASED
             self._reply(signal, key_text, outcome, known=False, reason="the job has nothing of this key")
         elif signal.name == INSPECT:
-            self._reply(signal, key_text, ANSWERED, **self._inspection.of(key_text, head, actor))
+            self._reply(signal, key_text, ANSWERED, **self._inspection.describe_key(key_text, head, actor))
         elif signal.name == END_RUN:
             return self._end(signal, key_text, head, actor)
         elif signal.name == ERASE:

@@ -209,14 +209,14 @@ patch(
 )
 patch(
     "kept-drop-half",
-    "heads:KeyCache.drop",
+    "heads:KeyCache.remove_key",
     "self._before.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
 patch(
     "kept-without-memory",
-    "heads:KeyCache.keep",
+    "heads:KeyCache.store_key",
     "whole = False",
     "pass",
     "A key with much memory is kept as one that has none.",
@@ -265,7 +265,7 @@ patch(
 )
 patch(
     "delayed-taken-early",
-    "waits.delayed:AwaitedKeys.take",
+    "waits.delayed:AwaitedKeys.pop_due",
     "if self._keys.get(key_text, (None,))[0] == due:",
     "if key_text in self._keys:",
     "A key whose delayed events were put off is still taken at the old time.",
@@ -357,8 +357,8 @@ patch(
 patch(
     "suspended-memory-empty",
     "waits.suspension:SuspensionService.continue_key",
-    "operator.cache.keep(key_text, head, {}, False, searched=False)",
-    "operator.cache.keep(key_text, head, {}, True, searched=False)",
+    "operator.cache.store_key(key_text, head, {}, False, searched=False)",
+    "operator.cache.store_key(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
 )
 patch(

@@ -53,18 +53,18 @@ class EventTimeService(KeyService):
     def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
         """Report the inputs and wake-ups of the current key, after a restore."""
         if head is None:
-            self._low.found(key_text, ())
+            self._low.note_restored(key_text, ())
             return
         inputs, wake_ups = self._state.pending.inputs_and_wake_ups()
         for number in wake_ups:
             self._low.woken(key_text, number)
         times = ((number, read_input(self._codec, packed)[1]) for number, packed in inputs)
-        self._low.found(key_text, times)
+        self._low.note_restored(key_text, times)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Raise the low watermark as far as possible."""
         if at < START:
-            self._low.look(at, timers, self.operator.is_held_back)
+            self._low.raise_if_due(at, timers, self.operator.is_held_back)
 
     def stamp_outputs(self, ended: RunEnd, out: Emission) -> None:
         """Give outputs the timestamp of their input, or treat them as late."""
@@ -72,6 +72,6 @@ class EventTimeService(KeyService):
         if ended.frees_key:
             self._low.commit(run, ended.number)
         else:
-            self._low.leave(run, ended.number)
+            self._low.suspend_run(run, ended.number)
         out.timestamps += [run.timestamp] * len(run.outputs)
         out.side_timestamps += [run.timestamp] * len(run.side_outputs)

@@ -55,7 +55,7 @@ class AwaitedKeys:
             self._keys[key_text] = due, key
             heapq.heappush(self._heap, (due, key_text))
 
-    def take(self, now: int) -> Any:
+    def pop_due(self, now: int) -> Any:
         """Remove and return a key with a due event; None if there is none."""
         while self._heap and self._heap[0][0] <= now:
             due, key_text = heapq.heappop(self._heap)
@@ -126,7 +126,7 @@ class Delays(KeyService):
         if first is not None and first != previous_due:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
         if self._leaves:
-            self._tell(len(sent))
+            self._report_left_in_state(len(sent))
         else:
             self.operator.schedule.see_the_end(timers)
 
@@ -174,7 +174,7 @@ class Delays(KeyService):
 
     def deliver_awaited(self, timers: Timers) -> None:
         """Deliver delayed events that the end of the input has waited for."""
-        while self.awaited is not None and (key := self.awaited.take(self._clock())) is not None:
+        while self.awaited is not None and (key := self.awaited.pop_due(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
     def note_committed(self, key_text: str, key: Any, head: Head) -> None:
@@ -243,7 +243,7 @@ class Delays(KeyService):
         most, until = (None, None) if early else (MOST_AT_ONCE, self._clock())
         come, head.delayed_due = self._state.delayed.pop(most, until)
         for packed in come:
-            self._state.pending.put(head.next_pending, packed)
+            self._state.pending.put_input(head.next_pending, packed)
             if self._low is not None:
                 self._low.delayed(key_text, head.next_pending, read_input(self._shared.codec, packed)[1])
             head.next_pending += 1
@@ -251,7 +251,7 @@ class Delays(KeyService):
         if head.delayed_due is not None:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))
 
-    def _tell(self, count: int) -> None:
+    def _report_left_in_state(self, count: int) -> None:
         for _ in range(count):
             self._shared.telemetry.run_metrics.count(LEFT)
         _log.warning(

@@ -64,7 +64,7 @@ class PendingWork:
                 packed = suspension.input or self._state.pending.get(run.number)
                 self._check_run(suspension, packed, key_text)
         if head.delayed_due is not None:
-            for _, packed in self._state.delayed.all():
+            for _, packed in self._state.delayed.list_events():
                 self._check_event(packed)
 
     def _check_run(self, suspension: Suspension, packed: bytes | None, key_text: str) -> None:

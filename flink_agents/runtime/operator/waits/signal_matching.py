@@ -177,7 +177,7 @@ class SignalMatcher:
             return live_count
         return live_count + self.count_free(name, signals, key_text, head, going_on)
 
-    def give(
+    def wake_run_for(
         self,
         signal: StoredSignal,
         key_text: str,
@@ -247,7 +247,7 @@ class SignalMatcher:
         for place, signal in enumerate(mailbox.signals):
             if signal.run == run.sequence_number and signal.name not in names:
                 free = signal._replace(run=None)
-                mailbox.signals[place] = self.give(free, run.key_text, head, mailbox.signals, ())
+                mailbox.signals[place] = self.wake_run_for(free, run.key_text, head, mailbox.signals, ())
 
     def _has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool:
         """Return True if a wait of run ``seq`` has ended: the run is asleep and past it, or committed."""

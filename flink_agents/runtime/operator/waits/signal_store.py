@@ -106,11 +106,11 @@ class SignalStore:
             # Pickle does not validate. Decoding may raise, so find out now, not in each attempt.
             self._codec.decode(value)
         except StateError as error:
-            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
+            return self._unmatched.emit(signal, UnmatchedReason.INVALID, key_text, out, error.message)
         ids = [text for text in (signal.id, signal.wait) if text is not None]
         if not all(map(is_text, (signal.name, *ids))):
             wrong = "its name, id or wait is no text"
-            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, wrong)
+            return self._unmatched.emit(signal, UnmatchedReason.INVALID, key_text, out, wrong)
         until = self._clock() + self._ttl
         return StoredSignal(identity_of(signal, value), signal.name, value, signal.id, signal.wait, until)
 
@@ -134,7 +134,7 @@ class SignalStore:
                 self._runs.wake_all(head, key_text)
         elif reason is not None:
             detail = self._why_late(new, key_text, head) if reason is UnmatchedReason.DUPLICATE else None
-            return self._unmatched.leave(signal, reason, key_text, out, detail)
+            return self._unmatched.emit(signal, reason, key_text, out, detail)
         else:
             stored = self._reserve(new, key_text, head, mailbox, actor)
         mailbox.signals.append(stored)
@@ -154,7 +154,7 @@ class SignalStore:
         """Wake the suspended run that a signal is for; returns the signal, reserved for that run."""
         if not head.suspended:
             return signal
-        return self._matcher.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
+        return self._matcher.wake_run_for(signal, key_text, head, mailbox.signals, runs_going_on(actor))
 
     # -- a run has taken signals ------------------------------------------------------
 
@@ -184,7 +184,7 @@ class SignalStore:
         # Before `take` removes signals: their positions decide.
         undecided = mailbox.undecided(waits.taken, waits.recorded)
         # In the same update as the run. So a crash repeats both or neither.
-        mailbox.take(waits.taken, self._clock() + self._ttl)
+        mailbox.remove_taken(waits.taken, self._clock() + self._ttl)
         self._remove_unwanted(run, waits, suspension, mailbox, out)
         if undecided and (suspension is not None or not waits.mailbox.open):
             undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
@@ -201,7 +201,7 @@ class SignalStore:
         for signal, wrong in waits.rejected:
             if (stored_signal := mailbox.find(signal.identity)) is not None:
                 mailbox.signals.remove(stored_signal)
-                self._unmatched.leave(signal, UnmatchedReason.INVALID, run.key_text, out, wrong)
+                self._unmatched.emit(signal, UnmatchedReason.INVALID, run.key_text, out, wrong)
         ended = None if suspension is None else ended_waits(run.key_text, suspension)
         for signal in list(mailbox.signals):
             if signal.wait is None or run_of(signal.wait, run.key_text) != run.sequence_number:
@@ -209,7 +209,7 @@ class SignalStore:
             if ended is None or signal.wait in ended:
                 mailbox.signals.remove(signal)
                 why = RUN_HAS_ENDED if ended is None else WAIT_HAS_ENDED
-                self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out, why)
+                self._unmatched.emit(signal, UnmatchedReason.DUPLICATE, run.key_text, out, why)
 
     def _offer(
         self,
@@ -255,7 +255,7 @@ class SignalStore:
             free = self._matcher.count_free(signal.name, signals[:place], run.key_text, head, ())
             if free + open_then > 1:
                 del signals[place]
-                self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
+                self._unmatched.emit(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
             else:
                 signals[place] = self._reserve(signal._replace(run=None), run.key_text, head, mailbox, None)
 
@@ -303,7 +303,7 @@ class SignalStore:
         remaining_signals = mailbox.signals
         mailbox.signals = []
         for signal in remaining_signals:
-            self._unmatched.leave(signal, UnmatchedReason.END_OF_INPUT, key_text, out)
+            self._unmatched.emit(signal, UnmatchedReason.END_OF_INPUT, key_text, out)
         self._write(mailbox, head, timers)
         self._write_head(head)
 
@@ -319,14 +319,14 @@ class SignalStore:
             if blocking is None or blocking.is_due(now) or self._may_be_taken(head, key_text):
                 untaken = []
         for signal in mailbox.expire(now, untaken):
-            self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
+            self._unmatched.emit(signal, UnmatchedReason.EXPIRED, key_text, out)
 
     def _expire_later(
         self, active: ActiveMailbox, mailbox: Mailbox, now: int, key_text: str, out: Emission
     ) -> None:
         """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
         for signal in mailbox.expire(now, active.free(mailbox.signals)):
-            self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
+            self._unmatched.emit(signal, UnmatchedReason.EXPIRED, key_text, out)
         later = now + self._ttl
         mailbox.signals = [
             signal if signal.until > now else signal._replace(until=later) for signal in mailbox.signals
@@ -385,7 +385,7 @@ class UnmatchedSignals:
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
 
-    def leave(
+    def emit(
         self,
         what: Signal | StoredSignal,
         reason: UnmatchedReason,

@@ -54,7 +54,7 @@ class SignalService(KeyService):
             head = actor.head
         else:
             cached = operator.cache.get(key_text)
-            head = cached.head if cached is not None else operator.heads.of(key_text)
+            head = cached.head if cached is not None else operator.heads.read_or_create(key_text)
         self.suspension.expect_waits()
         if actor is not None:
             # Before state has the signal: a run that waits for the first time may create it without.
@@ -86,7 +86,7 @@ class SignalService(KeyService):
             self.suspension.wake_unread(head, key_text)
         self._store.expire(key_text, head, actor, at, out, timers)
         if head.is_unused:
-            operator.cache.drop(key_text)
+            operator.cache.remove_key(key_text)
 
     def end_signals(self, key_text: str, timers: Timers, out: Emission) -> None:
         """Emit the signals of the current key that no run has taken: the input and its runs have ended."""
@@ -94,4 +94,4 @@ class SignalService(KeyService):
         if head is not None:
             self._store.end_signals(key_text, head, out, timers)
             if head.is_unused:
-                self.operator.cache.drop(key_text)
+                self.operator.cache.remove_key(key_text)

@@ -59,7 +59,7 @@ class SuspendedRuns:
         if suspension.frees_key:
             # Records of earlier attempts were read when the key got its actor.
             self._searched.add(key_text)
-        stored = ListedRun.of(suspension)
+        stored = ListedRun.from_suspension(suspension)
         runs = list(head.suspended)
         # A run must be listed once, or its end would leave an entry behind. It may have blocked its key.
         places = [place for place, run in enumerate(runs) if run.seq == suspension.seq]

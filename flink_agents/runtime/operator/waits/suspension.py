@@ -171,7 +171,7 @@ class SuspensionService(KeyService):
         if self._runs.has_turn(head):
             operator.make_actor(head, key_text, True, timers)
             return
-        operator.cache.keep(key_text, head, {}, False, searched=False)
+        operator.cache.store_key(key_text, head, {}, False, searched=False)
         if head.has_pending:
             operator.blocked(key_text, head)
 
