@@ -52,7 +52,6 @@ from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks, KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
@@ -263,7 +262,6 @@ def _operator(
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         idle_keys = IdleKeyExpiry(shared, state, clock)
     pruning = _pruning(host, shared, job_id)
-    work = PendingWork(shared, state)
     # In the order that this module states.
     services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
     hooked: list[KeyService] = [service for service in services if service is not None]
@@ -273,7 +271,6 @@ def _operator(
         delayed=delays,
         end_requests=requests,
         event_time=event_time,
-        work_check=work if work.needed else None,
         skipped_runs=None if shared.journals is None else LateReplays(shared, clock),
         idle_keys=idle_keys,
         pruning_marks=pruning,

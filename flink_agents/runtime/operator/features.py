@@ -15,7 +15,6 @@ from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks
 from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
 
 
@@ -29,7 +28,6 @@ class Features:
         delayed: Keeps events with a delay in state.
         end_requests: Ends runs that users want to end.
         event_time: Holds the low watermark; None if outputs need no timestamps.
-        work_check: Checks the work in restored state; None if nothing of it could fail the job.
         skipped_runs: Keeps track of late replays; None without a store.
         idle_keys: Removes heads of idle keys; None if they stay.
         pruning_marks: Marks keys with records; None if records are not pruned.
@@ -40,7 +38,6 @@ class Features:
     delayed: Delays
     end_requests: RequestService
     event_time: EventTimeService | None
-    work_check: PendingWork | None
     skipped_runs: LateReplays | None
     idle_keys: IdleKeyExpiry | None
     pruning_marks: UnprunedKeys | None

@@ -87,7 +87,6 @@ class Heartbeat:
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
-        self._unchecked: deque[Any] = deque()
         self.at: int | None = None
         self._fired = 0
         self._waits_for_end = False
@@ -121,12 +120,6 @@ class Heartbeat:
         names = [key_text for key_text, _ in waiting]
         for hook in self._features.hooks.restored:
             if hook(self._keys, names, timers) and timers is not None:
-                self._arm(timers)
-        if timers is not None:
-            if (work_check := self._features.work_check) is not None:
-                self._unchecked.extend(work_check.unchecked(self._keys, [key for _, key in waiting]))
-            if self._unchecked:
-                self._keys.switch(self._unchecked[0])
                 self._arm(timers)
 
     def fire(self, timestamp: int, timers: Timers) -> None:
@@ -194,8 +187,9 @@ class Heartbeat:
             self._wake_restored(MOST_WOKEN, timers)
         if self._done:
             self._commit_finished(timers)
-        if self._unchecked:
-            self._check_restored(MOST_WOKEN)
+        # Restored keys have their actors by now: work of this moment comes before that of a later time.
+        if self._delays.has_unchecked and not self._restored:
+            self._delays.check_restored()
         self._continue_work(timers)
 
     def _continue_work(self, timers: Timers) -> None:
@@ -233,21 +227,17 @@ class Heartbeat:
         while self._restored and most:
             key_text, key = self._restored.popleft()
             most -= 1
-            if key_text not in self._actors:
-                self._keys.switch(key)
+            self._keys.switch(key)
+            actor = self._actors.get(key_text)
+            if actor is None:
                 self._operator.actor_of(key_text, timers)
                 continue
-            # A new input came first. If inputs waited, its actor has found them; if only signals or suspended
-            # runs did, services still expect the key, and the low watermark would wait for it forever.
+            # A new input came first. Runs that it did not wake replay like those of all restored keys.
+            self._signals.suspension.replay_changed(actor, timers)
+            # If inputs waited, its actor has found them; if only signals or suspended runs did, the low
+            # watermark still expects the key, and would wait for it forever.
             if (event_time := self._features.event_time) is not None:
                 event_time.note_restored_inputs(None, key_text)
-
-    def _check_restored(self, most: int) -> None:
-        """Check if the code can continue the work in restored keys, once those have their actors."""
-        while self._unchecked and most and not self._restored:
-            most -= 1
-            self._keys.switch(self._unchecked.popleft())
-            self._operator.check(self._keys.text())
 
     def _commit_finished(self, timers: Timers) -> None:
         """Commit the runs of the keys that the loop listed."""
@@ -327,7 +317,7 @@ class Heartbeat:
 
     def _has_work(self) -> bool:
         """Return True if a heartbeat has something to do besides committing runs."""
-        if self._restored or self._unchecked:
+        if self._restored or self._delays.has_unchecked:
             return True
         marks = self._pruning_marks
         return (marks is not None and marks.has_unreported) or self._awaits_keys()
@@ -347,7 +337,12 @@ class Heartbeat:
         # Each timer costs Flink a call. The next one comes soon enough.
         if self.at is not None and self.at - now <= SOON_MS:
             return
-        if self._restored or self._done or self._unchecked or not (self._actors or self._awaits_keys()):
+        if (
+            self._restored
+            or self._done
+            or self._delays.has_unchecked
+            or not (self._actors or self._awaits_keys())
+        ):
             at = now
         elif not self._actors:
             at = now + AWAITED_MS

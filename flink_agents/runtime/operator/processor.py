@@ -261,12 +261,6 @@ class AgentProcessor:
         self.loop_access.check_failure()
         return actor
 
-    def check(self, key_text: str) -> None:
-        """Check if the present code can continue the work of the current key in state."""
-        head = self.head_of(key_text)
-        if head is not None and self.features.work_check is not None:
-            self.features.work_check.check(head, key_text)
-
     def is_blocked(self, head: Head) -> bool:
         """Return True if inputs of a key without an actor have to stay in state for now."""
         return bool(head.suspended) and self._suspensions.blocks(head)

@@ -4,20 +4,27 @@ When a run is committed or suspended, the events that it sent with a delay are p
 update of the key. A timer of the key fires when the first event is due. Then the bytes of the due events
 become inputs of the key that wait, again in one update: after those that wait already, and with unchanged
 bytes, so that the digest of an input finds its recorded run.
+
+If the job would fail when the time of an event comes, because the code has changed since it was sent, then it
+fails at its start: an event may have hours to wait.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import OnError
+from flink_agents.api.errors import StateError
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.changed_code import event_of_input, no_action_takes
 from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
@@ -29,10 +36,16 @@ from flink_agents.runtime.state.pending import read_input
 MOST_AT_ONCE = 100
 """The most events of a key that one timer delivers, so that other keys and checkpoints have their turn."""
 
+MOST_CHECKED = 200
+"""The most restored keys whose events one heartbeat checks, so that a large state delays no start."""
+
 LEFT_MS = 60_000
 """The delay of the timer of events that stay in state at the end of the input."""
 
 LEFT = "delayed_events_left"
+
+_FAIL = (OnError.FAIL, OnError.RETRY)
+"""The policies with which the job fails."""
 
 _log = bounded_logger("flink_agents.delayed")
 
@@ -98,15 +111,48 @@ class Delays(KeyService):
         self.awaited: AwaitedKeys | None = None
         # Until a run sends the first delayed event, or one is found in restored state.
         self._has_events = False
+        self._fails_on_error = shared.on_error in _FAIL
+        self._fails_on_unhandled = shared.on_unhandled in _FAIL
+        self._unchecked: deque[Any] = deque()
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Find out if any key has delayed events. Their own timers come with the state."""
-        if self._has_events or timers is None or not (delaying := keys.delaying(1)):
+        checks = self._fails_on_error or self._fails_on_unhandled
+        if self._has_events or timers is None or not (delaying := keys.delaying(None if checks else 1)):
             return False
+        if checks:
+            self._unchecked.extend(delaying)
         self._expect_events()
         keys.switch(delaying[0])
         self.operator.schedule.see_the_end(timers)
         return True
+
+    @property
+    def has_unchecked(self) -> bool:
+        """True if events of restored keys were not checked yet."""
+        return bool(self._unchecked)
+
+    def check_restored(self) -> None:
+        """Check if the present code takes the events of some restored keys.
+
+        Raises:
+            StateError: The job would fail when the time of an event comes.
+        """
+        for _ in range(min(len(self._unchecked), MOST_CHECKED)):
+            self._keys.switch(self._unchecked.popleft())
+            for _, packed in self._state.delayed.list_events():
+                self._check_event(packed)
+
+    def _check_event(self, packed: bytes) -> None:
+        try:
+            event = event_of_input(packed, self._shared)
+        except StateError:
+            if self._fails_on_error:
+                raise
+            return
+        route = self._shared.routes.of(event)
+        if self._fails_on_unhandled and route is not None and not (route.leaves or route.actions):
+            raise no_action_takes(event, self._shared)
 
     def keep_delayed(self, run: Run, head: Head, timers: Timers) -> None:
         """Move the events that a run sent with a delay from its side outputs into state.

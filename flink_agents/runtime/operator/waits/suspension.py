@@ -202,6 +202,13 @@ class SuspensionService(KeyService):
         if has_woken:
             self._state.head.update(head.pack())
 
+    def replay_changed(self, actor: KeyActor, timers: Timers) -> None:
+        """Replay the suspended runs of a restored key that has an actor, if their code may have changed."""
+        head = actor.head
+        if self._runs.wake_of_other_code(head, actor.key_text):
+            self._state.head.update(head.pack())
+            self.resume_woken(head, actor.key_text, actor, timers)
+
     def resume_woken(self, head: Head, key_text: str, actor: KeyActor | None, timers: Timers) -> None:
         """Resume the runs of the current key that are awake."""
         operator = self.operator
