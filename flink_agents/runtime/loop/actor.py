@@ -1,4 +1,4 @@
-"""The actor of a key: its inputs that wait, its memory ahead of state, its ended runs."""
+"""The actor of a key: its inputs that wait, its memory ahead of state, and its runs that wait for commits."""
 
 from __future__ import annotations
 
@@ -8,29 +8,110 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from flink_agents.api.action_state import RecordKind
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.errors.runs import RunEndedError
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.memory_reads import TracedTree, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder
-from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.journal.other_jobs import Origin, identity_of
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.suspended import Suspension
 
 _OPENING = threading.Lock()
 """Held while the mailbox of a key is created, which both threads do."""
+
+
+@dataclass(slots=True)
+class QueuedInput:
+    """An input that waits for its run, or a run that started on Flink's task thread.
+
+    Attributes:
+        record: The input.
+        timestamp: Its event time in milliseconds, or None.
+        number: Its number among the inputs of the key that wait.
+        packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
+        seq: Sequence number of its run; for a run of several parts, of the next part.
+        run: The run, if it has started.
+        step: The step of that run that must be awaited.
+        records: Records of the run by earlier attempts.
+        skips: Recorded runs that are skipped from this run on, because their inputs did not come in time.
+        ends_replay: True if the key has no other recorded runs when it starts.
+        ordered: True if the key had recorded runs when it was chosen.
+        state: The state of the run; None before it is in the inbox.
+        suspension: The stored form of the run if it was suspended; else None.
+    """
+
+    record: Any
+    timestamp: int | None
+    number: int
+    packed: bytes
+    seq: int
+    run: Run | None = None
+    step: ActionRun | None = None
+    records: Sequence[Record] = ()
+    skips: tuple[int, ...] = ()
+    ends_replay: bool = True
+    ordered: bool = False
+    state: RunState | None = None
+    suspension: Suspension | None = None
+
+    @property
+    def run_seq(self) -> int:
+        """Sequence number of the run, whichever part of it is next."""
+        return self.seq if self.suspension is None else self.suspension.seq
+
+    @property
+    def is_later_part(self) -> bool:
+        """True if earlier parts of the run are committed."""
+        return self.suspension is not None and self.suspension.frees_key
+
+    @property
+    def identity(self) -> str | None:
+        """Identity of the job that the run started in; None for the job of its journal."""
+        if self.suspension is not None and self.is_later_part:
+            return self.suspension.identity
+        return identity_of(self.records) if self.records else None
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """A run that has finished or was suspended, or a part of one. It changes nothing before it is committed.
+
+    Attributes:
+        run: The run.
+        number: Number of its input, or of its wake-up, in ``pending``; None if it never was there.
+        seq: Sequence number of the run; for one of several parts, of the part that has ended.
+        changes: Its changes of short-term memory.
+        suspension: Its stored form; None if it has finished.
+        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
+        counts: True if its sequence number is used up; if not, the next run gets it.
+        replayed: True if records say that a part of it ended here, so that the next part may have records.
+        skips: Recorded runs that are skipped from this run on.
+    """
+
+    run: Run
+    number: int | None
+    seq: int
+    changes: dict[str, bytes | None]
+    suspension: Suspension | None = None
+    frees_key: bool = True
+    counts: bool = True
+    replayed: bool = False
+    skips: tuple[int, ...] = ()
 
 
 class KeyActor:

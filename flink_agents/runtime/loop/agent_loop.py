@@ -37,12 +37,12 @@ from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
 from flink_agents.runtime.loop.actor import (
     KeyActor,
     KeyRecovery,
+    QueuedInput,
     cancelled_itself,
     check_not_ended,
     end_if_executed,
     ended_here,
 )
-from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog

@@ -26,8 +26,7 @@ from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
 from flink_agents.runtime.journal.memory_reads import PartTree, Read, TracedTree, recorded_reads
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
-from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 

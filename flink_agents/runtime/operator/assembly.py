@@ -6,7 +6,7 @@ kit executes the same code as a job.
 
 Each hook calls the key services in this order:
 
-1. Event time: at a timer, it raises the low watermark first, by the inputs from before this timer.
+1. The low watermark: at a timer, it is raised first, by the inputs from before this timer.
 2. Requests about keys, which change only marks in the head.
 3. Signals: one that has expired must not resume a run.
 4. Suspension: if runs resume at the same time as delayed events, the runs come first.
@@ -37,6 +37,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.operator.emission import Emission
@@ -46,9 +47,7 @@ from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks, KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
@@ -214,13 +213,8 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
-        low = LowWatermark(
-            blueprint.event_time,
-            metrics.group,
-            host.clock,
-            emitted_tags(agent, config, blueprint.event_time),
-            blueprint.watermarks,
-        )
+        tags = emitted_tags(agent, config, blueprint.event_time)
+        low = LowWatermark(blueprint.event_time, shared, host.state, host.clock, tags, blueprint.watermarks)
     return _operator(host, shared, job_id, low, blueprint.end)
 
 
@@ -257,20 +251,19 @@ def _operator(
     requests = RequestService(shared, state, clock, suspension)
     signals = SignalService(store, requests, suspension)
     delays = Delays(shared, state, clock, low, host.keys)
-    event_time = None if low is None else EventTimeService(shared, state, low)
     idle_keys = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         idle_keys = IdleKeyExpiry(shared, state, clock)
     pruning = _pruning(host, shared, job_id)
     # In the order that this module states.
-    services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
+    services = (low, requests, signals, suspension, delays, idle_keys, pruning)
     hooked: list[KeyService] = [service for service in services if service is not None]
     features = Features(
         hooks=Hooks(hooked),
         suspensions=suspension,
         delayed=delays,
         end_requests=requests,
-        event_time=event_time,
+        low_watermark=low,
         skipped_runs=None if shared.journals is None else LateReplays(shared, clock),
         idle_keys=idle_keys,
         pruning_marks=pruning,

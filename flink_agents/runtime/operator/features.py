@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flink_agents.runtime.loop.replays import LateReplays
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks
 from flink_agents.runtime.operator.waits.delayed import Delays
@@ -27,7 +27,7 @@ class Features:
         suspensions: Suspends and resumes runs.
         delayed: Keeps events with a delay in state.
         end_requests: Ends runs that users want to end.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
+        low_watermark: Follows inputs and stamps outputs; None if outputs need no timestamps.
         skipped_runs: Keeps track of late replays; None without a store.
         idle_keys: Removes heads of idle keys; None if they stay.
         pruning_marks: Marks keys with records; None if records are not pruned.
@@ -37,7 +37,7 @@ class Features:
     suspensions: SuspensionService
     delayed: Delays
     end_requests: RequestService
-    event_time: EventTimeService | None
+    low_watermark: LowWatermark | None
     skipped_runs: LateReplays | None
     idle_keys: IdleKeyExpiry | None
     pruning_marks: UnprunedKeys | None

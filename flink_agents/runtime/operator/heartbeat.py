@@ -84,6 +84,7 @@ class Heartbeat:
         self._leave = leave
         self._signals = signals
         self._delays = delays
+        self._unchecked = delays.unchecked
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
@@ -188,7 +189,7 @@ class Heartbeat:
         if self._done:
             self._commit_finished(timers)
         # Restored keys have their actors by now: work of this moment comes before that of a later time.
-        if self._delays.has_unchecked and not self._restored:
+        if self._unchecked and not self._restored:
             self._delays.check_restored()
         self._continue_work(timers)
 
@@ -236,8 +237,8 @@ class Heartbeat:
             self._signals.suspension.replay_changed(actor, timers)
             # If inputs waited, its actor has found them; if only signals or suspended runs did, the low
             # watermark still expects the key, and would wait for it forever.
-            if (event_time := self._features.event_time) is not None:
-                event_time.note_restored_inputs(None, key_text)
+            if (low_watermark := self._features.low_watermark) is not None:
+                low_watermark.note_restored_inputs(None, key_text)
 
     def _commit_finished(self, timers: Timers) -> None:
         """Commit the runs of the keys that the loop listed."""
@@ -317,7 +318,7 @@ class Heartbeat:
 
     def _has_work(self) -> bool:
         """Return True if a heartbeat has something to do besides committing runs."""
-        if self._restored or self._delays.has_unchecked:
+        if self._restored or self._unchecked:
             return True
         marks = self._pruning_marks
         return (marks is not None and marks.has_unreported) or self._awaits_keys()
@@ -337,12 +338,7 @@ class Heartbeat:
         # Each timer costs Flink a call. The next one comes soon enough.
         if self.at is not None and self.at - now <= SOON_MS:
             return
-        if (
-            self._restored
-            or self._done
-            or self._delays.has_unchecked
-            or not (self._actors or self._awaits_keys())
-        ):
+        if self._restored or self._done or self._unchecked or not (self._actors or self._awaits_keys()):
             at = now
         elif not self._actors:
             at = now + AWAITED_MS

@@ -12,8 +12,7 @@ from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
-from flink_agents.runtime.loop.entries import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key

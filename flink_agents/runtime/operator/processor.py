@@ -24,8 +24,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, load_of
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd, load_of
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
@@ -33,7 +32,7 @@ from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import Schedule
 from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
@@ -99,7 +98,7 @@ class AgentProcessor:
         self._clock = clock
         self.features = features
         self._receivers = features.hooks.receivers
-        self._event_time = features.event_time
+        self._low_watermark = features.low_watermark
         self._suspensions = features.suspensions
         self.has_key_timers = False
         self._inline = shared.inline
@@ -108,7 +107,7 @@ class AgentProcessor:
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
-        self._intake = InputQueueWriter(shared, state, features.event_time)
+        self._intake = InputQueueWriter(shared, state, features.low_watermark)
         self.to_look_at: deque[KeyActor] = deque()
         self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
         self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
@@ -128,8 +127,8 @@ class AgentProcessor:
             # An upstream agent's outputs at the end of its input have the time of that timer, and none if
             # another attempt emits them earlier. The time is part of an input's digest, so drop it.
             timestamp = None
-        if self._event_time is not None:
-            self._event_time.check_arrival(timestamp, timers)
+        if self._low_watermark is not None:
+            self._low_watermark.check_arrival(timestamp, timers)
         # Before the input: it can run inline only if its key has no actor.
         previous_emission = (
             self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
@@ -254,8 +253,8 @@ class AgentProcessor:
             rests = head is None or (bool(head.suspended) and self._suspensions.rests(head, key_text))
             if head is None or rests or not head.has_pending:
                 # The key has no work to run now, so its inputs are known.
-                if self._event_time is not None:
-                    self._event_time.note_restored_inputs(None, key_text)
+                if self._low_watermark is not None:
+                    self._low_watermark.note_restored_inputs(None, key_text)
                 return None
             actor = self.make_actor(head, key_text, True, timers)
         self.loop_access.check_failure()
@@ -333,8 +332,8 @@ class AgentProcessor:
             self._suspensions.wake_first(head, key_text)
         actor = self._new_actor(head, key_text, nodes, pending or bool(head.suspended), timers)
         # The low watermark must know restored inputs before any of them is committed.
-        if pending and self._event_time is not None:
-            self._event_time.note_restored_inputs(head, key_text)
+        if pending and self._low_watermark is not None:
+            self._low_watermark.note_restored_inputs(head, key_text)
         if head.suspended:
             self.feeder.resume_blocking(actor)
         self.feeder.feed(actor)
@@ -448,15 +447,13 @@ class InputQueueWriter:
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
+        low_watermark: Follows the inputs; None if outputs need no timestamps.
     """
 
-    def __init__(
-        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeService | None
-    ) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, low_watermark: LowWatermark | None) -> None:
         self._shared = shared
         self._state = state
-        self._event_time = event_time
+        self._low_watermark = low_watermark
 
     def packed(self, record: Any, timestamp: int | None) -> bytes:
         """Return the bytes of an input.
@@ -483,7 +480,7 @@ class InputQueueWriter:
         """Put the bytes of an input into state; they stay there until its run is committed."""
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
         self._state.pending.put_input(head.next_pending, packed)
-        if self._event_time is not None:
-            self._event_time.note_stored(key_text, head.next_pending, timestamp)
+        if self._low_watermark is not None:
+            self._low_watermark.stored(key_text, head.next_pending, timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())

@@ -21,7 +21,7 @@ patch(
 patch(
     "delayed-unchecked",
     "operator.waits.delayed:Delays.restored",
-    "self._unchecked.extend(delaying)",
+    "self.unchecked.extend(delaying)",
     "pass",
     "A delayed event that no action takes fails the job when its time has come.",
 )

@@ -159,20 +159,6 @@ patch(
     "A key is forgotten although the store has records of it.",
 )
 patch(
-    "overtaken-for-ever",
-    "services.late_replays:LateReplays.note_skipped",
-    "skipped.pop(seq, None)",
-    "pass",
-    "A run that was overtaken counts as such after its input came.",
-)
-patch(
-    "overtaken-while-away",
-    "services.late_replays:LateReplays._is_late",
-    "max(skipped[seq], self._began)",
-    "skipped[seq]",
-    "The time in which no task ran counts against inputs that are late.",
-)
-patch(
     "resumed-left-alone",
     "input_dispatch:InputDispatcher.resume_blocking",
     "if blocking is None:",
@@ -385,7 +371,7 @@ patch(
 patch(
     "heartbeat-known-key-expected",
     "heartbeat:Heartbeat._wake_restored",
-    "event_time.note_restored_inputs(None, key_text)",
+    "low_watermark.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",
 )

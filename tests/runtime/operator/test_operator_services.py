@@ -70,7 +70,7 @@ def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
         assert not operator_of(harness).has_key_timers
 
 
-OF_EACH_INPUT = ("event_time", "skipped_runs", "idle_keys", "pruning_marks")
+OF_EACH_INPUT = ("low_watermark", "skipped_runs", "idle_keys", "pruning_marks")
 """Features that the operator calls for each input, or for each run."""
 
 

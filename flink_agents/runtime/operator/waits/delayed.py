@@ -89,6 +89,7 @@ class Delays(KeyService):
 
     Attributes:
         awaited: The keys whose events the end of the input waits for; None before that end.
+        unchecked: Restored keys whose events are still to be checked.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Delays(KeyService):
         self._has_events = False
         self._fails_on_error = shared.on_error in _FAIL
         self._fails_on_unhandled = shared.on_unhandled in _FAIL
-        self._unchecked: deque[Any] = deque()
+        self.unchecked: deque[Any] = deque()
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Find out if any key has delayed events. Their own timers come with the state."""
@@ -121,16 +122,11 @@ class Delays(KeyService):
         if self._has_events or timers is None or not (delaying := keys.delaying(None if checks else 1)):
             return False
         if checks:
-            self._unchecked.extend(delaying)
+            self.unchecked.extend(delaying)
         self._expect_events()
         keys.switch(delaying[0])
         self.operator.schedule.see_the_end(timers)
         return True
-
-    @property
-    def has_unchecked(self) -> bool:
-        """True if events of restored keys were not checked yet."""
-        return bool(self._unchecked)
 
     def check_restored(self) -> None:
         """Check if the present code takes the events of some restored keys.
@@ -138,8 +134,8 @@ class Delays(KeyService):
         Raises:
             StateError: The job would fail when the time of an event comes.
         """
-        for _ in range(min(len(self._unchecked), MOST_CHECKED)):
-            self._keys.switch(self._unchecked.popleft())
+        for _ in range(min(len(self.unchecked), MOST_CHECKED)):
+            self._keys.switch(self.unchecked.popleft())
             for _, packed in self._state.delayed.list_events():
                 self._check_event(packed)
 

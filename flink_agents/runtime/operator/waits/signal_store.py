@@ -22,8 +22,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.loop.entries import RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, RunEnd
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.signal_matching import (
     SignalMatcher,

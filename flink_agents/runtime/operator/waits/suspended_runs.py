@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Sequence
 
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.loop.entries import QueuedInput
+from flink_agents.runtime.loop.actor import QueuedInput
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers

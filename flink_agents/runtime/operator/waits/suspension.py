@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.loop.entries import RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, RunEnd
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
