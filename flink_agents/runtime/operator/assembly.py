@@ -51,10 +51,8 @@ from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks, KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.signal_store import SignalStore
 from flink_agents.runtime.operator.waits.signals import SignalService
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
@@ -245,22 +243,21 @@ def _operator(
     """Return the operator, with the features that the plan and the options use."""
     state = host.state
     clock = host.clock
-    suspended_runs = SuspendedRuns(shared, state, clock, low)
-    store = SignalStore(shared, state, clock, suspended_runs)
-    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
-    requests = RequestService(shared, state, clock, suspension)
-    signals = SignalService(store, requests, suspension)
+    suspensions = SuspendedRuns(shared, state, clock, low)
+    requests = RequestService(shared, state, clock, suspensions)
+    signals = SignalService(shared, state, clock, suspensions, requests)
     delays = Delays(shared, state, clock, low, host.keys)
     idle_keys = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         idle_keys = IdleKeyExpiry(shared, state, clock)
     pruning = _pruning(host, shared, job_id)
     # In the order that this module states.
-    services = (low, requests, signals, suspension, delays, idle_keys, pruning)
+    services = (low, requests, signals, suspensions, delays, idle_keys, pruning)
     hooked: list[KeyService] = [service for service in services if service is not None]
     features = Features(
         hooks=Hooks(hooked),
-        suspensions=suspension,
+        signals=signals,
+        suspensions=suspensions,
         delayed=delays,
         end_requests=requests,
         low_watermark=low,
@@ -270,12 +267,10 @@ def _operator(
     )
     new_head = Head if idle_keys is None else idle_keys.new_head
     seconds = math.inf if low is None else low.alive_seconds
-    operator = AgentProcessor(
-        shared, state, job_id, clock, host.check_cancelled, features, new_head, suspended_runs, seconds
-    )
+    operator = AgentProcessor(shared, state, job_id, clock, host.check_cancelled, features, new_head, seconds)
     for service in hooked:
         service.attach(operator)
-    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), signals, delays, end)
+    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), end)
     operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 

@@ -117,7 +117,9 @@ class RunCommitter:
         if head.ends and end.suspension is None:
             features.end_requests.note_end(run, actor)
         if run.waits is not None:
-            features.suspensions.take_over(end, actor, timers, emission)
+            features.suspensions.take_over(end, actor, timers)
+            # The run is listed by now: signals that are left may be for a run that is suspended.
+            features.signals.remove_taken(end, head, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""

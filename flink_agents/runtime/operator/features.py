@@ -15,7 +15,8 @@ from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks
 from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.waits.signals import SignalService
+from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Features:
 
     Attributes:
         hooks: What several of them share.
+        signals: Stores signals, and hands them to runs.
         suspensions: Suspends and resumes runs.
         delayed: Keeps events with a delay in state.
         end_requests: Ends runs that users want to end.
@@ -34,7 +36,8 @@ class Features:
     """
 
     hooks: Hooks
-    suspensions: SuspensionService
+    signals: SignalService
+    suspensions: SuspendedRuns
     delayed: Delays
     end_requests: RequestService
     low_watermark: LowWatermark | None

@@ -22,8 +22,6 @@ from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
@@ -56,8 +54,6 @@ class Heartbeat:
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
         leave: Emits the outputs of a commit. Called while the key is current.
-        signals: Stores signals. Those that no run took leave at the end of the input.
-        delays: Delivers delayed events, which the end of the input waits for.
         end: The times of the timers at the end of the input.
 
     Attributes:
@@ -70,8 +66,6 @@ class Heartbeat:
         clock: Callable[[], int],
         keys: Keys,
         leave: Callable[[Emission], None],
-        signals: SignalService,
-        delays: Delays,
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._operator = operator
@@ -82,9 +76,9 @@ class Heartbeat:
         self._clock = clock
         self._keys = keys
         self._leave = leave
-        self._signals = signals
-        self._delays = delays
-        self._unchecked = delays.unchecked
+        self._suspensions = operator.features.suspensions
+        self._delays = operator.features.delayed
+        self._unchecked = self._delays.unchecked
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
@@ -202,7 +196,7 @@ class Heartbeat:
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
         """Find the keys with work that the end of the input starts, or waits for."""
-        if self._signals.suspension.end_input():
+        if self._suspensions.end_input():
             self._restored.extend(self._keys.waiting())
         self._delays.end_keys(self._keys, timestamp == self._end.start, timers)
 
@@ -234,7 +228,7 @@ class Heartbeat:
                 self._operator.actor_of(key_text, timers)
                 continue
             # A new input came first. Runs that it did not wake replay like those of all restored keys.
-            self._signals.suspension.replay_changed(actor, timers)
+            self._suspensions.replay_changed(actor, timers)
             # If inputs waited, its actor has found them; if only signals or suspended runs did, the low
             # watermark still expects the key, and would wait for it forever.
             if (low_watermark := self._features.low_watermark) is not None:
@@ -300,7 +294,7 @@ class Heartbeat:
                 return
             if goes_on and not self._done:
                 loop_access.wait_for_progress(seen)
-        if self._signals.suspension.may_have_waits:
+        if self._suspensions.may_have_waits:
             self._clean_up(timers)
 
     def _clean_up(self, timers: Timers) -> None:
@@ -308,7 +302,7 @@ class Heartbeat:
         for key_text, key in self._keys.waiting():
             self._keys.switch(key)
             emission = Emission()
-            self._signals.end_signals(key_text, timers, emission)
+            self._features.signals.end_signals(key_text, timers, emission)
             if emission.outputs or emission.side_outputs:
                 self._leave(emission)
 

@@ -14,7 +14,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
+from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.runtime.state.pending import read_input

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
@@ -34,7 +35,6 @@ from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import Schedule
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
@@ -63,7 +63,6 @@ class AgentProcessor:
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         features: The features of the operator.
         new_head: Creates the head of a key that has none.
-        suspended_runs: The suspended runs in state.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
@@ -89,7 +88,6 @@ class AgentProcessor:
         check_cancelled: Callable[[], None],
         features: Features,
         new_head: Callable[[str], Head],
-        suspended_runs: SuspendedRuns,
         most_seconds: float,
     ) -> None:
         self._shared = shared
@@ -97,7 +95,7 @@ class AgentProcessor:
         self._job_id = job_id
         self._clock = clock
         self.features = features
-        self._receivers = features.hooks.receivers
+        self._signals = features.signals
         self._low_watermark = features.low_watermark
         self._suspensions = features.suspensions
         self.has_key_timers = False
@@ -110,7 +108,7 @@ class AgentProcessor:
         self._intake = InputQueueWriter(shared, state, features.low_watermark)
         self.to_look_at: deque[KeyActor] = deque()
         self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
-        self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
+        self.feeder = InputDispatcher(shared, state, features.suspensions, self.loop_access)
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)
         ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
@@ -120,9 +118,8 @@ class AgentProcessor:
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
         # Signals and requests come in the same stream as inputs.
-        receiver = self._receivers.get(type(record))
-        if receiver is not None:
-            return receiver(key_text, record, timers)
+        if type(record) is TaggedSignal:
+            return self._signals.receive(key_text, record, timers)
         if timestamp is not None and timestamp >= START:
             # An upstream agent's outputs at the end of its input have the time of that timer, and none if
             # another attempt emits them earlier. The time is part of an input's digest, so drop it.
@@ -365,7 +362,8 @@ class AgentProcessor:
         if features.idle_keys is not None:
             features.idle_keys.note_work(actor)
         if head.suspended or head.signals_expire is not None:
-            self._suspensions.equip(actor)
+            features.signals.equip(actor)
+            self._suspensions.note_resumed(head, key_text)
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
         self.cache.remove_key(key_text)

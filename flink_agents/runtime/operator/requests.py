@@ -34,7 +34,7 @@ from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import Mailbox
@@ -153,7 +153,7 @@ class RequestService(KeyService):
         shared: The agent's shared objects.
         state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
-        suspension: Resumes the suspended run that is to end.
+        runs: The suspended runs. Resumes the run that is to end.
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class RequestService(KeyService):
         shared: RunEnvironment,
         state: KeyedState,
         clock: Callable[[], int],
-        suspension: SuspensionService,
+        runs: SuspendedRuns,
     ) -> None:
         self._state = state
-        self._suspension = suspension
+        self._runs = runs
         self._inspection = Inspection(state, clock)
         self._notify = shared.telemetry.observers.request_answered
         self._agent = shared.agent.name
@@ -180,14 +180,14 @@ class RequestService(KeyService):
         if actor is None:
             operator.cache.remove_key(key_text)
         if seq is not None:
-            self._suspension.wake_marked(head, key_text)
+            self._runs.wake_marked(head, key_text)
         self._state.head.update(head.pack())
         if seq is None:
             return
         if actor is not None:
             actor.ends = head.ends
             operator.loop_access.loop.end_run(actor, seq)
-        self._suspension.resume_woken(head, key_text, actor, timers)
+        self._runs.resume_woken(head, key_text, actor, timers)
 
     def note_end(self, run: Run, actor: KeyActor) -> None:
         """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""

@@ -209,28 +209,28 @@ patch(
 )
 patch(
     "wake-up-over-input",
-    "waits.suspended_runs:SuspendedRuns.wake",
+    "waits.suspension:SuspendedRuns.wake",
     "head.next_pending += 1",
     "pass",
     "A wake-up has the place of the next input in state.",
 )
 patch(
     "aside-twice",
-    "waits.suspended_runs:SuspendedRuns.add",
+    "waits.suspension:SuspendedRuns.add",
     "head.suspended = runs if places else [*runs, stored]",
     "head.suspended = [*runs, stored]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(
     "aside-woken-twice",
-    "waits.suspended_runs:SuspendedRuns.wake",
+    "waits.suspension:SuspendedRuns.wake",
     "if run.woken is not None or not is_wanted(run):",
     "if not is_wanted(run):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
-    "waits.suspended_runs:SuspendedRuns.remove",
+    "waits.suspension:SuspendedRuns.remove",
     "self._state.pending.end_suspension(run.number)",
     "run.blocks and self._state.pending.end_suspension(run.number)",
     "What is left of a run that was set aside stays in state after its end.",
@@ -286,35 +286,35 @@ patch(
 )
 patch(
     "suspended-without-timer",
-    "waits.suspended_runs:SuspendedRuns.add",
+    "waits.suspension:SuspendedRuns.add",
     "timers.register_processing_time_timer(max(suspension.due, self._clock() + 1))",
     "pass",
     "No timer looks at a suspended run when its wait ends.",
 )
 patch(
     "suspension-stays",
-    "waits.suspended_runs:SuspendedRuns.remove",
+    "waits.suspension:SuspendedRuns.remove",
     "self._state.pending.end_suspension(run.number)",
     "run.blocks or self._state.pending.end_suspension(run.number)",
     "What is left of a suspended run stays in state after its commit.",
 )
 patch(
     "owed-signal-unseen",
-    "waits.signal_store:SignalStore.receive",
+    "waits.signals:SignalService._store",
     "mailbox.seen[signal.id] = new.until",
     "pass",
     "A signal whose run took it before a crash is not remembered when it comes again.",
 )
 patch(
     "returned-signals-last",
-    "waits.signal_store:SignalStore.remove_taken",
+    "waits.signals:SignalService.remove_taken",
     "mailbox.signals[:0] = waits.returned",
     "mailbox.signals += waits.returned",
     "Signals that a run gave back come behind later ones.",
 )
 patch(
     "signals-unseen-in-head",
-    "waits.signal_store:SignalStore._write",
+    "waits.signals:SignalService._write",
     "head.signals_expire = expires",
     "pass",
     "The head does not say that the key has signals.",
@@ -342,7 +342,7 @@ patch(
 )
 patch(
     "suspended-memory-empty",
-    "waits.suspension:SuspensionService.continue_key",
+    "waits.suspension:SuspendedRuns.continue_key",
     "operator.cache.store_key(key_text, head, {}, False, searched=False)",
     "operator.cache.store_key(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
@@ -377,14 +377,14 @@ patch(
 )
 patch(
     "other-code-rests",
-    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "waits.suspension:SuspendedRuns._wake_of_other_code",
     "self.suspension(run).submission != self._submission",
     "False",
     "A suspended run keeps the timeout of the code that suspended it.",
 )
 patch(
     "same-code-wakes",
-    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "waits.suspension:SuspendedRuns._wake_of_other_code",
     "self.suspension(run).submission != self._submission",
     "True",
     "A restart replays all suspended runs.",
