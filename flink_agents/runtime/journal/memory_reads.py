@@ -13,7 +13,7 @@ its writes are the changes of the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -152,15 +152,6 @@ class TracedTree(MemoryTree):
         self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
         return paths
 
-    def fork(self, undo: Undo) -> TracedTree:
-        """Return a copy of this tree. Both log their reads in the same log."""
-        twin = TracedTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
-        twin._written = dict(self._written)
-        twin._loaded = self._loaded
-        twin.log = self.log
-        twin._replays = self._replays
-        return twin
-
     def changes(self) -> dict[str, bytes | None]:
         """Return the writes; None stands for a removed node."""
         # The present value of a node does not show if a write changes it, so all writes count.
@@ -242,8 +233,7 @@ class PartTree(MemoryTree):
         return self._parts[-1].changes()
 
     @override
-    def fork(self, undo: Undo) -> PartTree:
-        twin = PartTree(self._parts[-1], (), undo)
+    def fork(self, undo: Undo) -> Self:
+        twin = super().fork(undo)
         twin._parts = [*self._parts[: self._at], self._part.fork(undo), *self._parts[self._at + 1 :]]
-        twin._at = self._at
         return twin

@@ -114,6 +114,7 @@ class RunEnd:
     skips: tuple[int, ...] = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class KeyActor:
     """The work of one key that is not committed. It exists while there is some.
 
@@ -130,14 +131,12 @@ class KeyActor:
       ``inbox``, and the ``state`` of a run that waits for its input. Without a ``recovery``, Flink's task
       thread alone writes these.
 
-    Args:
+    Attributes:
         key_text: Canonical text of the key.
         head: The key's head, as it is committed.
-        memory: Short-term memory of the key, all of it.
+        memory: Short-term memory of the key, all of it, after the last run that has ended, committed or not.
         make_mailbox: Creates the mailbox of a key without signals.
         journal: The journal of the key; None if there is no store.
-
-    Attributes:
         journal_id: Identity of the job that the runs belong to.
         inbox: Chosen inputs, in the order in which they run.
         ended: Runs that wait for their commit, oldest first.
@@ -155,7 +154,6 @@ class KeyActor:
         loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
         begin: The first sequence number of the key's generation.
         recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
-        memory: Short-term memory after the last run that has ended, committed or not.
         unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
         seq: Sequence number of the present run.
         state: The state of the present run, or the last one; also of a run that waits for its input or
@@ -166,66 +164,44 @@ class KeyActor:
             that needs it first creates it.
     """
 
-    __slots__ = (
-        "_make_mailbox",
-        "ahead",
-        "begin",
-        "committed",
-        "ended",
-        "ends",
-        "gone",
-        "head",
-        "inbox",
-        "journal",
-        "journal_id",
-        "key_text",
-        "loaded",
-        "mailbox",
-        "memory",
-        "next_seq",
-        "noted",
-        "pulled",
-        "recovery",
-        "running",
-        "seq",
-        "state",
-        "submitted",
-        "suspended",
-        "unpruned",
-        "unrecorded",
-        "woken",
-    )
+    key_text: str
+    head: Head
+    memory: dict[str, bytes | None]
+    make_mailbox: Callable[[], ActiveMailbox]
+    journal: KeyJournal | None = None
+    journal_id: str = field(init=False)
+    inbox: deque[QueuedInput] = field(default_factory=deque, init=False)
+    ended: deque[RunEnd] = field(default_factory=deque, init=False)
+    ends: Mapping[int, Sequence[Any]] = field(init=False)
+    submitted: int = field(default=0, init=False)
+    pulled: int = field(default=0, init=False)
+    committed: int = field(default=0, init=False)
+    ahead: int = field(init=False)
+    gone: int = field(default=0, init=False)
+    noted: int = field(init=False)
+    unpruned: int = field(default=0, init=False)
+    woken: set[int] = field(default_factory=set, init=False)
+    next_seq: int = field(init=False)
+    loaded: int = field(init=False)
+    begin: int = field(init=False)
+    recovery: KeyRecovery | None = field(default=None, init=False)
+    unrecorded: bool = field(init=False)
+    seq: int = field(init=False)
+    state: RunState | None = field(default=None, init=False)
+    running: bool = field(default=False, init=False)
+    suspended: RunEnd | None = field(default=None, init=False)
+    mailbox: ActiveMailbox | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        key_text: str,
-        head: Head,
-        memory: dict[str, bytes | None],
-        make_mailbox: Callable[[], ActiveMailbox],
-        journal: KeyJournal | None = None,
-    ) -> None:
-        self.key_text = key_text
-        self.head = head
+    def __post_init__(self) -> None:
+        head = self.head
         self.journal_id = head.journal_id
-        self.journal = journal
-        self.inbox: deque[QueuedInput] = deque()
-        self.ended: deque[RunEnd] = deque()
         self.ends = head.ends
         self.ahead = head.ahead
-        self.submitted = self.pulled = self.committed = self.gone = self.unpruned = 0
         self.noted = head.committed_through
-        self.woken: set[int] = set()
         self.next_seq = self.seq = head.next_seq
         self.loaded = head.first_pending
         self.begin = head.begin
-        self.recovery: KeyRecovery | None = None
-        self.memory = memory
         self.unrecorded = head.unrecorded
-        self.state: RunState | None = None
-        self.running = False
-        self.suspended: RunEnd | None = None
-        self.mailbox: ActiveMailbox | None = None
-        self._make_mailbox = make_mailbox
 
     # -- for either thread ------------------------------------------------------------
 
@@ -273,7 +249,7 @@ class KeyActor:
         """Return the signals of the key, for either thread. At first, it has none."""
         with _OPENING:
             if self.mailbox is None:
-                self.mailbox = self._make_mailbox()
+                self.mailbox = self.make_mailbox()
             return self.mailbox
 
     # -- recovery -----------------------------------------------------------------------

@@ -244,7 +244,7 @@ def _operator(
     state = host.state
     clock = host.clock
     suspensions = SuspendedRuns(shared, state, clock, low)
-    requests = RequestService(shared, state, clock, suspensions)
+    requests = RequestService(shared, state, suspensions)
     signals = SignalService(shared, state, clock, suspensions, requests)
     delays = Delays(shared, state, clock, low, host.keys)
     idle_keys = None

@@ -58,6 +58,7 @@ class Heartbeat:
 
     Attributes:
         at: The time of the next heartbeat in milliseconds since the epoch; None if there is none.
+        rests: True if the end of the input has nothing to wait for. For any thread.
     """
 
     def __init__(
@@ -87,17 +88,12 @@ class Heartbeat:
         self._waits_for_end = False
         self._end = end
         self._has_ended = False
-        self._rests = True
+        self.rests = True
 
     @property
     def is_behind(self) -> bool:
         """True if runs have ended that the next heartbeat will commit."""
         return bool(self._done)
-
-    @property
-    def rests(self) -> bool:
-        """True if the end of the input has nothing to wait for. For any thread."""
-        return self._rests
 
     def open(self, timers: Timers | None) -> None:
         """Find the restored keys with inputs in state, and the keys that services list.
@@ -111,11 +107,11 @@ class Heartbeat:
         if waiting and timers is not None:
             self._keys.switch(waiting[0][1])
             self.see_the_end(timers)
-            self._arm(timers)
+            self.arm(timers)
         names = [key_text for key_text, _ in waiting]
         for hook in self._features.hooks.restored:
             if hook(self._keys, names, timers) and timers is not None:
-                self._arm(timers)
+                self.arm(timers)
 
     def fire(self, timestamp: int, timers: Timers) -> None:
         """Commit all runs that have finished, of all keys. The timer may belong to any key."""
@@ -138,19 +134,15 @@ class Heartbeat:
             self._pruning_marks.clear_marks()
         if timestamp == self._end.drain:
             self._drain_all(timers)
-            self._arm(timers)
+            self.arm(timers)
         elif self._actors or self._has_work():
             if timestamp == self._end.start:
                 self._begin_the_end(timers)
             else:
                 self._look_at_all(timers)
-            self._arm(timers)
+            self.arm(timers)
         if self._has_ended:
-            self._note_rest()
-
-    def _note_rest(self) -> None:
-        """Update ``rests``: does the end of the input have something to wait for?"""
-        self._rests = not (self._actors or self._restored or self._awaits_keys())
+            self.rests = not (self._actors or self._restored or self._awaits_keys())
 
     def _begins_end(self, timestamp: int, timers: Timers) -> bool:
         """Return True if a timer at the end of the input belongs to this agent, not to an older savepoint."""
@@ -207,13 +199,9 @@ class Heartbeat:
         self._key_of[actor.key_text] = self._keys.current_key()
         if not self._waits_for_end:
             self.see_the_end(timers)
-        self._arm(timers, actor)
+        self.arm(timers, actor)
 
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule a heartbeat for an actor that has one more input."""
-        self._arm(timers, actor)
-
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+    def released(self, actor: KeyActor) -> None:
         """Remove the key of an actor."""
         del self._key_of[actor.key_text]
 
@@ -268,7 +256,7 @@ class Heartbeat:
         """Register a timer at the end of the input; any key may have it."""
         if not self._waits_for_end:
             self._waits_for_end = True
-            self._rests = False
+            self.rests = False
             timers.register_event_time_timer(self._end.start)
 
     def _begin_the_end(self, timers: Timers) -> None:
@@ -319,7 +307,7 @@ class Heartbeat:
 
     # -- the timer ------------------------------------------------------------------------
 
-    def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+    def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
         """Register a timer for the time at which something may have finished. Any key may be current.
 
         Args:

@@ -33,7 +33,6 @@ from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import Schedule
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -105,7 +104,6 @@ class AgentProcessor:
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
-        self._intake = InputQueueWriter(shared, state, features.low_watermark)
         self.to_look_at: deque[KeyActor] = deque()
         self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
         self.feeder = InputDispatcher(shared, state, features.suspensions, self.loop_access)
@@ -161,7 +159,7 @@ class AgentProcessor:
         head = cached.head if cached is not None else heads.read_or_create(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         if head.suspended and self._suspensions.blocks(head):
-            self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+            self._store_input(head, key_text, self._pack_input(record, timestamp), timestamp)
             self.blocked(key_text, head)
             return NOTHING
         # Most keys have no store that could have records of them.
@@ -178,7 +176,7 @@ class AgentProcessor:
         # Before the action runs, which may change the input.
         shared = self._shared
         stored = None if whole else self._state.memory
-        packed = self._intake.packed_early(record, timestamp) if shared.may_record else None
+        packed = self._pack_early(record, timestamp) if shared.may_record else None
         seq = head.next_seq
         now = self._clock()
         run = Run(shared, head.journal_id, key_text, seq, timestamp, now, stored, memory, head.unrecorded)
@@ -268,11 +266,41 @@ class AgentProcessor:
 
     # -- inputs that wait -------------------------------------------------------------
 
+    def _pack_input(self, record: Any, timestamp: int | None) -> bytes:
+        """Return the bytes of an input.
+
+        Raises:
+            InputRejected: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRejected(error) from error
+
+    def _pack_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
+
+        The journal has the input's digest, which must be taken before an action changes the input in place.
+        """
+        try:
+            return self._pack_input(record, timestamp)
+        except InputRejected:
+            return None
+
+    def _store_input(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
+        self._state.pending.put_input(head.next_pending, packed)
+        if self._low_watermark is not None:
+            self._low_watermark.stored(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())
+
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Queue an input of a key with an actor."""
         self.loop_access.check_failure()
-        packed = self._intake.packed(record, timestamp)
-        self._intake.store(actor.head, actor.key_text, packed, timestamp)
+        packed = self._pack_input(record, timestamp)
+        self._store_input(actor.head, actor.key_text, packed, timestamp)
         self.feed(actor, timers)
         return NOTHING
 
@@ -283,7 +311,7 @@ class AgentProcessor:
         self.heads.mark(head, key_text)
         # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
-        self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+        self._store_input(head, key_text, self._pack_input(record, timestamp), timestamp)
         self.make_actor(head, key_text, pending, timers)
 
     def _hand_over(
@@ -293,7 +321,7 @@ class AgentProcessor:
         run = step.run
         self._releases_early = False
         try:
-            packed = packed or self._intake.packed(record, run.timestamp)
+            packed = packed or self._pack_input(record, run.timestamp)
             # Without calls if the loop has room: most runs that are handed over come here.
             if (loop := self.loop_access.running_loop) is not None:
                 if loop.failure is not None:
@@ -305,7 +333,7 @@ class AgentProcessor:
             raise
         # It started here because no attempt had recorded anything of the key.
         self.heads.mark(head, run.key_text, unread=False)
-        self._intake.store(head, run.key_text, packed, run.timestamp)
+        self._store_input(head, run.key_text, packed, run.timestamp)
         # Reading a whole map is the most expensive call of state.
         memory = run.short_term.load(whole)
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
@@ -377,7 +405,7 @@ class AgentProcessor:
         self.cache.store_key(actor.key_text, actor.head, actor.memory, True, searched=False)
         if actor.mailbox is not None:
             self.loop_access.loop.suspender.forget(actor)
-        self.schedule.actor_released(actor, timers)
+        self.schedule.released(actor)
 
     def withdraw(self, actor: KeyActor) -> None:
         """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
@@ -391,7 +419,7 @@ class AgentProcessor:
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
         self.feeder.feed(actor)
-        self.schedule.fed(actor, timers)
+        self.schedule.arm(timers, actor)
 
     def _reject(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
@@ -437,48 +465,3 @@ class AgentProcessor:
         was_suspended = bool(ends) and ends[-1].suspension is not None
         if was_suspended or actor.head.suspended:
             self._suspensions.continue_key(actor, was_suspended, timers)
-
-
-class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's task thread.
-
-    Args:
-        shared: The agent's shared objects.
-        state: Keyed state.
-        low_watermark: Follows the inputs; None if outputs need no timestamps.
-    """
-
-    def __init__(self, shared: RunEnvironment, state: KeyedState, low_watermark: LowWatermark | None) -> None:
-        self._shared = shared
-        self._state = state
-        self._low_watermark = low_watermark
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
-
-        Raises:
-            InputRejected: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRejected(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, which must be taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRejected:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put_input(head.next_pending, packed)
-        if self._low_watermark is not None:
-            self._low_watermark.stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())

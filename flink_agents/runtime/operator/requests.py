@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from flink_agents.api.agents.observers import WAITS, Phase
@@ -49,63 +49,53 @@ MOST = 40
 """The most entries of each kind that are listed."""
 
 
-class Inspection:
-    """Describes the state of the current key and its work on the loop. Only for Flink's task thread.
-
-    Args:
-        state: Keyed state.
-        now: Returns the wall-clock time in milliseconds.
-    """
-
-    def __init__(self, state: KeyedState, now: Callable[[], int]) -> None:
-        self._state = state
-        self._now = now
-
-    def describe_key(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
-        """Return the description of a key that has a head."""
-        description: dict[str, Any] = {
-            "known": True,
-            "sequence": head.next_seq,
-            # Numbers of a generation of the key do not begin at 0.
-            "runs": head.next_seq - head.begin,
-            "inputs": head.waiting,
-            "memory": self._memory(),
+def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
+    """Return the description of the current key, which has a head, and of its work on the loop."""
+    description: dict[str, Any] = {
+        "known": True,
+        "sequence": head.next_seq,
+        # Numbers of a generation of the key do not begin at 0.
+        "runs": head.next_seq - head.begin,
+        "inputs": head.waiting,
+        "memory": _memory_sizes(state),
+    }
+    if actor is not None:
+        description |= _live(key_text, actor)
+    # A run that blocks the key is resumed as soon as there is an actor.
+    suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
+    if suspended_runs:
+        description["suspended"] = [_suspended(state, key_text, head, run) for run in suspended_runs[:MOST]]
+    if head.signals_expire is not None:
+        names = Counter(signal.name for signal in state.pending.mailbox().signals)
+        description["signals"] = dict(names.most_common(MOST))
+    if head.delayed_due is not None:
+        description["delayed"] = {
+            "events": len(state.delayed.list_events()),
+            "due": head.delayed_due,
         }
-        if actor is not None:
-            description |= _live(key_text, actor)
-        # A run that blocks the key is resumed as soon as there is an actor.
-        suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
-        if suspended_runs:
-            description["suspended"] = [self._suspended(key_text, head, run) for run in suspended_runs[:MOST]]
-        if head.signals_expire is not None:
-            names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
-            description["signals"] = dict(names.most_common(MOST))
-        if head.delayed_due is not None:
-            description["delayed"] = {
-                "events": len(self._state.delayed.list_events()),
-                "due": head.delayed_due,
-            }
-        if head.skipped:
-            description["without_input"] = sorted(head.skipped)[:MOST]
-        return description
+    if head.skipped:
+        description["without_input"] = sorted(head.skipped)[:MOST]
+    return description
 
-    def _memory(self) -> dict[str, int]:
-        sizes: dict[str, int] = {}
-        for path, data in self._state.memory.items():
-            if len(sizes) == MOST:
-                break
-            sizes[unescape(path)] = len(data)
-        return sizes
 
-    def _suspended(self, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
-        suspension = self._state.pending.suspension(run.number)
-        seq = run.seq
-        run_id = run_id_of(head.journal_id, key_text, seq)
-        shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
-        if suspension is not None:
-            shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
-            shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
-        return shown
+def _memory_sizes(state: KeyedState) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for path, data in state.memory.items():
+        if len(sizes) == MOST:
+            break
+        sizes[unescape(path)] = len(data)
+    return sizes
+
+
+def _suspended(state: KeyedState, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+    suspension = state.pending.suspension(run.number)
+    seq = run.seq
+    run_id = run_id_of(head.journal_id, key_text, seq)
+    shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
+    if suspension is not None:
+        shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
+        shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
+    return shown
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
@@ -152,7 +142,6 @@ class RequestService(KeyService):
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        clock: Returns the wall-clock time in milliseconds.
         runs: The suspended runs. Resumes the run that is to end.
     """
 
@@ -160,12 +149,10 @@ class RequestService(KeyService):
         self,
         shared: RunEnvironment,
         state: KeyedState,
-        clock: Callable[[], int],
         runs: SuspendedRuns,
     ) -> None:
         self._state = state
         self._runs = runs
-        self._inspection = Inspection(state, clock)
         self._notify = shared.telemetry.observers.request_answered
         self._agent = shared.agent.name
 
@@ -216,7 +203,7 @@ class RequestService(KeyService):
             outcome = ANSWERED if signal.name == INSPECT else REJECTED if signal.name == END_RUN else ERASED
             self._reply(signal, key_text, outcome, known=False, reason="the job has nothing of this key")
         elif signal.name == INSPECT:
-            self._reply(signal, key_text, ANSWERED, **self._inspection.describe_key(key_text, head, actor))
+            self._reply(signal, key_text, ANSWERED, **describe_key(self._state, key_text, head, actor))
         elif signal.name == END_RUN:
             return self._end(signal, key_text, head, actor)
         elif signal.name == ERASE:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from typing_extensions import override
 
@@ -234,11 +235,11 @@ class MemoryTree:
 
     # -- the protocol of a run --------------------------------------------------------
 
-    def fork(self, undo: Undo) -> MemoryTree:
+    def fork(self, undo: Undo) -> Self:
         """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = MemoryTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
+        twin = copy(self)
+        twin._undo = undo
         twin._written = dict(self._written)
-        twin._loaded = self._loaded
         return twin
 
     @property

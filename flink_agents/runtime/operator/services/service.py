@@ -24,10 +24,10 @@ class Schedule(Protocol):
     def added(self, actor: KeyActor, timers: Timers) -> None:
         """Schedule the first check of a new actor."""
 
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the next check of an actor that has one more input."""
+    def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+        """Schedule the next check of all actors; ``new`` is the only one with new work, if there is one."""
 
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+    def released(self, actor: KeyActor) -> None:
         """Stop checking an actor whose key has no waiting inputs."""
 
     def see_the_end(self, timers: Timers) -> None:
