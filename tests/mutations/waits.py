@@ -75,7 +75,7 @@ def delayed_sent_again(before: Any) -> Any:
     return put_out
 
 
-@mutation("delayed-not-found-again", "runtime.operator.waits.delayed:delayed_input", waits=True)
+@mutation("delayed-not-found-again", "runtime.operator.services.delayed:delayed_input", waits=True)
 def delayed_not_found_again(before: Any) -> Any:
     """The input that a delayed event will be is another one in each attempt, so that its run is not found."""
     import time
@@ -88,7 +88,7 @@ def delayed_not_found_again(before: Any) -> Any:
     return delayed_input
 
 
-@mutation("delayed-delivered-again", "runtime.operator.waits.delayed:Delays.come_in", waits=True)
+@mutation("delayed-delivered-again", "runtime.operator.services.delayed:Delays.come_in", waits=True)
 def delayed_delivered_again(before: Any) -> Any:
     """An event stays in state once it is an input, and comes a second time."""
 

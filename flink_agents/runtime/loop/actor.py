@@ -247,6 +247,7 @@ class KeyActor:
 
     def open_mailbox(self) -> ActiveMailbox:
         """Return the signals of the key, for either thread. At first, it has none."""
+        # Both threads may need it first. With two of them, signals would go into the one that no run reads.
         with _OPENING:
             if self.mailbox is None:
                 self.mailbox = self.make_mailbox()
@@ -267,6 +268,7 @@ class KeyActor:
 
     def continue_generation(self, begin: int) -> None:
         """Continue the generation that an earlier attempt had started."""
+        # Before any run starts: ids and idempotency keys derive from these numbers.
         self.begin = self.next_seq = begin
         self.noted = begin - 1
 
@@ -422,6 +424,7 @@ def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActo
     state = actor.state
     if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
         return
+    # Before the cancellation: the task tells it by this reason from one by its own code.
     state.ended_by = _wanted(actor, seq)
     for task, working in tasks.items():
         if working is actor and state.ended_by is not None:

@@ -173,6 +173,7 @@ class Replays:
         records = order.take(choice)
         journals.left(actor.journal.key, order.recorded)
         recovery.cached.pop(choice.number, None)
+        # A skipped run that comes late has a number below the next one, which stays.
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         # The wait for this input is over, so its timer has no effect.
         held = self._stop_holding(actor)
@@ -208,6 +209,7 @@ class Replays:
         held = RunState(
             actor.key_text, actor.next_seq, self._shared.telemetry.observers, Phase.INPUT, clock()
         )
+        # Before the timer: it has no effect unless this state still waits.
         actor.state = held
         self._held[actor] = recovery
         bridge = self._bridge
@@ -226,7 +228,9 @@ class Replays:
         """Let the inputs of a key run as they arrive, if no recorded run is left."""
         order = recovery.order
         if order is not None and order.drained:
+            # Before the recovery ends: from then on, Flink's task thread feeds from here, without the lock.
             actor.loaded = order.looked
+            # Inputs that were only cached are read from state again.
             recovery.cached.clear()
             actor.recovery = None
 
@@ -234,6 +238,7 @@ class Replays:
 
     def end_of_input(self) -> None:
         """Stop all waits for inputs."""
+        # First: a key that would hold inputs from now on chooses another one.
         self.no_more_input = True
         for actor, recovery in list(self._held.items()):
             with recovery.lock:

@@ -1,7 +1,7 @@
 """Suspends and resumes runs, on the thread of the event loop.
 
 A suspended run has neither a coroutine nor an actor. Flink's task thread stores it in state
-(``runtime.operator.waits.suspension``), and creates an actor for it when its timer fires or a signal comes.
+(``operator.services.suspension``), and creates an actor for it when its timer fires or a signal comes.
 """
 
 from __future__ import annotations

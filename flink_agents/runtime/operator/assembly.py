@@ -47,12 +47,12 @@ from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.delayed import Delays
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks, KeyService
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.signals import SignalService
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.requests import RequestService
+from flink_agents.runtime.operator.services.delayed import Delays
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.signals import SignalService
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 
 
 @dataclass(frozen=True, kw_only=True)

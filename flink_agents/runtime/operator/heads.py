@@ -69,6 +69,7 @@ class Heads:
             # The store may be a copy of the one that the state names.
             if head.marker is not None and head.store != journals.store_id:
                 journals.adopt(head)
+            # Before the store is compared: another job may leave the one that the head names.
             journals.other_jobs.admit(head, key_text, journals.store_id)
         # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:

@@ -14,7 +14,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.runtime.state.pending import read_input
@@ -175,6 +175,7 @@ class InputDispatcher:
             return False
         number = order.looked
         packed = self.load(number, actor)
+        # Also if it is gone: numbers are examined in order, each once, and the order knows how far.
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
         is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)

@@ -85,6 +85,7 @@ class LoopAccess:
 
     def close(self, wait: bool = True) -> None:
         """Stop the loop; ``wait`` until it has ended, for a bounded time."""
+        # Not `self.loop`: a close must not start a loop.
         if self.running_loop is not None:
             self.running_loop.close(wait)
 
@@ -92,6 +93,7 @@ class LoopAccess:
 
     def check_failure(self) -> None:
         """Raise the error that ends the attempt, if there is one."""
+        # No lock: the loop sets it once, and Flink ends the attempt with it.
         if self.running_loop is not None and self.running_loop.failure is not None:
             raise self.running_loop.failure
 

@@ -34,7 +34,7 @@ from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import Mailbox

@@ -20,7 +20,7 @@ patch(
 )
 patch(
     "delayed-unchecked",
-    "operator.waits.delayed:Delays.restored",
+    "operator.services.delayed:Delays.restored",
     "self.unchecked.extend(delaying)",
     "pass",
     "A delayed event that no action takes fails the job when its time has come.",

@@ -10,7 +10,7 @@ from delayed_agents import Calls, Chained, Later, Make, Plain, Sleeps
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.operator.waits.delayed import AwaitedKeys
+from flink_agents.runtime.operator.services.delayed import AwaitedKeys
 from flink_agents.testing.run_replay import replay_run
 
 

@@ -22,7 +22,7 @@ from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id

@@ -29,13 +29,13 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.signal_matching import (
+from flink_agents.runtime.operator.services.signal_matching import (
     SignalMatcher,
     ended_waits,
     runs_going_on,
     waits_for,
 )
-from flink_agents.runtime.operator.waits.suspension import SuspendedRuns
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
@@ -110,6 +110,7 @@ class SignalService(KeyService):
             return emission
         # At the end of the input, signals that no run took are emitted as unmatched.
         operator.schedule.see_the_end(timers)
+        # State has it by now: a run must not take a signal that a restore would not bring back.
         if actor is not None:
             operator.loop_access.loop.suspender.offer(actor, stored)
         self._runs.resume_woken(head, key_text, actor, timers)
@@ -180,6 +181,7 @@ class SignalService(KeyService):
             return self._emit_unmatched(signal, reason, key_text, out, detail)
         else:
             stored = self._reserve(new, key_text, head, mailbox, actor)
+        # Last: limits and reservations count the signals before it.
         mailbox.signals.append(stored)
         return stored
 

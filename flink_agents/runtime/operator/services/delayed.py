@@ -263,6 +263,7 @@ class Delays(KeyService):
         actor = operator.actors.get(key_text)
         pending = head.has_pending
         blocked = actor is None and operator.is_blocked(head)
+        # Before it counts as an input: the marker is before the first record that its run may make.
         if actor is None and not blocked:
             operator.heads.mark(head, key_text)
         self.come_in(head, key_text, timers, early)
@@ -283,6 +284,7 @@ class Delays(KeyService):
             early: True to deliver all events, whether they are due or not.
         """
         most, until = (None, None) if early else (MOST_AT_ONCE, self._clock())
+        # All of it in one call of Flink: a checkpoint has an event delayed, or as an input, never both.
         come, head.delayed_due = self._state.delayed.pop(most, until)
         for packed in come:
             self._state.pending.put_input(head.next_pending, packed)

@@ -112,6 +112,7 @@ class SuspendedRuns(KeyService):
                 self._state.pending.end_suspension(run.number)
             else:
                 remaining_runs.append(run)
+        # Entry and list change in the call of Flink that commits the run: a restore finds both or neither.
         head.suspended = remaining_runs
         self._observed.pop(key_text, None)
         if not remaining_runs:
@@ -246,6 +247,7 @@ class SuspendedRuns(KeyService):
         # It was suspended at the moment when a user wanted it to end.
         if head.ends and self.wake_marked(head, key_text):
             self._state.head.update(head.pack())
+        # First: the next actor reads all inputs from state, also those that this one had chosen.
         operator.withdraw(actor)
         if self.has_turn(head):
             operator.make_actor(head, key_text, True, timers)
@@ -261,6 +263,8 @@ class SuspendedRuns(KeyService):
         head = self.operator.head_of(key_text) if at < START else None
         if head is None or not head.suspended:
             return
+        # Before an actor exists, which writes the head at its first commit: a checkpoint until then must not
+        # have a wake-up that no head lists.
         if self.wake_due(head, key_text):
             self._state.head.update(head.pack())
         self._register_again(head, at, timers)
@@ -376,6 +380,7 @@ class SuspendedRuns(KeyService):
     def end_input(self) -> bool:
         """Resume suspended runs, and end their waits for signals; return True if keys have to be found."""
         first = not self.input_has_ended
+        # Before the loop knows it: a run that is suspended from now on is woken at once.
         self.input_has_ended = True
         if first:
             self.operator.loop_access.end_of_input()
