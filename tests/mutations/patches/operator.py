@@ -258,14 +258,14 @@ patch(
 )
 patch(
     "signal-twice",
-    "services.signal_matching:SignalMatcher.reason",
-    "if signal.id is not None and mailbox.knows(signal.id):",
+    "services.signal_matching:KeySignals.reason",
+    "if signal.id is not None and self.mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "services.signal_matching:SignalMatcher._overflow",
+    "services.signal_matching:KeySignals._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
@@ -301,7 +301,7 @@ patch(
 patch(
     "owed-signal-unseen",
     "services.signals:SignalService._store",
-    "mailbox.seen[signal.id] = new.until",
+    "signals.mailbox.seen[signal.id] = new.until",
     "pass",
     "A signal whose run took it before a crash is not remembered when it comes again.",
 )
@@ -321,14 +321,14 @@ patch(
 )
 patch(
     "signal-for-nobody",
-    "services.signal_matching:reserved_for",
+    "services.signal_matching:KeySignals._reserved_for",
     "return signal._replace(run=suspension.seq) if free else signal",
     "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "services.signal_matching:SignalMatcher.unreserve",
+    "services.signal_matching:KeySignals.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events.signals import UnmatchedReason
@@ -75,238 +76,186 @@ def ended_waits(key_text: str, suspension: Suspension) -> set[str]:
     return set().union(*ended.values())
 
 
-class SignalMatcher:
-    """Gives signals to the runs of the current key, and says why none takes a signal.
+@dataclass(slots=True)
+class KeySignals:
+    """The signals of the current key in one call of Flink: which run gets one, and why no run does.
 
-    Only for Flink's task thread. The caller writes the head.
+    Only for Flink's task thread. The caller writes head and mailbox.
 
-    Args:
+    Attributes:
         runs: The suspended runs in state.
         most: The most signals of a key that may wait for a run to ask for them.
+        key_text: The key.
+        head: Its head.
+        mailbox: Its signals.
+        actor: Its actor, if signals may go to the runs on the loop; None if only suspended runs count.
     """
 
-    def __init__(self, runs: SuspendedRuns, most: int) -> None:
-        self._runs = runs
-        self._most = most
+    runs: SuspendedRuns
+    most: int
+    key_text: str
+    head: Head
+    mailbox: Mailbox
+    actor: KeyActor | None = None
 
-    def reason(
-        self,
-        signal: StoredSignal,
-        mailbox: Mailbox,
-        key_text: str,
-        head: Head,
-        actor: KeyActor | None,
-        unread: bool,
-    ) -> UnmatchedReason | None:
-        """Return the reason why no wait takes a signal of the current key, or None if one does.
+    def reason(self, signal: StoredSignal, unread: bool) -> UnmatchedReason | None:
+        """Return the reason why no wait takes a signal that is not in the mailbox yet, or None if one does.
 
         Args:
             signal: The signal.
-            mailbox: The signals that came before it.
-            key_text: The key.
-            head: Its head.
-            actor: Its actor, or None.
             unread: True if records that are not read yet may say that runs have taken signals.
         """
-        if signal.id is not None and mailbox.knows(signal.id):
+        signals = self.mailbox.signals
+        if signal.id is not None and self.mailbox.knows(signal.id):
             return UnmatchedReason.DUPLICATE
         if signal.wait is not None:
-            return self._of_named(signal, signal.wait, mailbox, key_text, head, actor, unread)
-        free = self._count_free(signal.name, mailbox.signals, key_text, head, actor)
+            return self._reason_of_named(signal.wait, unread)
+        free = self._count_all_free(signal.name)
         if free > 1:
             return UnmatchedReason.AMBIGUOUS
-        first = not any(
-            earlier_signal.name == signal.name and _is_open(earlier_signal)
-            for earlier_signal in mailbox.signals
-        )
-        return None if free and first else self._overflow(mailbox, actor, unread)
+        first = not any(earlier.name == signal.name and _is_open(earlier) for earlier in signals)
+        return None if free and first else self._overflow(unread)
 
-    def _of_named(
-        self,
-        signal: StoredSignal,
-        wait: str,
-        mailbox: Mailbox,
-        key_text: str,
-        head: Head,
-        actor: KeyActor | None,
-        unread: bool,
-    ) -> UnmatchedReason | None:
+    def _reason_of_named(self, wait: str, unread: bool) -> UnmatchedReason | None:
         """Return the reason why a signal that names its wait is unmatched, or None."""
-        seq = run_of(wait, key_text)
+        seq = run_of(wait, self.key_text)
         if seq is None:
             return UnmatchedReason.INVALID
-        if self._has_ended(wait, seq, key_text, head):
+        if self._has_ended(wait, seq):
             return UnmatchedReason.DUPLICATE
-        if any(signal.wait == wait for signal in mailbox.signals):
-            return self._overflow(mailbox, actor, unread)
+        signals = self.mailbox.signals
+        if any(signal.wait == wait for signal in signals):
+            return self._overflow(unread)
         # It answers a request of a run, so the limit for unrequested signals does not apply.
-        answers = sum(signal.wait is not None for signal in mailbox.signals)
-        return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
+        answers = sum(signal.wait is not None for signal in signals)
+        return UnmatchedReason.OVERFLOW if answers >= MANY * self.most else None
 
-    def _overflow(self, mailbox: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
-        live = None if actor is None else actor.mailbox
-        waiting = sum(map(_is_open, mailbox.signals)) if live is None else live.waiting
-        most = MANY * self._most if unread else self._most
+    def _overflow(self, unread: bool) -> UnmatchedReason | None:
+        live = None if self.actor is None else self.actor.mailbox
+        waiting = sum(map(_is_open, self.mailbox.signals)) if live is None else live.waiting
+        most = MANY * self.most if unread else self.most
         return UnmatchedReason.OVERFLOW if waiting >= most else None
 
-    def _count_free(
-        self,
-        name: str,
-        signals: Collection[StoredSignal],
-        key_text: str,
-        head: Head,
-        actor: KeyActor | None,
-    ) -> int:
-        """Return the number of open waits of a key for a name that have no signal."""
-        going_on = runs_going_on(actor)
+    def _has_ended(self, wait: str, seq: int) -> bool:
+        """Return True if a wait of run ``seq`` has ended: the run is asleep and past it, or committed."""
+        listed_run = next((run for run in self.head.suspended if run.seq == seq), None)
+        if listed_run is None:
+            return seq < self.head.next_seq
+        if listed_run.woken is not None:
+            return False
+        return wait in ended_waits(self.key_text, self.runs.suspension(listed_run))
+
+    # -- waits that have no signal ----------------------------------------------------
+
+    def _count_all_free(self, name: str) -> int:
+        """Return the number of open waits for a name that have no signal, on the loop and in state."""
+        signals = self.mailbox.signals
+        actor = self.actor
+        going_on = self._runs_going_on()
         live_count = 0
         if actor is not None and (suspended := actor.suspended) is not None:
             # It is not in state yet, and its waits have left the mailbox.
             assert suspended.suspension is not None
-            waits = unanswered(suspended.suspension, key_text, signals)
+            waits = unanswered(suspended.suspension, self.key_text, signals)
             live_count = sum(wait.name == name for wait in waits)
             going_on = {*going_on, suspended.run.sequence_number}
         elif actor is not None and (mailbox := actor.mailbox) is not None:
             if mailbox.resuming:
                 # The run that blocks the key has not come to its waits, so those in state count.
-                going_on = set(going_on) - {run.seq for run in head.suspended if run.blocks}
+                going_on = set(going_on) - {run.seq for run in self.head.suspended if run.blocks}
             else:
                 named = {signal.wait for signal in signals if signal.wait is not None}
                 live_count = mailbox.unanswered_for(name, named)
-        if not head.suspended:
-            return live_count
-        return live_count + self.count_free(name, signals, key_text, head, going_on)
+        return live_count + self.count_free(name, signals, going_on)
 
-    def wake_run_for(
-        self,
-        signal: StoredSignal,
-        key_text: str,
-        head: Head,
-        earlier_signals: Iterable[StoredSignal],
-        going_on: Collection[int],
-    ) -> StoredSignal:
-        """Wake the suspended run that a signal is for.
-
-        Args:
-            signal: The signal.
-            key_text: The key.
-            head: Its head.
-            earlier_signals: The signals that came before it.
-            going_on: Sequence numbers of the runs that take signals from the actor's mailbox.
-
-        Returns:
-            The signal, reserved for that run if others could take it.
-        """
-        seq = None if signal.wait is None else run_of(signal.wait, key_text)
-        for run in head.suspended:
-            wanted = run.seq == seq if signal.wait is not None else signal.name in run.names
-            # A run that has resumed takes the signal itself, if it still waits for one.
-            if not wanted or (run.woken is not None and run.seq in going_on):
-                continue
-            suspension = self._runs.suspension(run)
-            reserved = reserved_for(signal, suspension, key_text, earlier_signals)
-            is_named_or_free = signal.wait is not None or run.blocks
-            if reserved.run == run.seq or (is_named_or_free and waits_for(signal, key_text, suspension)):
-                self._runs.wake_run(head, key_text, run.seq)
-                return reserved
-        return signal
-
-    def reserve(
-        self,
-        free: Collection[StoredSignal],
-        mailbox: Mailbox,
-        suspension: Suspension,
-        key_text: str,
-        head: Head,
-    ) -> None:
-        """Wake a run that is about to be suspended, because signals for it are there.
-
-        Args:
-            free: These signals of the mailbox. Each is reserved for the run.
-            mailbox: The signals of its key.
-            suspension: The stored form of the run, which the head lists already.
-            key_text: The key.
-            head: Its head.
-        """
-        signals = mailbox.signals
-        for place, signal in enumerate(signals):
-            if any(signal is free_signal for free_signal in free):
-                signals[place] = reserved_for(signal, suspension, key_text, signals)
-        self._runs.wake_run(head, key_text, suspension.seq)
-
-    def unreserve(self, run: Run, mailbox: Mailbox, head: Head, suspension: Suspension | None) -> None:
-        """Let other runs take the signals that are reserved for a run which no longer waits for them.
-
-        Args:
-            run: The run, which is committed or suspended.
-            mailbox: The signals of its key.
-            head: The head of its key.
-            suspension: The stored form of the run; None if it is committed.
-        """
-        names = {wait.name for wait in suspension.waits} if suspension is not None else set[str | None]()
-        for place, signal in enumerate(mailbox.signals):
-            if signal.run == run.sequence_number and signal.name not in names:
-                free = signal._replace(run=None)
-                mailbox.signals[place] = self.wake_run_for(free, run.key_text, head, mailbox.signals, ())
-
-    def _has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool:
-        """Return True if a wait of run ``seq`` has ended: the run is asleep and past it, or committed."""
-        listed_run = next((run for run in head.suspended if run.seq == seq), None)
-        if listed_run is None:
-            return seq < head.next_seq
-        return listed_run.woken is None and wait in ended_waits(key_text, self._runs.suspension(listed_run))
-
-    def count_free(
-        self,
-        name: str,
-        signals: Collection[StoredSignal],
-        key_text: str,
-        head: Head,
-        going_on: Collection[int],
-    ) -> int:
+    def count_free(self, name: str, signals: Collection[StoredSignal], going_on: Collection[int] = ()) -> int:
         """Return the number of open waits of suspended runs for a name that have no signal.
 
         Args:
             name: The name.
-            signals: The signals of the key.
-            key_text: The key.
-            head: Its head.
+            signals: The signals that count.
             going_on: Sequence numbers of the runs whose waits are those of the actor.
         """
         # Reading an entry takes long; only these may have waits with signals.
         concerned = {
-            signal.run if signal.wait is None else run_of(signal.wait, key_text) for signal in signals
+            signal.run if signal.wait is None else run_of(signal.wait, self.key_text) for signal in signals
         }
         wait_count = 0
-        for run in head.suspended:
+        for run in self.head.suspended:
             if name not in run.names or (run.woken is not None and run.seq in going_on):
                 continue
             if run.seq in concerned:
-                waits = unanswered(self._runs.suspension(run), key_text, signals)
+                waits = unanswered(self.runs.suspension(run), self.key_text, signals)
                 wait_count += sum(wait.name == name for wait in waits)
             else:
                 wait_count += run.names.count(name)
         return wait_count
 
+    def _runs_going_on(self) -> Collection[int]:
+        """Return the sequence numbers of the runs that take signals from the actor's mailbox."""
+        mailbox = None if self.actor is None else self.actor.mailbox
+        return () if mailbox is None else mailbox.runs
 
-def reserved_for(
-    signal: StoredSignal, suspension: Suspension, key_text: str, earlier_signals: Iterable[StoredSignal]
-) -> StoredSignal:
-    """Reserve a signal for one of a run's waits.
+    # -- signals that runs get --------------------------------------------------------
 
-    A signal for a wait that has one already stays as it is: another wait may take it.
-    """
-    # It names a wait or is reserved already, or no other run can take it.
-    if signal.wait is not None or signal.run is not None or not suspension.frees_key:
+    def wake_run_for(self, signal: StoredSignal) -> StoredSignal:
+        """Wake the suspended run that a signal is for.
+
+        Returns:
+            The signal, reserved for that run if others could take it.
+        """
+        going_on = self._runs_going_on()
+        seq = None if signal.wait is None else run_of(signal.wait, self.key_text)
+        for run in self.head.suspended:
+            wanted = run.seq == seq if signal.wait is not None else signal.name in run.names
+            # A run that has resumed takes the signal itself, if it still waits for one.
+            if not wanted or (run.woken is not None and run.seq in going_on):
+                continue
+            suspension = self.runs.suspension(run)
+            reserved = self._reserved_for(signal, suspension)
+            is_named_or_free = signal.wait is not None or run.blocks
+            if reserved.run == run.seq or (is_named_or_free and waits_for(signal, self.key_text, suspension)):
+                self.runs.wake_run(self.head, self.key_text, run.seq)
+                return reserved
         return signal
-    free = any(wait.name == signal.name for wait in unanswered(suspension, key_text, earlier_signals))
-    return signal._replace(run=suspension.seq) if free else signal
 
+    def reserve(self, free: Collection[StoredSignal], suspension: Suspension) -> None:
+        """Wake a run that is about to be suspended, because signals for it are there.
 
-def runs_going_on(actor: KeyActor | None) -> Collection[int]:
-    """Return the sequence numbers of the runs that have started, or resumed, with the signals of an actor."""
-    mailbox = None if actor is None else actor.mailbox
-    return () if mailbox is None else mailbox.runs
+        Args:
+            free: These signals of the mailbox. Each is reserved for the run.
+            suspension: The stored form of the run, which the head lists already.
+        """
+        signals = self.mailbox.signals
+        for place, signal in enumerate(signals):
+            if any(signal is free_signal for free_signal in free):
+                signals[place] = self._reserved_for(signal, suspension)
+        self.runs.wake_run(self.head, self.key_text, suspension.seq)
+
+    def unreserve(self, run: Run, suspension: Suspension | None) -> None:
+        """Let other runs take the signals that are reserved for a run which no longer waits for them.
+
+        Args:
+            run: The run, which is committed or suspended.
+            suspension: The stored form of the run; None if it is committed.
+        """
+        names = {wait.name for wait in suspension.waits} if suspension is not None else set[str | None]()
+        signals = self.mailbox.signals
+        for place, signal in enumerate(signals):
+            if signal.run == run.sequence_number and signal.name not in names:
+                signals[place] = self.wake_run_for(signal._replace(run=None))
+
+    def _reserved_for(self, signal: StoredSignal, suspension: Suspension) -> StoredSignal:
+        """Reserve a signal for one of a run's waits.
+
+        A signal for a wait that has one already stays as it is: another wait may take it.
+        """
+        # It names a wait or is reserved already, or no other run can take it.
+        if signal.wait is not None or signal.run is not None or not suspension.frees_key:
+            return signal
+        waits = unanswered(suspension, self.key_text, self.mailbox.signals)
+        free = any(wait.name == signal.name for wait in waits)
+        return signal._replace(run=suspension.seq) if free else signal
 
 
 def _is_open(signal: StoredSignal) -> bool:

@@ -29,12 +29,7 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.requests import RequestService
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.services.signal_matching import (
-    SignalMatcher,
-    ended_waits,
-    runs_going_on,
-    waits_for,
-)
+from flink_agents.runtime.operator.services.signal_matching import KeySignals, ended_waits, waits_for
 from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -69,7 +64,7 @@ class SignalService(KeyService):
     ) -> None:
         self._runs = runs
         self._requests = requests
-        self._matcher = SignalMatcher(runs, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
+        self._most = shared.config.get(AgentOptions.SIGNALS_PER_KEY)
         self._journals = shared.journals
         self._codec = shared.codec
         self._count = shared.telemetry.run_metrics.count
@@ -82,6 +77,10 @@ class SignalService(KeyService):
         head = actor.head
         signals = [] if head.signals_expire is None else self._state.pending.mailbox().signals
         actor.mailbox = ActiveMailbox(self._clock, signals, self._ttl, head.blocking is not None)
+
+    def _signals_of(self, key_text: str, head: Head, actor: KeyActor | None) -> KeySignals:
+        """Read the signals of the current key."""
+        return KeySignals(self._runs, self._most, key_text, head, self._state.pending.mailbox(), actor)
 
     # -- a signal comes ---------------------------------------------------------------
 
@@ -132,14 +131,14 @@ class SignalService(KeyService):
         new = self._form(signal, key_text, out)
         if new is None:
             return None
-        mailbox = self._state.pending.mailbox()
-        self._expire(mailbox, self._clock(), out, head, actor, key_text)
+        signals = self._signals_of(key_text, head, actor)
+        self._expire(signals, out)
         stored = None
-        if not mailbox.absorb(new.identity):
-            stored = self._match(new, signal, mailbox, key_text, head, actor, out)
+        if not signals.mailbox.absorb(new.identity):
+            stored = self._match(new, signal, signals, out)
         elif signal.id is not None:
-            mailbox.seen[signal.id] = new.until
-        self._write(mailbox, head, timers)
+            signals.mailbox.seen[signal.id] = new.until
+        self._write(signals, timers)
         self._state.head.update(head.pack())
         return stored
 
@@ -159,30 +158,25 @@ class SignalService(KeyService):
         return StoredSignal(identity_of(signal, value), signal.name, value, signal.id, signal.wait, until)
 
     def _match(
-        self,
-        new: StoredSignal,
-        signal: Signal,
-        mailbox: Mailbox,
-        key_text: str,
-        head: Head,
-        actor: KeyActor | None,
-        out: Emission,
+        self, new: StoredSignal, signal: Signal, signals: KeySignals, out: Emission
     ) -> StoredSignal | None:
         """Add a signal to the mailbox, or emit it as unmatched; returns it with its run if it was added."""
-        unread = self._has_unread_records(head, actor, key_text)
-        reason = self._matcher.reason(new, mailbox, key_text, head, actor, unread)
+        key_text = signals.key_text
+        unread = self._has_unread_records(signals)
+        reason = signals.reason(new, unread)
         if reason is UnmatchedReason.AMBIGUOUS and unread:
             stored = new._replace(run=UNDECIDED)
-            if actor is None:
+            if signals.actor is None:
                 # Resume the runs of the key, so that its records are read. They may just wait again.
-                self._runs.wake_all(head, key_text)
+                self._runs.wake_all(signals.head, key_text)
         elif reason is not None:
-            detail = self._why_late(new, key_text, head) if reason is UnmatchedReason.DUPLICATE else None
+            is_late = reason is UnmatchedReason.DUPLICATE
+            detail = self._why_late(new, key_text, signals.head) if is_late else None
             return self._emit_unmatched(signal, reason, key_text, out, detail)
         else:
-            stored = self._reserve(new, key_text, head, mailbox, actor)
+            stored = signals.wake_run_for(new)
         # Last: limits and reservations count the signals before it.
-        mailbox.signals.append(stored)
+        signals.mailbox.signals.append(stored)
         return stored
 
     def _why_late(self, signal: StoredSignal, key_text: str, head: Head) -> str | None:
@@ -192,14 +186,6 @@ class SignalService(KeyService):
             return None
         unfinished = [run.seq for run in head.suspended]
         return RUN_HAS_ENDED if seq < head.next_seq and seq not in unfinished else WAIT_HAS_ENDED
-
-    def _reserve(
-        self, signal: StoredSignal, key_text: str, head: Head, mailbox: Mailbox, actor: KeyActor | None
-    ) -> StoredSignal:
-        """Wake the suspended run that a signal is for; returns the signal, reserved for that run."""
-        if not head.suspended:
-            return signal
-        return self._matcher.wake_run_for(signal, key_text, head, mailbox.signals, runs_going_on(actor))
 
     # -- a run has taken signals ------------------------------------------------------
 
@@ -223,7 +209,8 @@ class SignalService(KeyService):
             return
         # These signals are no longer reserved: the run is in state now.
         waits.mailbox.confirm(identity for identity, _ in waits.recorded)
-        mailbox = self._state.pending.mailbox()
+        signals = self._signals_of(run.key_text, head, None)
+        mailbox = signals.mailbox
         # First, because the run may have taken them again.
         mailbox.signals[:0] = waits.returned
         # Before `take` removes signals: their positions decide.
@@ -233,11 +220,11 @@ class SignalService(KeyService):
         self._remove_unwanted(run, waits, suspension, mailbox, out)
         if undecided and (suspension is not None or not waits.mailbox.open):
             undecided = [pair for pair in undecided if not waits.mailbox.is_reserved(pair[0])]
-            self._decide(undecided, run, mailbox, head, out)
-        self._matcher.unreserve(run, mailbox, head, suspension)
+            self._decide(undecided, signals, out)
+        signals.unreserve(run, suspension)
         if suspension is not None:
-            self._offer(run.key_text, suspension, waits.mailbox, mailbox, head, out)
-        self._write(mailbox, head, timers)
+            self._offer(signals, suspension, waits.mailbox, out)
+        self._write(signals, timers)
 
     def _remove_unwanted(
         self, run: Run, waits: RunWaits, suspension: Suspension | None, mailbox: Mailbox, out: Emission
@@ -257,52 +244,39 @@ class SignalService(KeyService):
                 self._emit_unmatched(signal, UnmatchedReason.DUPLICATE, run.key_text, out, why)
 
     def _offer(
-        self,
-        key_text: str,
-        suspension: Suspension,
-        active: ActiveMailbox,
-        mailbox: Mailbox,
-        head: Head,
-        out: Emission,
+        self, signals: KeySignals, suspension: Suspension, active: ActiveMailbox, out: Emission
     ) -> None:
         """Wake a run that is about to be suspended if a signal for it came in the meantime."""
         now = self._clock()
-        self._expire_later(active, mailbox, now, key_text, out)
+        self._expire_later(signals, active, out)
         # A signal that a later recorded run has taken does not resume it.
-        free = active.free(mailbox.signals)
-        free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
+        free = [
+            signal
+            for signal in active.free(signals.mailbox.signals)
+            if signal.until > now and waits_for(signal, signals.key_text, suspension)
+        ]
         if free:
-            self._matcher.reserve(free, mailbox, suspension, key_text, head)
+            signals.reserve(free, suspension)
 
-    def _decide(
-        self,
-        undecided: list[tuple[StoredSignal, int]],
-        run: Run,
-        mailbox: Mailbox,
-        head: Head,
-        out: Emission,
-    ) -> None:
+    def _decide(self, undecided: list[tuple[StoredSignal, int]], signals: KeySignals, out: Emission) -> None:
         """Keep or reject the undecided signals that no record mentions.
 
         Args:
             undecided: Each with the number of waits for its name that later signals have ended: these were
                 open when it came.
-            run: The run, which is committed or suspended.
-            mailbox: The signals of its key, without those that the run took.
-            head: The head of its key.
+            signals: The signals of the key, without those that the run took.
             out: Receives unmatched signals.
         """
-        signals = mailbox.signals
+        stored = signals.mailbox.signals
         for signal, open_then in undecided:
-            place = next((at for at, other_signal in enumerate(signals) if other_signal is signal), None)
+            place = next((at for at, other_signal in enumerate(stored) if other_signal is signal), None)
             if place is None:
                 continue
-            free = self._matcher.count_free(signal.name, signals[:place], run.key_text, head, ())
-            if free + open_then > 1:
-                del signals[place]
-                self._emit_unmatched(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
+            if signals.count_free(signal.name, stored[:place]) + open_then > 1:
+                del stored[place]
+                self._emit_unmatched(signal, UnmatchedReason.AMBIGUOUS, signals.key_text, out)
             else:
-                signals[place] = self._reserve(signal._replace(run=None), run.key_text, head, mailbox, None)
+                stored[place] = signals.wake_run_for(signal._replace(run=None))
 
     # -- signals that no run takes ----------------------------------------------------
 
@@ -325,13 +299,13 @@ class SignalService(KeyService):
         if actor is None and head.suspended:
             # A run may have taken a signal that expires now. Resume it, so that its records are read.
             self._runs.wake_unread(head, key_text)
-        mailbox = self._state.pending.mailbox()
-        has_expired = any(signal.until <= now for signal in mailbox.signals)
+        signals = self._signals_of(key_text, head, actor)
+        has_expired = any(signal.until <= now for signal in signals.mailbox.signals)
         if actor is None and has_expired and self._may_be_taken(head, key_text):
             # The records of the run that blocks the key show who took the signal.
             self._runs.wake_blocking(head, key_text)
-        self._expire(mailbox, now, out, head, actor, key_text)
-        self._write(mailbox, head, timers, waits=False)
+        self._expire(signals, out)
+        self._write(signals, timers, waits=False)
         self._write_head(head, key_text)
 
     def end_signals(self, key_text: str, timers: Timers, out: Emission) -> None:
@@ -339,34 +313,34 @@ class SignalService(KeyService):
         head = self.operator.head_of(key_text)
         if head is None or head.signals_expire is None:
             return
-        mailbox = self._state.pending.mailbox()
-        remaining_signals = mailbox.signals
-        mailbox.signals = []
-        for signal in remaining_signals:
+        signals = self._signals_of(key_text, head, None)
+        for signal in signals.mailbox.signals:
             self._emit_unmatched(signal, UnmatchedReason.END_OF_INPUT, key_text, out)
-        self._write(mailbox, head, timers)
+        signals.mailbox.signals = []
+        self._write(signals, timers)
         self._write_head(head, key_text)
 
-    def _expire(
-        self, mailbox: Mailbox, now: int, out: Emission, head: Head, actor: KeyActor | None, key_text: str
-    ) -> None:
+    def _expire(self, signals: KeySignals, out: Emission) -> None:
         """Remove expired signals, except those that a run took, or will take according to its records."""
+        now = self._clock()
+        actor = signals.actor
+        head = signals.head
         untaken: list[StoredSignal] | None = None
         if actor is not None and actor.mailbox is not None:
             untaken = actor.mailbox.expire(now) if actor.recovery is None else []
         elif actor is None and head.has_pending:
             blocking = head.blocking
-            if blocking is None or blocking.is_due(now) or self._may_be_taken(head, key_text):
+            if blocking is None or blocking.is_due(now) or self._may_be_taken(head, signals.key_text):
                 untaken = []
-        for signal in mailbox.expire(now, untaken):
-            self._emit_unmatched(signal, UnmatchedReason.EXPIRED, key_text, out)
+        for signal in signals.mailbox.expire(now, untaken):
+            self._emit_unmatched(signal, UnmatchedReason.EXPIRED, signals.key_text, out)
 
-    def _expire_later(
-        self, active: ActiveMailbox, mailbox: Mailbox, now: int, key_text: str, out: Emission
-    ) -> None:
+    def _expire_later(self, signals: KeySignals, active: ActiveMailbox, out: Emission) -> None:
         """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
+        now = self._clock()
+        mailbox = signals.mailbox
         for signal in mailbox.expire(now, active.free(mailbox.signals)):
-            self._emit_unmatched(signal, UnmatchedReason.EXPIRED, key_text, out)
+            self._emit_unmatched(signal, UnmatchedReason.EXPIRED, signals.key_text, out)
         later = now + self._ttl
         mailbox.signals = [
             signal if signal.until > now else signal._replace(until=later) for signal in mailbox.signals
@@ -403,12 +377,13 @@ class SignalService(KeyService):
         out.side_outputs.append((UNMATCHED_SIGNALS_TAG, UnmatchedSignal(what, reason, detail)))
         out.side_timestamps.append(None)
 
-    def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
+    def _has_unread_records(self, signals: KeySignals) -> bool:
         """Return True if records that were not read yet may say that runs have taken signals."""
-        journals = self._journals
-        if journals is None or (actor is not None and actor.recovery is None):
+        if self._journals is None:
             return False
-        return actor is not None or journals.may_have(head, key_text, True)
+        if signals.actor is not None:
+            return signals.actor.recovery is not None
+        return self._journals.may_have(signals.head, signals.key_text, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
         """Return True if there may be recorded runs after one that blocks a key without an actor."""
@@ -420,20 +395,20 @@ class SignalService(KeyService):
 
     # -- state ------------------------------------------------------------------------
 
-    def _write(self, mailbox: Mailbox, head: Head, timers: Timers, waits: bool = True) -> None:
-        """Write the mailbox; the caller writes the head.
+    def _write(self, signals: KeySignals, timers: Timers, waits: bool = True) -> None:
+        """Write the signals; the caller writes the head.
 
         Args:
-            mailbox: The mailbox.
-            head: The head of the key.
+            signals: The signals.
             timers: Timers of the key.
             waits: True to register a timer for entries that have expired and are still there.
         """
+        head = signals.head
         previous_expiry = head.signals_expire
-        expires = mailbox.expires
+        expires = signals.mailbox.expires
         if previous_expiry is None and expires is None:
             return
-        self._state.pending.put_mailbox(mailbox)
+        self._state.pending.put_mailbox(signals.mailbox)
         head.signals_expire = expires
         if expires is not None and (expires != previous_expiry or (waits and expires <= self._clock())):
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
