@@ -44,7 +44,7 @@ def set_aside_unstored(before: Any) -> Any:
     return end_part
 
 
-@mutation("parts-alike", "runtime.operator.waits.suspended_runs:wake_up", overtakes=True)
+@mutation("parts-alike", "runtime.operator.services.suspension:wake_up", overtakes=True)
 def parts_alike(before: Any) -> Any:
     """Wake-ups of a key are all alike, so that records of one run are given to another one."""
     return lambda codec, aside: before(codec, aside._replace(seq=0, part=0))

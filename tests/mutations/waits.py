@@ -75,7 +75,7 @@ def delayed_sent_again(before: Any) -> Any:
     return put_out
 
 
-@mutation("delayed-not-found-again", "runtime.operator.waits.delayed:delayed_input", waits=True)
+@mutation("delayed-not-found-again", "runtime.operator.services.delayed:delayed_input", waits=True)
 def delayed_not_found_again(before: Any) -> Any:
     """The input that a delayed event will be is another one in each attempt, so that its run is not found."""
     import time
@@ -88,13 +88,13 @@ def delayed_not_found_again(before: Any) -> Any:
     return delayed_input
 
 
-@mutation("delayed-delivered-again", "runtime.operator.waits.delayed:Delays.come_in", waits=True)
+@mutation("delayed-delivered-again", "runtime.operator.services.delayed:Delays.come_in", waits=True)
 def delayed_delivered_again(before: Any) -> Any:
     """An event stays in state once it is an input, and comes a second time."""
 
     def come_in(self: Any, head: Any, key_text: str, timers: Any, early: bool = False) -> None:
         state = self._state.delayed
-        delayed_events = state.all()
+        delayed_events = state.list_events()
         before(self, head, key_text, timers, early)
         if delayed_events and not getattr(self, "came", False):
             self.came = True

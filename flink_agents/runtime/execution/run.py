@@ -270,7 +270,7 @@ class Run:
         """Write nodes of a memory that :meth:`written_since` returned."""
         tree = self.sensory if scope is MemoryScope.SENSORY else self.short_term
         for path, data in nodes.items():
-            tree.put(path, data)
+            tree.write_node(path, data)
 
     def clear(self) -> None:
         """Undo everything that the run did."""

@@ -13,7 +13,7 @@ its writes are the changes of the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -144,22 +144,13 @@ class TracedTree(MemoryTree):
             self.log.node(path, data)
         return data
 
-    def below(self, path: str) -> list[str]:
+    def paths_below(self, path: str) -> list[str]:
         """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
-        paths = super().below(path)
+        paths = super().paths_below(path)
         prefix = path + "." if path else ""
         cached = self.cached.items()
         self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
         return paths
-
-    def fork(self, undo: Undo) -> TracedTree:
-        """Return a copy of this tree. Both log their reads in the same log."""
-        twin = TracedTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
-        twin._written = dict(self._written)
-        twin._loaded = self._loaded
-        twin.log = self.log
-        twin._replays = self._replays
-        return twin
 
     def changes(self) -> dict[str, bytes | None]:
         """Return the writes; None stands for a removed node."""
@@ -219,9 +210,9 @@ class PartTree(MemoryTree):
         return self._part.raw(path)
 
     @override
-    def put(self, path: str, data: bytes | None) -> None:
+    def write_node(self, path: str, data: bytes | None) -> None:
         # The undo log gets the written nodes of the part, which the write belongs to.
-        self._part.put(path, data)
+        self._part.write_node(path, data)
 
     @property
     @override
@@ -229,8 +220,8 @@ class PartTree(MemoryTree):
         return self._part.written
 
     @override
-    def below(self, path: str) -> list[str]:
-        return self._part.below(path)
+    def paths_below(self, path: str) -> list[str]:
+        return self._part.paths_below(path)
 
     @override
     def nodes(self) -> dict[str, bytes]:
@@ -242,8 +233,7 @@ class PartTree(MemoryTree):
         return self._parts[-1].changes()
 
     @override
-    def fork(self, undo: Undo) -> PartTree:
-        twin = PartTree(self._parts[-1], (), undo)
+    def fork(self, undo: Undo) -> Self:
+        twin = super().fork(undo)
         twin._parts = [*self._parts[: self._at], self._part.fork(undo), *self._parts[self._at + 1 :]]
-        twin._at = self._at
         return twin

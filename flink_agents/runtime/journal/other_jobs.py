@@ -103,7 +103,7 @@ class OtherJobs:
                         head.journal_id,
                         decode_key(key_text),
                     )
-                head.leave()
+                head.leave_store()
             head.fork(self._job_id)
         else:
             raise self._refused(head.journal_id, key_text)

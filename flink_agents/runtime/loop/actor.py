@@ -1,4 +1,4 @@
-"""The actor of a key: its inputs that wait, its memory ahead of state, its ended runs."""
+"""The actor of a key: its inputs that wait, its memory ahead of state, and its runs that wait for commits."""
 
 from __future__ import annotations
 
@@ -8,31 +8,113 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from flink_agents.api.action_state import RecordKind
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.errors.runs import RunEndedError
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.memory_reads import TracedTree, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder
-from flink_agents.runtime.journal.other_jobs import Origin
+from flink_agents.runtime.journal.other_jobs import Origin, identity_of
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.suspended import Suspension
 
 _OPENING = threading.Lock()
 """Held while the mailbox of a key is created, which both threads do."""
 
 
+@dataclass(slots=True)
+class QueuedInput:
+    """An input that waits for its run, or a run that started on Flink's task thread.
+
+    Attributes:
+        record: The input.
+        timestamp: Its event time in milliseconds, or None.
+        number: Its number among the inputs of the key that wait.
+        packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
+        seq: Sequence number of its run; for a run of several parts, of the next part.
+        run: The run, if it has started.
+        step: The step of that run that must be awaited.
+        records: Records of the run by earlier attempts.
+        skips: Recorded runs that are skipped from this run on, because their inputs did not come in time.
+        ends_replay: True if the key has no other recorded runs when it starts.
+        ordered: True if the key had recorded runs when it was chosen.
+        state: The state of the run; None before it is in the inbox.
+        suspension: The stored form of the run if it was suspended; else None.
+    """
+
+    record: Any
+    timestamp: int | None
+    number: int
+    packed: bytes
+    seq: int
+    run: Run | None = None
+    step: ActionRun | None = None
+    records: Sequence[Record] = ()
+    skips: tuple[int, ...] = ()
+    ends_replay: bool = True
+    ordered: bool = False
+    state: RunState | None = None
+    suspension: Suspension | None = None
+
+    @property
+    def run_seq(self) -> int:
+        """Sequence number of the run, whichever part of it is next."""
+        return self.seq if self.suspension is None else self.suspension.seq
+
+    @property
+    def is_later_part(self) -> bool:
+        """True if earlier parts of the run are committed."""
+        return self.suspension is not None and self.suspension.frees_key
+
+    @property
+    def identity(self) -> str | None:
+        """Identity of the job that the run started in; None for the job of its journal."""
+        if self.suspension is not None and self.is_later_part:
+            return self.suspension.identity
+        return identity_of(self.records) if self.records else None
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """A run that has finished or was suspended, or a part of one. It changes nothing before it is committed.
+
+    Attributes:
+        run: The run.
+        number: Number of its input, or of its wake-up, in ``pending``; None if it never was there.
+        seq: Sequence number of the run; for one of several parts, of the part that has ended.
+        changes: Its changes of short-term memory.
+        suspension: Its stored form; None if it has finished.
+        frees_key: True if its input no longer waits, so that others run; False if it blocks its key.
+        counts: True if its sequence number is used up; if not, the next run gets it.
+        replayed: True if records say that a part of it ended here, so that the next part may have records.
+        skips: Recorded runs that are skipped from this run on.
+    """
+
+    run: Run
+    number: int | None
+    seq: int
+    changes: dict[str, bytes | None]
+    suspension: Suspension | None = None
+    frees_key: bool = True
+    counts: bool = True
+    replayed: bool = False
+    skips: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class KeyActor:
     """The work of one key that is not committed. It exists while there is some.
 
@@ -49,14 +131,12 @@ class KeyActor:
       ``inbox``, and the ``state`` of a run that waits for its input. Without a ``recovery``, Flink's task
       thread alone writes these.
 
-    Args:
+    Attributes:
         key_text: Canonical text of the key.
         head: The key's head, as it is committed.
-        memory: Short-term memory of the key, all of it.
+        memory: Short-term memory of the key, all of it, after the last run that has ended, committed or not.
         make_mailbox: Creates the mailbox of a key without signals.
         journal: The journal of the key; None if there is no store.
-
-    Attributes:
         journal_id: Identity of the job that the runs belong to.
         inbox: Chosen inputs, in the order in which they run.
         ended: Runs that wait for their commit, oldest first.
@@ -74,7 +154,6 @@ class KeyActor:
         loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
         begin: The first sequence number of the key's generation.
         recovery: Chooses the next run while recorded runs are left; None if inputs run as they arrive.
-        memory: Short-term memory after the last run that has ended, committed or not.
         unrecorded: True if there was a run of which nothing is recorded; see ``Head``.
         seq: Sequence number of the present run.
         state: The state of the present run, or the last one; also of a run that waits for its input or
@@ -85,66 +164,44 @@ class KeyActor:
             that needs it first creates it.
     """
 
-    __slots__ = (
-        "_make_mailbox",
-        "ahead",
-        "begin",
-        "committed",
-        "ended",
-        "ends",
-        "gone",
-        "head",
-        "inbox",
-        "journal",
-        "journal_id",
-        "key_text",
-        "loaded",
-        "mailbox",
-        "memory",
-        "next_seq",
-        "noted",
-        "pulled",
-        "recovery",
-        "running",
-        "seq",
-        "state",
-        "submitted",
-        "suspended",
-        "unpruned",
-        "unrecorded",
-        "woken",
-    )
+    key_text: str
+    head: Head
+    memory: dict[str, bytes | None]
+    make_mailbox: Callable[[], ActiveMailbox]
+    journal: KeyJournal | None = None
+    journal_id: str = field(init=False)
+    inbox: deque[QueuedInput] = field(default_factory=deque, init=False)
+    ended: deque[RunEnd] = field(default_factory=deque, init=False)
+    ends: Mapping[int, Sequence[Any]] = field(init=False)
+    submitted: int = field(default=0, init=False)
+    pulled: int = field(default=0, init=False)
+    committed: int = field(default=0, init=False)
+    ahead: int = field(init=False)
+    gone: int = field(default=0, init=False)
+    noted: int = field(init=False)
+    unpruned: int = field(default=0, init=False)
+    woken: set[int] = field(default_factory=set, init=False)
+    next_seq: int = field(init=False)
+    loaded: int = field(init=False)
+    begin: int = field(init=False)
+    recovery: KeyRecovery | None = field(default=None, init=False)
+    unrecorded: bool = field(init=False)
+    seq: int = field(init=False)
+    state: RunState | None = field(default=None, init=False)
+    running: bool = field(default=False, init=False)
+    suspended: RunEnd | None = field(default=None, init=False)
+    mailbox: ActiveMailbox | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        key_text: str,
-        head: Head,
-        memory: dict[str, bytes | None],
-        make_mailbox: Callable[[], ActiveMailbox],
-        journal: KeyJournal | None = None,
-    ) -> None:
-        self.key_text = key_text
-        self.head = head
+    def __post_init__(self) -> None:
+        head = self.head
         self.journal_id = head.journal_id
-        self.journal = journal
-        self.inbox: deque[QueuedInput] = deque()
-        self.ended: deque[RunEnd] = deque()
         self.ends = head.ends
         self.ahead = head.ahead
-        self.submitted = self.pulled = self.committed = self.gone = self.unpruned = 0
         self.noted = head.committed_through
-        self.woken: set[int] = set()
         self.next_seq = self.seq = head.next_seq
         self.loaded = head.first_pending
         self.begin = head.begin
-        self.recovery: KeyRecovery | None = None
-        self.memory = memory
         self.unrecorded = head.unrecorded
-        self.state: RunState | None = None
-        self.running = False
-        self.suspended: RunEnd | None = None
-        self.mailbox: ActiveMailbox | None = None
-        self._make_mailbox = make_mailbox
 
     # -- for either thread ------------------------------------------------------------
 
@@ -173,7 +230,7 @@ class KeyActor:
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
-    def put(self, waiting: QueuedInput, observers: Observers) -> None:
+    def enqueue(self, waiting: QueuedInput, observers: Observers) -> None:
         """Add a chosen input to the inbox. The thread that has chosen it calls this."""
         now = clock()
         if waiting.run is not None:
@@ -190,9 +247,10 @@ class KeyActor:
 
     def open_mailbox(self) -> ActiveMailbox:
         """Return the signals of the key, for either thread. At first, it has none."""
+        # Both threads may need it first. With two of them, signals would go into the one that no run reads.
         with _OPENING:
             if self.mailbox is None:
-                self.mailbox = self._make_mailbox()
+                self.mailbox = self.make_mailbox()
             return self.mailbox
 
     # -- recovery -----------------------------------------------------------------------
@@ -210,6 +268,7 @@ class KeyActor:
 
     def continue_generation(self, begin: int) -> None:
         """Continue the generation that an earlier attempt had started."""
+        # Before any run starts: ids and idempotency keys derive from these numbers.
         self.begin = self.next_seq = begin
         self.noted = begin - 1
 
@@ -365,6 +424,7 @@ def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActo
     state = actor.state
     if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
         return
+    # Before the cancellation: the task tells it by this reason from one by its own code.
     state.ended_by = _wanted(actor, seq)
     for task, working in tasks.items():
         if working is actor and state.ended_by is not None:

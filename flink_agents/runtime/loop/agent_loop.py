@@ -37,12 +37,12 @@ from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
 from flink_agents.runtime.loop.actor import (
     KeyActor,
     KeyRecovery,
+    QueuedInput,
     cancelled_itself,
     check_not_ended,
     end_if_executed,
     ended_here,
 )
-from flink_agents.runtime.loop.entries import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog
@@ -141,7 +141,7 @@ class AgentLoop:
         """Add one more input to the queue of ``actor``."""
         self._submitted += 1
         actor.submitted += 1
-        actor.put(waiting, self._shared.telemetry.observers)
+        actor.enqueue(waiting, self._shared.telemetry.observers)
         self._wake_for(actor)
 
     def read(self, actor: KeyActor) -> None:
@@ -166,12 +166,12 @@ class AgentLoop:
         """End a run that a user wants to end. If it is not executed yet, it ends at its start."""
         self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
-    def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
+    def run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """Run a coroutine on the loop, and return a future of its result.
 
         It is cancelled if the loop has ended.
         """
-        return self._bridge.ask(question)
+        return self._bridge.ask(coroutine)
 
     def _wake_for(self, actor: KeyActor) -> None:
         # Before the flag is read: the loop resets the flag, then empties the inbox. So no key is missed.

@@ -1,4 +1,9 @@
-"""Runs the inputs of a key in their recorded order, see ``journal.order``."""
+"""Runs the inputs of a key in their recorded order, see ``journal.order``, and waits for those that are late.
+
+:class:`Replays` chooses inputs. :class:`LateReplays` keeps the numbers of skipped runs in the head of their
+key until their inputs come. Their records are not pruned until then. A run whose input never comes is given
+up after a time, or if too many runs of a key wait.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.waits.active_mailbox import taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
-from flink_agents.runtime.loop.entries import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.replays")
@@ -26,6 +31,9 @@ MAX_SHOWN = 5
 
 LOG_INTERVAL_SECONDS = 10.0
 """The interval between log lines about inputs that did not come."""
+
+MAX_SKIPPED = 1000
+"""The most skipped runs of a key that wait for their inputs."""
 
 
 class Replays:
@@ -110,7 +118,7 @@ class Replays:
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.ends_replay = not order.recorded
         waiting.ordered = True
-        actor.put(waiting, self._shared.telemetry.observers)
+        actor.enqueue(waiting, self._shared.telemetry.observers)
         actor.pulled += 1
 
     def pull(self, actor: KeyActor) -> bool:
@@ -122,7 +130,7 @@ class Replays:
             if not actor.inbox and (chosen := self.choose(actor, recovery.cached.get)) is not None:
                 actor.pulled += 1
                 self.uncached += 1
-                actor.put(chosen, self._shared.telemetry.observers)
+                actor.enqueue(chosen, self._shared.telemetry.observers)
             if not actor.inbox:
                 self.hold(actor)
             return bool(actor.inbox)
@@ -165,6 +173,7 @@ class Replays:
         records = order.take(choice)
         journals.left(actor.journal.key, order.recorded)
         recovery.cached.pop(choice.number, None)
+        # A skipped run that comes late has a number below the next one, which stays.
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         # The wait for this input is over, so its timer has no effect.
         held = self._stop_holding(actor)
@@ -200,6 +209,7 @@ class Replays:
         held = RunState(
             actor.key_text, actor.next_seq, self._shared.telemetry.observers, Phase.INPUT, clock()
         )
+        # Before the timer: it has no effect unless this state still waits.
         actor.state = held
         self._held[actor] = recovery
         bridge = self._bridge
@@ -218,7 +228,9 @@ class Replays:
         """Let the inputs of a key run as they arrive, if no recorded run is left."""
         order = recovery.order
         if order is not None and order.drained:
+            # Before the recovery ends: from then on, Flink's task thread feeds from here, without the lock.
             actor.loaded = order.looked
+            # Inputs that were only cached are read from state again.
             recovery.cached.clear()
             actor.recovery = None
 
@@ -226,6 +238,7 @@ class Replays:
 
     def end_of_input(self) -> None:
         """Stop all waits for inputs."""
+        # First: a key that would hold inputs from now on chooses another one.
         self.no_more_input = True
         for actor, recovery in list(self._held.items()):
             with recovery.lock:
@@ -259,3 +272,80 @@ def _awaited(next_seq: int, first: int | None) -> str:
     if first is not None and next_seq < first:
         return f"run {next_seq}, which recorded nothing"
     return f"recorded run {first}"
+
+
+class LateReplays:
+    """Tracks recorded runs whose inputs did not come in time, and gives them up. For Flink's task thread.
+
+    Args:
+        shared: The agent's shared objects.
+        clock: Returns the wall-clock time in milliseconds.
+    """
+
+    def __init__(self, shared: RunEnvironment, clock: Callable[[], int]) -> None:
+        self._metrics = shared.telemetry.run_metrics
+        self._clock = clock
+        timeout = shared.config.get(AgentOptions.LATE_INPUT_TIMEOUT)
+        self._seconds = timeout.total_seconds()
+        # Time before the start does not count: no input could come.
+        self._began = clock() // 1000
+
+    def give_up_late(self, head: Head, key_text: str) -> None:
+        """Give up runs that have waited for too long, of a key that has no actor."""
+        skipped = head.skipped
+        given_up = [seq for seq in skipped if self._is_late(skipped, seq)]
+        self._give_up(head, key_text, skipped, given_up)
+
+    def note_skipped(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
+        """Note that run ``seq`` was committed before others that were recorded earlier.
+
+        Args:
+            actor: The actor of the key.
+            seq: Its sequence number.
+            skips: The runs that are skipped from this run on.
+        """
+        head = actor.head
+        now = self._clock() // 1000
+        skipped = {**head.skipped, **dict.fromkeys(skips, now)}
+        # This run was skipped before, and its input has come.
+        skipped.pop(seq, None)
+        head.skipped = skipped
+        self._metrics.group.get_counter("runs_replayed_late").inc(len(skips))
+        oldest = next(iter(skipped), None)
+        if oldest is None or not (len(skipped) > MAX_SKIPPED or self._is_late(skipped, oldest)):
+            return
+        # The oldest ones go first.
+        surplus = len(skipped) - MAX_SKIPPED
+        given_up = [
+            late
+            for number, late in enumerate(skipped)
+            if (number < surplus or self._is_late(skipped, late)) and _forget(actor, late)
+        ]
+        self._give_up(head, actor.key_text, skipped, given_up)
+
+    def _is_late(self, skipped: dict[int, int], seq: int) -> bool:
+        return self._clock() // 1000 - max(skipped[seq], self._began) > self._seconds
+
+    def _give_up(self, head: Head, key_text: str, skipped: dict[int, int], given_up: list[int]) -> None:
+        if not given_up:
+            return
+        head.skipped = {seq: at for seq, at in skipped.items() if seq not in set(given_up)}
+        self._metrics.group.get_counter("runs_abandoned").inc(len(given_up))
+        _log.warning(
+            "key %r: the inputs of %d recorded runs, such as %d, did not come again, and are waited for no "
+            "longer (%s, or more than %d of a key). If one comes, its calls are made again",
+            decode_key(key_text),
+            len(given_up),
+            given_up[0],
+            AgentOptions.LATE_INPUT_TIMEOUT.key,
+            MAX_SKIPPED,
+        )
+
+
+def _forget(actor: KeyActor, seq: int) -> bool:
+    """Drop a recorded run; returns False if its input has come."""
+    recovery = actor.recovery
+    if recovery is None:
+        return False
+    with recovery.lock:
+        return recovery.order is not None and recovery.order.recorded.give_up(seq)

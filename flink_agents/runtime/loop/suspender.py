@@ -1,7 +1,7 @@
 """Suspends and resumes runs, on the thread of the event loop.
 
 A suspended run has neither a coroutine nor an actor. Flink's task thread stores it in state
-(``runtime.operator.waits.suspension``), and creates an actor for it when its timer fires or a signal comes.
+(``operator.services.suspension``), and creates an actor for it when its timer fires or a signal comes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
 from flink_agents.runtime.journal.memory_reads import PartTree, Read, TracedTree, recorded_reads
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
-from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 

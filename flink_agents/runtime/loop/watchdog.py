@@ -152,11 +152,11 @@ class Watchdog:
             self._used = now
             if now >= self._next_look:
                 self._next_look = now + self.stuck_after / LOOKS
-                self._look(now)
+                self._report_old_runs(now)
         elif now - self._used > WINDOW_SECONDS and not self._end.is_set():
             self._busy.clear()
 
-    def _look(self, now: float) -> None:
+    def _report_old_runs(self, now: float) -> None:
         """Report the runs that have become too old."""
         reported = 0
         unreported_runs = list[KeyActor]()
@@ -216,7 +216,7 @@ class Watchdog:
         wait = state.wait
         if wait is not None:
             waits = wait.what
-            inner = self._inside(wait, step)
+            inner = self._awaited_stack(wait, step)
             if inner is not None:
                 waits += f", and that for {inner.awaits}"
                 stack += inner
@@ -225,7 +225,7 @@ class Watchdog:
         where = stack.where or step.action.where
         return where, _describe(step), seconds, waits, stack.seen(_other_tasks(step, stack))
 
-    def _inside(self, wait: WaitPhase, step: ActionRun) -> Stack | None:
+    def _awaited_stack(self, wait: WaitPhase, step: ActionRun) -> Stack | None:
         """Return the stack of the code that will end a wait; None if it is unknown."""
         if wait.thread not in (None, self._loop_thread, step.thread):
             return Stack.of_thread(wait.thread)

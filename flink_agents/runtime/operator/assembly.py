@@ -6,7 +6,7 @@ kit executes the same code as a job.
 
 Each hook calls the key services in this order:
 
-1. Event time: at a timer, it raises the low watermark first, by the inputs from before this timer.
+1. The low watermark: at a timer, it is raised first, by the inputs from before this timer.
 2. Requests about keys, which change only marks in the head.
 3. Signals: one that has expired must not resume a run.
 4. Suspension: if runs resume at the same time as delayed events, the runs come first.
@@ -37,6 +37,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
+from flink_agents.runtime.loop.replays import LateReplays
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
 from flink_agents.runtime.operator.emission import Emission
@@ -46,17 +47,12 @@ from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.services.delayed import Delays
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks, KeyService
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.pending_work import PendingWork
-from flink_agents.runtime.operator.waits.signal_store import SignalStore
-from flink_agents.runtime.operator.waits.signals import SignalService
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
@@ -215,13 +211,8 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
-        low = LowWatermark(
-            blueprint.event_time,
-            metrics.group,
-            host.clock,
-            emitted_tags(agent, config, blueprint.event_time),
-            blueprint.watermarks,
-        )
+        tags = emitted_tags(agent, config, blueprint.event_time)
+        low = LowWatermark(blueprint.event_time, shared, host.state, host.clock, tags, blueprint.watermarks)
     return _operator(host, shared, job_id, low, blueprint.end)
 
 
@@ -252,40 +243,34 @@ def _operator(
     """Return the operator, with the features that the plan and the options use."""
     state = host.state
     clock = host.clock
-    suspended_runs = SuspendedRuns(shared, state, clock, low)
-    store = SignalStore(shared, state, clock, suspended_runs)
-    suspension = SuspensionService(shared, state, clock, suspended_runs, store)
-    requests = RequestService(shared, state, clock, suspension)
-    signals = SignalService(store, requests, suspension)
+    suspensions = SuspendedRuns(shared, state, clock, low)
+    requests = RequestService(shared, state, suspensions)
+    signals = SignalService(shared, state, clock, suspensions, requests)
     delays = Delays(shared, state, clock, low, host.keys)
-    event_time = None if low is None else EventTimeService(shared, state, low)
     idle_keys = None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         idle_keys = IdleKeyExpiry(shared, state, clock)
     pruning = _pruning(host, shared, job_id)
-    work = PendingWork(shared, state)
     # In the order that this module states.
-    services = (event_time, requests, signals, suspension, delays, idle_keys, pruning)
+    services = (low, requests, signals, suspensions, delays, idle_keys, pruning)
     hooked: list[KeyService] = [service for service in services if service is not None]
     features = Features(
         hooks=Hooks(hooked),
-        suspensions=suspension,
+        signals=signals,
+        suspensions=suspensions,
         delayed=delays,
         end_requests=requests,
-        event_time=event_time,
-        work_check=work if work.needed else None,
+        low_watermark=low,
         skipped_runs=None if shared.journals is None else LateReplays(shared, clock),
         idle_keys=idle_keys,
         pruning_marks=pruning,
     )
     new_head = Head if idle_keys is None else idle_keys.new_head
     seconds = math.inf if low is None else low.alive_seconds
-    operator = AgentProcessor(
-        shared, state, job_id, clock, host.check_cancelled, features, new_head, suspended_runs, seconds
-    )
+    operator = AgentProcessor(shared, state, job_id, clock, host.check_cancelled, features, new_head, seconds)
     for service in hooked:
         service.attach(operator)
-    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), signals, delays, end)
+    heartbeat = Heartbeat(operator, clock, host.keys, host.outlet(low), end)
     operator.schedule = heartbeat
     return Subtask(shared, low, operator, heartbeat)
 

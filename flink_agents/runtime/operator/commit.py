@@ -25,8 +25,7 @@ from collections.abc import Sequence
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.loop.entries import RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, RunEnd
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.features import Features
@@ -49,7 +48,7 @@ class RunCommitter:
         self._shared = shared
         self._state = state
         self._features = features
-        self._event_time = features.event_time
+        self._low_watermark = features.low_watermark
         self._idle_keys = features.idle_keys
         self._pruning_marks = features.pruning_marks
         self._journals = shared.journals
@@ -118,7 +117,9 @@ class RunCommitter:
         if head.ends and end.suspension is None:
             features.end_requests.note_end(run, actor)
         if run.waits is not None:
-            features.suspensions.take_over(end, actor, timers, emission)
+            features.suspensions.take_over(end, actor, timers)
+            # The run is listed by now: signals that are left may be for a run that is suspended.
+            features.signals.remove_taken(end, head, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
@@ -166,8 +167,8 @@ class RunCommitter:
         if run.side_outputs:
             self._features.delayed.keep_delayed(run, head, timers)
         # After the delayed events: there is a timestamp for each side output that leaves now.
-        if self._event_time is not None:
-            self._event_time.stamp_outputs(end, emission)
+        if self._low_watermark is not None:
+            self._low_watermark.stamp_outputs(end, emission)
         emission.outputs += run.outputs
         emission.side_outputs += run.side_outputs
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flink_agents.runtime.loop.replays import LateReplays
+from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.requests import RequestService
-from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.services.delayed import Delays
 from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import UnprunedKeys
 from flink_agents.runtime.operator.services.service import Hooks
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.pending_work import PendingWork
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.services.signals import SignalService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +25,22 @@ class Features:
 
     Attributes:
         hooks: What several of them share.
+        signals: Stores signals, and hands them to runs.
         suspensions: Suspends and resumes runs.
         delayed: Keeps events with a delay in state.
         end_requests: Ends runs that users want to end.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-        work_check: Checks the work in restored state; None if nothing of it could fail the job.
+        low_watermark: Follows inputs and stamps outputs; None if outputs need no timestamps.
         skipped_runs: Keeps track of late replays; None without a store.
         idle_keys: Removes heads of idle keys; None if they stay.
         pruning_marks: Marks keys with records; None if records are not pruned.
     """
 
     hooks: Hooks
-    suspensions: SuspensionService
+    signals: SignalService
+    suspensions: SuspendedRuns
     delayed: Delays
     end_requests: RequestService
-    event_time: EventTimeService | None
-    work_check: PendingWork | None
+    low_watermark: LowWatermark | None
     skipped_runs: LateReplays | None
     idle_keys: IdleKeyExpiry | None
     pruning_marks: UnprunedKeys | None

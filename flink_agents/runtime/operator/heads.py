@@ -69,13 +69,14 @@ class Heads:
             # The store may be a copy of the one that the state names.
             if head.marker is not None and head.store != journals.store_id:
                 journals.adopt(head)
+            # Before the store is compared: another job may leave the one that the head names.
             journals.other_jobs.admit(head, key_text, journals.store_id)
         # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:
             check_store(journals, head.store)
         return head
 
-    def of(self, key_text: str) -> Head:
+    def read_or_create(self, key_text: str) -> Head:
         """Return the head of the current key, or a new one.
 
         Raises:
@@ -149,7 +150,7 @@ class KeyCache:
         """Return the cached state of a key, or None."""
         return self._latest.get(key_text) or self._before.get(key_text)
 
-    def keep(
+    def store_key(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
     ) -> None:
         """Cache the state of a key.
@@ -174,7 +175,7 @@ class KeyCache:
             self._latest = {}
             self._bytes = 0
 
-    def drop(self, key_text: str) -> None:
+    def remove_key(self, key_text: str) -> None:
         """Remove a key, because its state changes elsewhere now."""
         self._latest.pop(key_text, None)
         self._before.pop(key_text, None)

@@ -22,8 +22,6 @@ from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
@@ -56,12 +54,11 @@ class Heartbeat:
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
         leave: Emits the outputs of a commit. Called while the key is current.
-        signals: Stores signals. Those that no run took leave at the end of the input.
-        delays: Delivers delayed events, which the end of the input waits for.
         end: The times of the timers at the end of the input.
 
     Attributes:
         at: The time of the next heartbeat in milliseconds since the epoch; None if there is none.
+        rests: True if the end of the input has nothing to wait for. For any thread.
     """
 
     def __init__(
@@ -70,8 +67,6 @@ class Heartbeat:
         clock: Callable[[], int],
         keys: Keys,
         leave: Callable[[Emission], None],
-        signals: SignalService,
-        delays: Delays,
         end: EndTimes = FIRST_AGENT,
     ) -> None:
         self._operator = operator
@@ -82,28 +77,23 @@ class Heartbeat:
         self._clock = clock
         self._keys = keys
         self._leave = leave
-        self._signals = signals
-        self._delays = delays
+        self._suspensions = operator.features.suspensions
+        self._delays = operator.features.delayed
+        self._unchecked = self._delays.unchecked
         # Only Flink's thread touches these: the keys are objects of Java.
         self._key_of: dict[str, Any] = {}
         self._restored: deque[tuple[str, Any]] = deque()
-        self._unchecked: deque[Any] = deque()
         self.at: int | None = None
         self._fired = 0
         self._waits_for_end = False
         self._end = end
         self._has_ended = False
-        self._rests = True
+        self.rests = True
 
     @property
     def is_behind(self) -> bool:
         """True if runs have ended that the next heartbeat will commit."""
         return bool(self._done)
-
-    @property
-    def rests(self) -> bool:
-        """True if the end of the input has nothing to wait for. For any thread."""
-        return self._rests
 
     def open(self, timers: Timers | None) -> None:
         """Find the restored keys with inputs in state, and the keys that services list.
@@ -117,17 +107,11 @@ class Heartbeat:
         if waiting and timers is not None:
             self._keys.switch(waiting[0][1])
             self.see_the_end(timers)
-            self._arm(timers)
+            self.arm(timers)
         names = [key_text for key_text, _ in waiting]
         for hook in self._features.hooks.restored:
             if hook(self._keys, names, timers) and timers is not None:
-                self._arm(timers)
-        if timers is not None:
-            if (work_check := self._features.work_check) is not None:
-                self._unchecked.extend(work_check.unchecked(self._keys, [key for _, key in waiting]))
-            if self._unchecked:
-                self._keys.switch(self._unchecked[0])
-                self._arm(timers)
+                self.arm(timers)
 
     def fire(self, timestamp: int, timers: Timers) -> None:
         """Commit all runs that have finished, of all keys. The timer may belong to any key."""
@@ -150,19 +134,15 @@ class Heartbeat:
             self._pruning_marks.clear_marks()
         if timestamp == self._end.drain:
             self._drain_all(timers)
-            self._arm(timers)
+            self.arm(timers)
         elif self._actors or self._has_work():
             if timestamp == self._end.start:
                 self._begin_the_end(timers)
             else:
                 self._look_at_all(timers)
-            self._arm(timers)
+            self.arm(timers)
         if self._has_ended:
-            self._note_rest()
-
-    def _note_rest(self) -> None:
-        """Update ``rests``: does the end of the input have something to wait for?"""
-        self._rests = not (self._actors or self._restored or self._awaits_keys())
+            self.rests = not (self._actors or self._restored or self._awaits_keys())
 
     def _begins_end(self, timestamp: int, timers: Timers) -> bool:
         """Return True if a timer at the end of the input belongs to this agent, not to an older savepoint."""
@@ -194,8 +174,9 @@ class Heartbeat:
             self._wake_restored(MOST_WOKEN, timers)
         if self._done:
             self._commit_finished(timers)
-        if self._unchecked:
-            self._check_restored(MOST_WOKEN)
+        # Restored keys have their actors by now: work of this moment comes before that of a later time.
+        if self._unchecked and not self._restored:
+            self._delays.check_restored()
         self._continue_work(timers)
 
     def _continue_work(self, timers: Timers) -> None:
@@ -207,7 +188,7 @@ class Heartbeat:
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
         """Find the keys with work that the end of the input starts, or waits for."""
-        if self._signals.suspension.end_input():
+        if self._suspensions.end_input():
             self._restored.extend(self._keys.waiting())
         self._delays.end_keys(self._keys, timestamp == self._end.start, timers)
 
@@ -218,13 +199,9 @@ class Heartbeat:
         self._key_of[actor.key_text] = self._keys.current_key()
         if not self._waits_for_end:
             self.see_the_end(timers)
-        self._arm(timers, actor)
+        self.arm(timers, actor)
 
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule a heartbeat for an actor that has one more input."""
-        self._arm(timers, actor)
-
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+    def released(self, actor: KeyActor) -> None:
         """Remove the key of an actor."""
         del self._key_of[actor.key_text]
 
@@ -233,21 +210,17 @@ class Heartbeat:
         while self._restored and most:
             key_text, key = self._restored.popleft()
             most -= 1
-            if key_text not in self._actors:
-                self._keys.switch(key)
+            self._keys.switch(key)
+            actor = self._actors.get(key_text)
+            if actor is None:
                 self._operator.actor_of(key_text, timers)
                 continue
-            # A new input came first. If inputs waited, its actor has found them; if only signals or suspended
-            # runs did, services still expect the key, and the low watermark would wait for it forever.
-            if (event_time := self._features.event_time) is not None:
-                event_time.note_restored_inputs(None, key_text)
-
-    def _check_restored(self, most: int) -> None:
-        """Check if the code can continue the work in restored keys, once those have their actors."""
-        while self._unchecked and most and not self._restored:
-            most -= 1
-            self._keys.switch(self._unchecked.popleft())
-            self._operator.check(self._keys.text())
+            # A new input came first. Runs that it did not wake replay like those of all restored keys.
+            self._suspensions.replay_changed(actor, timers)
+            # If inputs waited, its actor has found them; if only signals or suspended runs did, the low
+            # watermark still expects the key, and would wait for it forever.
+            if (low_watermark := self._features.low_watermark) is not None:
+                low_watermark.note_restored_inputs(None, key_text)
 
     def _commit_finished(self, timers: Timers) -> None:
         """Commit the runs of the keys that the loop listed."""
@@ -255,9 +228,9 @@ class Heartbeat:
             actor = self._done.popleft()
             # Several runs of the actor may have ended, and it may be gone.
             if self._actors.get(actor.key_text) is actor and (actor.ended or actor.backlog):
-                self._look(actor, timers)
+                self._commit_key(actor, timers)
 
-    def _look(self, actor: KeyActor, timers: Timers) -> None:
+    def _commit_key(self, actor: KeyActor, timers: Timers) -> None:
         key_text = actor.key_text
         operator = self._operator
         key = self._key_of[key_text]
@@ -283,7 +256,7 @@ class Heartbeat:
         """Register a timer at the end of the input; any key may have it."""
         if not self._waits_for_end:
             self._waits_for_end = True
-            self._rests = False
+            self.rests = False
             timers.register_event_time_timer(self._end.start)
 
     def _begin_the_end(self, timers: Timers) -> None:
@@ -308,8 +281,8 @@ class Heartbeat:
                 timers.register_event_time_timer(self._end.drain)
                 return
             if goes_on and not self._done:
-                loop_access.wait(seen)
-        if self._signals.suspension.may_have_waits:
+                loop_access.wait_for_progress(seen)
+        if self._suspensions.may_have_waits:
             self._clean_up(timers)
 
     def _clean_up(self, timers: Timers) -> None:
@@ -317,7 +290,7 @@ class Heartbeat:
         for key_text, key in self._keys.waiting():
             self._keys.switch(key)
             emission = Emission()
-            self._signals.end_signals(key_text, timers, emission)
+            self._features.signals.end_signals(key_text, timers, emission)
             if emission.outputs or emission.side_outputs:
                 self._leave(emission)
 
@@ -334,7 +307,7 @@ class Heartbeat:
 
     # -- the timer ------------------------------------------------------------------------
 
-    def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+    def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
         """Register a timer for the time at which something may have finished. Any key may be current.
 
         Args:

@@ -12,10 +12,9 @@ from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
-from flink_agents.runtime.loop.entries import QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, QueuedInput
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import KeyedState
 from flink_agents.runtime.state.pending import read_input
@@ -80,7 +79,7 @@ class InputDispatcher:
         actor.next_seq = max(actor.next_seq, resumed.seq + 1)
         self._access.loop.submit(actor, resumed)
 
-    def drop(self, actor: KeyActor) -> None:
+    def forget_cached(self, actor: KeyActor) -> None:
         """Remove the cached inputs of an actor that has ended."""
         if (recovery := actor.recovery) is not None:
             self._cached -= len(recovery.cached)
@@ -155,7 +154,7 @@ class InputDispatcher:
             return False
         cached = recovery.cached
         previous_count = len(cached)
-        chosen = self._access.loop.replays.choose(actor, lambda number: self._again(number, recovery))
+        chosen = self._access.loop.replays.choose(actor, lambda number: self._load_examined(number, recovery))
         if chosen is not None:
             self._cached -= previous_count - len(cached)
             resumed = self._resume(actor, chosen.number, chosen.packed, chosen.seq)
@@ -176,15 +175,16 @@ class InputDispatcher:
             return False
         number = order.looked
         packed = self.load(number, actor)
+        # Also if it is gone: numbers are examined in order, each once, and the order knows how far.
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
         is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)
         if packed is not None and is_input and self._may_cache(actor, recovery):
-            self._keep(recovery, number, packed)
+            self._cache_input(recovery, number, packed)
         self._access.loop.replays.end_if_drained(actor, recovery)
         return True
 
-    def _again(self, number: int, recovery: KeyRecovery) -> bytes:
+    def _load_examined(self, number: int, recovery: KeyRecovery) -> bytes:
         """Return an input that was examined before."""
         packed = recovery.cached.get(number) or self._state.pending.get(number)
         assert packed is not None
@@ -198,7 +198,7 @@ class InputDispatcher:
         while actor.loaded < actor.head.next_pending and self._may_cache(actor, recovery):
             packed = self.load(actor.loaded, actor)
             if packed is not None:
-                self._keep(recovery, actor.loaded, packed)
+                self._cache_input(recovery, actor.loaded, packed)
             actor.loaded += 1
 
     def _may_cache(self, actor: KeyActor, recovery: KeyRecovery) -> bool:
@@ -216,6 +216,6 @@ class InputDispatcher:
     def _in_cache(self) -> int:
         return self._cached - self._access.loop.replays.uncached
 
-    def _keep(self, recovery: KeyRecovery, number: int, packed: bytes) -> None:
+    def _cache_input(self, recovery: KeyRecovery, number: int, packed: bytes) -> None:
         recovery.cached[number] = packed
         self._cached += 1

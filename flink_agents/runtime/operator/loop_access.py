@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
 
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
@@ -20,8 +18,6 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-
-T = TypeVar("T")
 
 
 class LoopAccess:
@@ -87,12 +83,9 @@ class LoopAccess:
             self.loop.open_store(self._check_cancelled)
             self._shared.journals.name_store()
 
-    def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop, and return a future of its result."""
-        return self.loop.ask(question)
-
     def close(self, wait: bool = True) -> None:
         """Stop the loop; ``wait`` until it has ended, for a bounded time."""
+        # Not `self.loop`: a close must not start a loop.
         if self.running_loop is not None:
             self.running_loop.close(wait)
 
@@ -100,10 +93,11 @@ class LoopAccess:
 
     def check_failure(self) -> None:
         """Raise the error that ends the attempt, if there is one."""
+        # No lock: the loop sets it once, and Flink ends the attempt with it.
         if self.running_loop is not None and self.running_loop.failure is not None:
             raise self.running_loop.failure
 
-    def wait(self, seen: int) -> None:
+    def wait_for_progress(self, seen: int) -> None:
         """Wait for at most a slice until ``progress`` is greater than ``seen``."""
         self.loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
         # After each slice: Flink must be able to cancel the task while its thread waits here.
@@ -131,5 +125,5 @@ class LoopAccess:
     def _wait_while_full(self, until: float) -> None:
         began = clock()
         while self.is_full and clock() < until:
-            self.wait(self.loop.progress)
+            self.wait_for_progress(self.loop.progress)
         self._metrics.backpressure += clock() - began

@@ -8,27 +8,30 @@ With long runs, rows are rare. So a row without an output, a *carrier*, is emitt
 to learn of progress, or would count as idle. A timer in event time, one after the present watermark, shows
 that the watermark has moved. Timers in processing time check the rest.
 
-Only :meth:`LowWatermark.look` raises the low watermark, and only when all inputs of a restored checkpoint are
-known. An input with a later timestamp cannot become late, and one with an earlier timestamp is late when it
-comes.
+Only :meth:`LowWatermark.fired` raises it, and only when all inputs of a restored checkpoint are known. An
+input with a later timestamp cannot become late, and one with an earlier timestamp is late when it comes.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
 from flink_agents.api.events import DelayedLineage
 from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.operator.end_times import is_held
-from flink_agents.runtime.state.keyed_state import Timers
+from flink_agents.runtime.loop.actor import RunEnd
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.end_times import START, is_held
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
+from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.event_time")
 
@@ -71,35 +74,41 @@ class _Waiting:
         return not (self.holding or self.passed or self.woken)
 
 
-class LowWatermark:
+class LowWatermark(KeyService):
     """Computes the low watermark of a subtask, and decides when to emit it. Only for Flink's task thread.
 
     Args:
         event_time: The policy that the agent was applied with.
-        metrics: The agent's metrics.
+        shared: The agent's shared objects.
+        state: Keyed state.
         clock: Returns the wall-clock time in milliseconds.
         tags: The side outputs; each is a separate stream.
         watermarks: True if the input can have watermarks.
 
     Attributes:
-        event_time: The policy that the agent was applied with.
         low: The low watermark; ``NO_TIMESTAMP`` before the first.
     """
+
+    has_key_timers = True
 
     def __init__(
         self,
         event_time: EventTime,
-        metrics: MetricGroup,
+        shared: RunEnvironment,
+        state: KeyedState,
         clock: Callable[[], int],
         tags: Iterable[str] = (),
         watermarks: bool = True,
     ) -> None:
-        self.event_time = event_time
         self.low = NO_TIMESTAMP
+        self._late = event_time.late
+        self._codec = shared.codec
+        self._state = state
         self._clock = clock
         self._watermarks = watermarks
         self._timeout = event_time.max_hold // timedelta(milliseconds=1)
         self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
+        metrics = shared.telemetry.run_metrics.group
         self._late_outputs = metrics.get_counter(LATE_OUTPUTS)
         self._warned = False
         self._behind = metrics.get_gauge(BEHIND)
@@ -118,13 +127,14 @@ class LowWatermark:
         self._looked: int | None = None
         self._awaited: int | None = None
 
-    def check(self, timestamp: int | None) -> None:
+    def check_arrival(self, timestamp: int | None, timers: Timers) -> None:
         """Reject a record with a timestamp that no downstream stream supports.
 
         Raises:
             NoWatermarksError: The input has timestamps and no watermarks.
             TimestampRangeError: Tables do not support the time.
         """
+        self._begin(timers)
         if timestamp is None:
             return
         if not self._watermarks:
@@ -147,14 +157,22 @@ class LowWatermark:
 
     # -- inputs that wait -------------------------------------------------------------
 
-    def restored(self, keys: Collection[str]) -> None:
+    def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Note that these keys, and no others, have inputs from before the start."""
-        self._restored = set(keys)
+        self._restored = set(waiting)
+        if waiting and timers is not None:
+            self._begin(timers)
+        return False
 
-    def found(self, key_text: str, inputs: Iterable[tuple[int, int | None]]) -> None:
-        """Note numbers and timestamps of all inputs of a restored key."""
-        for number, timestamp in inputs:
-            self.stored(key_text, number, timestamp)
+    def note_restored_inputs(self, head: Head | None, key_text: str) -> None:
+        """Note the inputs and wake-ups of the current restored key; it has none without a head."""
+        if head is not None:
+            inputs, wake_ups = self._state.pending.inputs_and_wake_ups()
+            for number in wake_ups:
+                self.woken(key_text, number)
+            for number, packed in inputs:
+                self.stored(key_text, number, read_input(self._codec, packed)[1])
+        # Last: while a key is expected, nothing raises the low watermark past its inputs.
         self._restored.discard(key_text)
 
     def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
@@ -191,24 +209,28 @@ class LowWatermark:
         if timestamp is not None and timestamp <= self.low:
             self._keys.setdefault(key_text, _Waiting()).passed.add(number)
 
-    def leave(self, run: Run, number: int | None) -> None:
-        """Handle the outputs of a run that is suspended now, and stop to wait for it.
+    # -- runs that have ended -----------------------------------------------------------
 
-        Args:
-            run: The run.
-            number: Number of its input among those of its key that wait.
-        """
+    def stamp_outputs(self, ended: RunEnd, out: Emission) -> None:
+        """Give outputs the timestamp of their input, or treat them as late."""
+        run = ended.run
+        if ended.frees_key:
+            self._end_run(run, ended.number)
+        else:
+            self._suspend_run(run, ended.number)
+        out.timestamps += [run.timestamp] * len(run.outputs)
+        out.side_timestamps += [run.timestamp] * len(run.side_outputs)
+
+    def _suspend_run(self, run: Run, number: int | None) -> None:
+        """Handle the outputs of a run that blocks its key now, and stop to wait for it."""
         waiting = self._keys.get(run.key_text)
-        if waiting is not None and number in waiting.passed:
-            self._leave_late(run)
-        self.park(run.key_text)
+        if waiting is not None and number in waiting.passed and self._is_late(run):
+            if run.outputs or run.side_outputs:
+                self._late_outputs.inc()
+                self._apply_late_policy(run)
+        self.blocked(run.key_text)
 
-    def _leave_late(self, run: Run) -> None:
-        if run.timestamp is not None and run.timestamp <= self.low and (run.outputs or run.side_outputs):
-            self._late_outputs.inc()
-            self._apply_late_policy(run)
-
-    def park(self, key_text: str) -> None:
+    def blocked(self, key_text: str, head: Head | None = None) -> None:
         """Stop holding the low watermark for the inputs of a key: its run is suspended, maybe for days."""
         waiting = self._keys.get(key_text)
         if waiting is not None:
@@ -216,13 +238,8 @@ class LowWatermark:
             waiting.passed.update(waiting.holding)
             waiting.holding.clear()
 
-    def commit(self, run: Run, number: int | None) -> None:
-        """Handle the outputs of a run that is committed. If they are late, apply the policy.
-
-        Args:
-            run: The run of the input.
-            number: Number of the input among those of its key that wait; None if it never waited.
-        """
+    def _end_run(self, run: Run, number: int | None) -> None:
+        """Handle the outputs of a run whose input no longer waits. If they are late, apply the policy."""
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number is not None:
             if waiting.holding.pop(number, None) is not None:
@@ -230,13 +247,16 @@ class LowWatermark:
             elif number in waiting.passed or number in waiting.woken:
                 waiting.passed.discard(number)
                 waiting.woken.discard(number)
-                if run.timestamp is not None and run.timestamp <= self.low:
+                if self._is_late(run):
                     self._late_outputs.inc()
                     if not isinstance(run.lineage, DelayedLineage):
                         self._log_late(run)
                     self._apply_late_policy(run)
             if waiting.has_ended:
                 del self._keys[run.key_text]
+
+    def _is_late(self, run: Run) -> bool:
+        return run.timestamp is not None and run.timestamp <= self.low
 
     def _log_late(self, run: Run) -> None:
         """Log once what late outputs are and what helps; later ones are counted."""
@@ -252,40 +272,34 @@ class LowWatermark:
             run.key,
             run.timestamp,
             self._timeout / 1000,
-            self.event_time.late.value,
+            self._late.value,
             LATE_OUTPUTS,
         )
 
     def _apply_late_policy(self, run: Run) -> None:
-        late = self.event_time.late
-        if late is LateOutputs.SIDE:
+        if self._late is LateOutputs.SIDE:
             run.side_outputs += [(LATE_TAG, value) for value in run.outputs]
-        if late is not LateOutputs.EMIT:
+        if self._late is not LateOutputs.EMIT:
             run.outputs = []
 
     # -- timers -----------------------------------------------------------------------
 
-    def begin(self, timers: Timers) -> None:
+    def _begin(self, timers: Timers) -> None:
         """Register the first timer, at the first input or timer."""
         if self._at is None:
             self._look_at(self._clock(), timers)
 
-    def look(self, fired: int, timers: Timers, is_held_back: Callable[[str], bool]) -> None:
-        """Raise the low watermark as far as possible, if it is time to.
-
-        Args:
-            fired: Time of the timer in which this is called; of any timer.
-            timers: Timers of the current key, whichever it is.
-            is_held_back: Returns True if the inputs of a key wait for another input, which may be late.
-        """
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Raise the low watermark as far as possible, if it is time to; a timer may have another purpose."""
+        if at >= START:
+            return
         now = self._clock()
-        moved = fired == self._awaited
-        if moved:
+        if at == self._awaited:
             self._awaited = None
             if self._looked is not None and now < self._looked + PROGRESS_MS:
                 self._look_at(self._looked + PROGRESS_MS, timers)
                 return
-        elif self._at is not None and now < self._at != fired:
+        elif self._at is not None and now < self._at != at:
             return
         watermark = timers.current_watermark()
         ends = False
@@ -298,7 +312,7 @@ class LowWatermark:
         self._note(watermark, now)
         # Before, an unknown input of the restored checkpoint may hold it.
         if not self._restored:
-            low = self._lowest(watermark, is_held_back)
+            low = self._lowest(watermark)
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
         self._behind.set(watermark - self.low if self.low != NO_TIMESTAMP else 0)
@@ -319,7 +333,7 @@ class LowWatermark:
         while self._seen and self._seen[0][0] <= now - self._timeout:
             self._expired = self._seen.popleft()[1]
 
-    def _lowest(self, watermark: int, is_held_back: Callable[[str], bool]) -> int:
+    def _lowest(self, watermark: int) -> int:
         heap = self._heap
         while heap:
             at, number, key_text = heap[0]
@@ -328,7 +342,7 @@ class LowWatermark:
                 if at > watermark:
                     break
                 # Inputs queued after a late one cannot be in time either.
-                if not (waiting.passed or at <= self._expired or is_held_back(key_text)):
+                if not (waiting.passed or at <= self._expired or self.operator.is_held_back(key_text)):
                     return at - 1
                 del waiting.holding[number]
                 self._holding -= 1
@@ -338,7 +352,7 @@ class LowWatermark:
 
     # -- rows -------------------------------------------------------------------------
 
-    def take(self, tag: str = "") -> int | None:
+    def take_for_row(self, tag: str = "") -> int | None:
         """Return the low watermark for a row that leaves to ``tag``; None if the stream knows it already."""
         self._emitted_at[tag] = self._clock()
         if self._emitted[tag] == self.low:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
+from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
@@ -24,8 +25,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, load_of
-from flink_agents.runtime.loop.entries import QueuedInput, RunEnd
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd, load_of
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
@@ -33,9 +33,7 @@ from flink_agents.runtime.operator.features import Features
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from flink_agents.runtime.operator.loop_access import LoopAccess
-from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.service import Schedule
-from flink_agents.runtime.operator.waits.suspended_runs import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
@@ -64,7 +62,6 @@ class AgentProcessor:
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         features: The features of the operator.
         new_head: Creates the head of a key that has none.
-        suspended_runs: The suspended runs in state.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
@@ -90,7 +87,6 @@ class AgentProcessor:
         check_cancelled: Callable[[], None],
         features: Features,
         new_head: Callable[[str], Head],
-        suspended_runs: SuspendedRuns,
         most_seconds: float,
     ) -> None:
         self._shared = shared
@@ -98,8 +94,8 @@ class AgentProcessor:
         self._job_id = job_id
         self._clock = clock
         self.features = features
-        self._receivers = features.hooks.receivers
-        self._event_time = features.event_time
+        self._signals = features.signals
+        self._low_watermark = features.low_watermark
         self._suspensions = features.suspensions
         self.has_key_timers = False
         self._inline = shared.inline
@@ -108,10 +104,9 @@ class AgentProcessor:
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
-        self._intake = InputQueueWriter(shared, state, features.event_time)
         self.to_look_at: deque[KeyActor] = deque()
         self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
-        self.feeder = InputDispatcher(shared, state, suspended_runs, self.loop_access)
+        self.feeder = InputDispatcher(shared, state, features.suspensions, self.loop_access)
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, features)
         ttl = int(shared.config.get(AgentOptions.SIGNALS_TTL).total_seconds() * 1000)
@@ -121,15 +116,14 @@ class AgentProcessor:
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
         # Signals and requests come in the same stream as inputs.
-        receiver = self._receivers.get(type(record))
-        if receiver is not None:
-            return receiver(key_text, record, timers)
+        if type(record) is TaggedSignal:
+            return self._signals.receive(key_text, record, timers)
         if timestamp is not None and timestamp >= START:
             # An upstream agent's outputs at the end of its input have the time of that timer, and none if
             # another attempt emits them earlier. The time is part of an input's digest, so drop it.
             timestamp = None
-        if self._event_time is not None:
-            self._event_time.check_arrival(timestamp, timers)
+        if self._low_watermark is not None:
+            self._low_watermark.check_arrival(timestamp, timers)
         # Before the input: it can run inline only if its key has no actor.
         previous_emission = (
             self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
@@ -162,10 +156,10 @@ class AgentProcessor:
             return self._feed_input(actor, record, timestamp, timers)
         heads = self.heads
         cached = self.cache.get(key_text)
-        head = cached.head if cached is not None else heads.of(key_text)
+        head = cached.head if cached is not None else heads.read_or_create(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         if head.suspended and self._suspensions.blocks(head):
-            self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+            self._store_input(head, key_text, self._pack_input(record, timestamp), timestamp)
             self.blocked(key_text, head)
             return NOTHING
         # Most keys have no store that could have records of them.
@@ -182,7 +176,7 @@ class AgentProcessor:
         # Before the action runs, which may change the input.
         shared = self._shared
         stored = None if whole else self._state.memory
-        packed = self._intake.packed_early(record, timestamp) if shared.may_record else None
+        packed = self._pack_early(record, timestamp) if shared.may_record else None
         seq = head.next_seq
         now = self._clock()
         run = Run(shared, head.journal_id, key_text, seq, timestamp, now, stored, memory, head.unrecorded)
@@ -196,7 +190,7 @@ class AgentProcessor:
             run.short_term.committed(changes)
             # Not `end_waits`: no loop has prepared it.
             run.ended = None
-            self.cache.keep(key_text, head, memory, whole, searched=True)
+            self.cache.store_key(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -254,18 +248,12 @@ class AgentProcessor:
             rests = head is None or (bool(head.suspended) and self._suspensions.rests(head, key_text))
             if head is None or rests or not head.has_pending:
                 # The key has no work to run now, so its inputs are known.
-                if self._event_time is not None:
-                    self._event_time.note_restored_inputs(None, key_text)
+                if self._low_watermark is not None:
+                    self._low_watermark.note_restored_inputs(None, key_text)
                 return None
             actor = self.make_actor(head, key_text, True, timers)
         self.loop_access.check_failure()
         return actor
-
-    def check(self, key_text: str) -> None:
-        """Check if the present code can continue the work of the current key in state."""
-        head = self.head_of(key_text)
-        if head is not None and self.features.work_check is not None:
-            self.features.work_check.check(head, key_text)
 
     def is_blocked(self, head: Head) -> bool:
         """Return True if inputs of a key without an actor have to stay in state for now."""
@@ -278,11 +266,41 @@ class AgentProcessor:
 
     # -- inputs that wait -------------------------------------------------------------
 
+    def _pack_input(self, record: Any, timestamp: int | None) -> bytes:
+        """Return the bytes of an input.
+
+        Raises:
+            InputRejected: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRejected(error) from error
+
+    def _pack_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
+
+        The journal has the input's digest, which must be taken before an action changes the input in place.
+        """
+        try:
+            return self._pack_input(record, timestamp)
+        except InputRejected:
+            return None
+
+    def _store_input(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
+        self._state.pending.put_input(head.next_pending, packed)
+        if self._low_watermark is not None:
+            self._low_watermark.stored(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())
+
     def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Queue an input of a key with an actor."""
         self.loop_access.check_failure()
-        packed = self._intake.packed(record, timestamp)
-        self._intake.store(actor.head, actor.key_text, packed, timestamp)
+        packed = self._pack_input(record, timestamp)
+        self._store_input(actor.head, actor.key_text, packed, timestamp)
         self.feed(actor, timers)
         return NOTHING
 
@@ -293,7 +311,7 @@ class AgentProcessor:
         self.heads.mark(head, key_text)
         # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
-        self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
+        self._store_input(head, key_text, self._pack_input(record, timestamp), timestamp)
         self.make_actor(head, key_text, pending, timers)
 
     def _hand_over(
@@ -303,7 +321,7 @@ class AgentProcessor:
         run = step.run
         self._releases_early = False
         try:
-            packed = packed or self._intake.packed(record, run.timestamp)
+            packed = packed or self._pack_input(record, run.timestamp)
             # Without calls if the loop has room: most runs that are handed over come here.
             if (loop := self.loop_access.running_loop) is not None:
                 if loop.failure is not None:
@@ -315,7 +333,7 @@ class AgentProcessor:
             raise
         # It started here because no attempt had recorded anything of the key.
         self.heads.mark(head, run.key_text, unread=False)
-        self._intake.store(head, run.key_text, packed, run.timestamp)
+        self._store_input(head, run.key_text, packed, run.timestamp)
         # Reading a whole map is the most expensive call of state.
         memory = run.short_term.load(whole)
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
@@ -339,8 +357,8 @@ class AgentProcessor:
             self._suspensions.wake_first(head, key_text)
         actor = self._new_actor(head, key_text, nodes, pending or bool(head.suspended), timers)
         # The low watermark must know restored inputs before any of them is committed.
-        if pending and self._event_time is not None:
-            self._event_time.note_restored_inputs(head, key_text)
+        if pending and self._low_watermark is not None:
+            self._low_watermark.note_restored_inputs(head, key_text)
         if head.suspended:
             self.feeder.resume_blocking(actor)
         self.feeder.feed(actor)
@@ -372,10 +390,11 @@ class AgentProcessor:
         if features.idle_keys is not None:
             features.idle_keys.note_work(actor)
         if head.suspended or head.signals_expire is not None:
-            self._suspensions.equip(actor)
+            features.signals.equip(actor)
+            self._suspensions.note_resumed(head, key_text)
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
-        self.cache.drop(key_text)
+        self.cache.remove_key(key_text)
         self.schedule.added(actor, timers)
         return actor
 
@@ -383,16 +402,16 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         # First, so that no feature finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
-        self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        self.cache.store_key(actor.key_text, actor.head, actor.memory, True, searched=False)
         if actor.mailbox is not None:
             self.loop_access.loop.suspender.forget(actor)
-        self.schedule.actor_released(actor, timers)
+        self.schedule.released(actor)
 
     def withdraw(self, actor: KeyActor) -> None:
         """Remove the actor of a key whose last run was suspended. Its other inputs stay in state."""
         # The next actor reads them again.
         self.loop_access.loop.withdraw(actor)
-        self.feeder.drop(actor)
+        self.feeder.forget_cached(actor)
         self.loop_access.loop.suspender.forget(actor)
         # The timer at the end of a bounded input stays: it resumes the run.
         del self.actors[actor.key_text]
@@ -400,7 +419,7 @@ class AgentProcessor:
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
         self.feeder.feed(actor)
-        self.schedule.fed(actor, timers)
+        self.schedule.arm(timers, actor)
 
     def _reject(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
@@ -446,50 +465,3 @@ class AgentProcessor:
         was_suspended = bool(ends) and ends[-1].suspension is not None
         if was_suspended or actor.head.suspended:
             self._suspensions.continue_key(actor, was_suspended, timers)
-
-
-class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's task thread.
-
-    Args:
-        shared: The agent's shared objects.
-        state: Keyed state.
-        event_time: Holds the low watermark; None if outputs need no timestamps.
-    """
-
-    def __init__(
-        self, shared: RunEnvironment, state: KeyedState, event_time: EventTimeService | None
-    ) -> None:
-        self._shared = shared
-        self._state = state
-        self._event_time = event_time
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
-
-        Raises:
-            InputRejected: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRejected(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, which must be taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRejected:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put(head.next_pending, packed)
-        if self._event_time is not None:
-            self._event_time.note_stored(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from flink_agents.api.agents.observers import WAITS, Phase
@@ -34,7 +34,7 @@ from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.operator.services.suspension import SuspendedRuns
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import Mailbox
@@ -49,67 +49,60 @@ MOST = 40
 """The most entries of each kind that are listed."""
 
 
-class Inspection:
-    """Describes the state of the current key and its work on the loop. Only for Flink's task thread.
-
-    Args:
-        state: Keyed state.
-        now: Returns the wall-clock time in milliseconds.
-    """
-
-    def __init__(self, state: KeyedState, now: Callable[[], int]) -> None:
-        self._state = state
-        self._now = now
-
-    def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
-        """Return the description of a key that has a head."""
-        description: dict[str, Any] = {
-            "known": True,
-            "sequence": head.next_seq,
-            # Numbers of a generation of the key do not begin at 0.
-            "runs": head.next_seq - head.begin,
-            "inputs": head.waiting,
-            "memory": self._memory(),
+def describe_key(state: KeyedState, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
+    """Return the description of the current key, which has a head, and of its work on the loop."""
+    description: dict[str, Any] = {
+        "known": True,
+        "sequence": head.next_seq,
+        # Numbers of a generation of the key do not begin at 0.
+        "runs": head.next_seq - head.begin,
+        "inputs": head.waiting,
+        "memory": _memory_sizes(state),
+    }
+    if actor is not None:
+        description |= _live(key_text, actor)
+    # A run that blocks the key is resumed as soon as there is an actor.
+    suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
+    if suspended_runs:
+        description["suspended"] = [_suspended(state, key_text, head, run) for run in suspended_runs[:MOST]]
+    if head.signals_expire is not None:
+        names = Counter(signal.name for signal in state.pending.mailbox().signals)
+        description["signals"] = dict(names.most_common(MOST))
+    if head.delayed_due is not None:
+        description["delayed"] = {
+            "events": len(state.delayed.list_events()),
+            "due": head.delayed_due,
         }
-        if actor is not None:
-            description |= _live(key_text, actor)
-        # A run that blocks the key is resumed as soon as there is an actor.
-        suspended_runs = [run for run in head.suspended if actor is None or not run.blocks]
-        if suspended_runs:
-            description["suspended"] = [self._suspended(key_text, head, run) for run in suspended_runs[:MOST]]
-        if head.signals_expire is not None:
-            names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
-            description["signals"] = dict(names.most_common(MOST))
-        if head.delayed_due is not None:
-            description["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
-        if head.skipped:
-            description["without_input"] = sorted(head.skipped)[:MOST]
-        return description
+    if head.skipped:
+        description["without_input"] = sorted(head.skipped)[:MOST]
+    return description
 
-    def _memory(self) -> dict[str, int]:
-        sizes: dict[str, int] = {}
-        for path, data in self._state.memory.items():
-            if len(sizes) == MOST:
-                break
-            sizes[unescape(path)] = len(data)
-        return sizes
 
-    def _suspended(self, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
-        suspension = self._state.pending.suspension(run.number)
-        seq = run.seq
-        run_id = run_id_of(head.journal_id, key_text, seq)
-        shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
-        if suspension is not None:
-            shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
-            shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
-        return shown
+def _memory_sizes(state: KeyedState) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for path, data in state.memory.items():
+        if len(sizes) == MOST:
+            break
+        sizes[unescape(path)] = len(data)
+    return sizes
+
+
+def _suspended(state: KeyedState, key_text: str, head: Head, run: ListedRun) -> dict[str, Any]:
+    suspension = state.pending.suspension(run.number)
+    seq = run.seq
+    run_id = run_id_of(head.journal_id, key_text, seq)
+    shown: dict[str, Any] = {"sequence": seq, "run": run_id, "blocks": run.blocks}
+    if suspension is not None:
+        shown["run"] = run_id_of(suspension.identity or head.journal_id, key_text, seq)
+        shown |= {"begun": suspension.started_at, "waits": _waits(key_text, seq, suspension.waits)}
+    return shown
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
-    return [_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
+    return [_describe_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
 
 
-def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
+def _describe_wait(wait: StoredWait, id: str) -> dict[str, Any]:
     return {"kind": wait.kind, "name": wait.name, "deadline": wait.deadline, "id": id}
 
 
@@ -139,7 +132,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
     mailbox = actor.mailbox
     if mailbox is not None and mailbox.open:
-        run["waits"] = [_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
+        run["waits"] = [_describe_wait(wait.stored, wait.wait_id) for wait in list(mailbox.open)[:MOST]]
     return description | {"run": run}
 
 
@@ -149,20 +142,17 @@ class RequestService(KeyService):
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        clock: Returns the wall-clock time in milliseconds.
-        suspension: Resumes the suspended run that is to end.
+        runs: The suspended runs. Resumes the run that is to end.
     """
 
     def __init__(
         self,
         shared: RunEnvironment,
         state: KeyedState,
-        clock: Callable[[], int],
-        suspension: SuspensionService,
+        runs: SuspendedRuns,
     ) -> None:
         self._state = state
-        self._suspension = suspension
-        self._inspection = Inspection(state, clock)
+        self._runs = runs
         self._notify = shared.telemetry.observers.request_answered
         self._agent = shared.agent.name
 
@@ -175,16 +165,16 @@ class RequestService(KeyService):
         if head is None or (seq is None and signal.name != ERASE):
             return
         if actor is None:
-            operator.cache.drop(key_text)
+            operator.cache.remove_key(key_text)
         if seq is not None:
-            self._suspension.wake_marked(head, key_text)
+            self._runs.wake_marked(head, key_text)
         self._state.head.update(head.pack())
         if seq is None:
             return
         if actor is not None:
             actor.ends = head.ends
             operator.loop_access.loop.end_run(actor, seq)
-        self._suspension.resume_woken(head, key_text, actor, timers)
+        self._runs.resume_woken(head, key_text, actor, timers)
 
     def note_end(self, run: Run, actor: KeyActor) -> None:
         """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""
@@ -213,7 +203,7 @@ class RequestService(KeyService):
             outcome = ANSWERED if signal.name == INSPECT else REJECTED if signal.name == END_RUN else ERASED
             self._reply(signal, key_text, outcome, known=False, reason="the job has nothing of this key")
         elif signal.name == INSPECT:
-            self._reply(signal, key_text, ANSWERED, **self._inspection.of(key_text, head, actor))
+            self._reply(signal, key_text, ANSWERED, **describe_key(self._state, key_text, head, actor))
         elif signal.name == END_RUN:
             return self._end(signal, key_text, head, actor)
         elif signal.name == ERASE:

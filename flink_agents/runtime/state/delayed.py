@@ -75,7 +75,7 @@ class _Agenda:
         return _VERSION + pack((self.following, self.following_page, self.first, self.pages))
 
     @classmethod
-    def of(cls, fields: Any) -> _Agenda:
+    def from_fields(cls, fields: Any) -> _Agenda:
         following, following_page, first, pages = fields[:4]
         return cls(following, following_page, _times(first), [_Page(*page) for page in pages])
 
@@ -151,7 +151,7 @@ class DelayedEvents:
             self._entries.put(_AGENDA, agenda.pack())
         return packed_events, agenda.first[0][0]
 
-    def all(self) -> list[tuple[int, bytes]]:
+    def list_events(self) -> list[tuple[int, bytes]]:
         """Return all events of the key with their times, in order; for tests and commands."""
         agenda = self._agenda()
         if agenda is None:
@@ -205,7 +205,7 @@ class DelayedEvents:
 
     def _agenda(self) -> _Agenda | None:
         packed = self._entries.get(_AGENDA)
-        return None if packed is None else unpack(_WHAT, packed, _Agenda.of, _VERSION)
+        return None if packed is None else unpack(_WHAT, packed, _Agenda.from_fields, _VERSION)
 
 
 def _entry_of(page: int) -> int:

@@ -214,7 +214,7 @@ class Head:
         self.store = store_id
         self.marker = None
 
-    def leave(self) -> None:
+    def leave_store(self) -> None:
         """Drop the store in which runs of the key were recorded."""
         self.store = None
         self.marker = None
@@ -274,10 +274,10 @@ class Head:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        return unpack("the head of a key", data, cls._of, _HEAD_VERSION)
+        return unpack("the head of a key", data, cls._from_fields, _HEAD_VERSION)
 
     @classmethod
-    def _of(cls, fields: Any) -> Head:
+    def _from_fields(cls, fields: Any) -> Head:
         journal_id, next_seq, first_pending, next_pending, extra = fields
         head = cls(journal_id, next_seq, first_pending, next_pending)
         if extra is not None:

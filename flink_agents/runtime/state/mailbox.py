@@ -117,7 +117,7 @@ class Mailbox:
                 undecided_signals.append((signal, ended + later[signal.name]))
         return undecided_signals
 
-    def take(self, identities: Iterable[str], until: int) -> None:
+    def remove_taken(self, identities: Iterable[str], until: int) -> None:
         """Remove the signals that a run has taken, and remember their ids."""
         for identity in identities:
             signal = self.find(identity)
@@ -176,10 +176,10 @@ class Mailbox:
         """
         if data is None:
             return cls()
-        return unpack("the list of signals of a key", data, cls._of, _VERSION, _MEANT_VERSION)
+        return unpack("the list of signals of a key", data, cls._from_fields, _VERSION, _MEANT_VERSION)
 
     @classmethod
-    def _of(cls, fields: Any) -> Mailbox:
+    def _from_fields(cls, fields: Any) -> Mailbox:
         signals, seen, owed = fields[:3]
         return cls(
             [StoredSignal(*signal) for signal in signals], seen, [(name, until) for name, until in owed]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from typing_extensions import override
 
@@ -122,14 +123,14 @@ class MemoryTree:
         data = cached[path] = self._slot.get(_state_key(path))
         return data
 
-    def put(self, path: str, data: bytes | None) -> None:
+    def write_node(self, path: str, data: bytes | None) -> None:
         """Buffer the bytes of the node at ``path``; None removes it."""
         written = self._written
         scope = None if self.applied else self.scope
         self._undo.append((written, scope, path, path in written, written.get(path)))
         written[path] = data
 
-    def below(self, path: str) -> list[str]:
+    def paths_below(self, path: str) -> list[str]:
         """Return the paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
         prefix = path + "." if path else ""
@@ -167,7 +168,7 @@ class MemoryTree:
                 f"{path!r} is an object in {self.scope.value} memory",
                 fix=f"delete({path!r}) first, or set one of its fields",
             )
-        self.put(path, data)
+        self.write_node(path, data)
         return MemoryRef(self.scope, path)
 
     def append(self, path: str, value: Any) -> MemoryRef:
@@ -187,11 +188,11 @@ class MemoryTree:
         """Remove the node at ``path`` and all below it. Return True if there was any."""
         parents_of(path)  # Raises if the path is malformed.
         data = self.raw(path)
-        nodes = self.below(path) if data == OBJECT else []
+        nodes = self.paths_below(path) if data == OBJECT else []
         if data is not None:
             nodes.append(path)
         for node in nodes:
-            self.put(node, None)
+            self.write_node(node, None)
         return bool(nodes)
 
     def new_object(self, path: str, overwrite: bool) -> None:
@@ -204,7 +205,7 @@ class MemoryTree:
                 fix=f"new_object({path!r}, overwrite=True) replaces it",
             )
         if data != OBJECT or self.expires:
-            self.put(path, OBJECT)
+            self.write_node(path, OBJECT)
 
     def _check_parents(self, path: str, parents: tuple[str, ...]) -> None:
         """Raise if ``path``, which has no node, leads through a plain value."""
@@ -228,17 +229,17 @@ class MemoryTree:
         for parent in parents_of(path):
             data = self.raw(parent)
             if data is None or (self.expires and data == OBJECT):
-                self.put(parent, OBJECT)
+                self.write_node(parent, OBJECT)
             elif data != OBJECT:
                 raise self._through_value(path, parent, data)
 
     # -- the protocol of a run --------------------------------------------------------
 
-    def fork(self, undo: Undo) -> MemoryTree:
+    def fork(self, undo: Undo) -> Self:
         """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = MemoryTree(self.scope, self.codec, self._slot, undo, self.expires, self.cached)
+        twin = copy(self)
+        twin._undo = undo
         twin._written = dict(self._written)
-        twin._loaded = self._loaded
         return twin
 
     @property
@@ -380,7 +381,7 @@ class TreeObject(MemoryObject):
     def field_names(self) -> list[str]:
         self._guard()
         start = len(self._prefix)
-        return sorted({path[start:].split(".", 1)[0] for path in self.tree.below(self._prefix[:-1])})
+        return sorted({path[start:].split(".", 1)[0] for path in self.tree.paths_below(self._prefix[:-1])})
 
     @override
     def fields(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class PendingInputs:
         entry = self._entries.get(key)
         return None if entry is None else unpack_input(entry)
 
-    def put(self, key: int, value: bytes) -> None:
+    def put_input(self, key: int, value: bytes) -> None:
         """Store an input under the number ``key``."""
         self._entries.put(key, pack_input(value))
 

@@ -44,7 +44,7 @@ class ListedRun(NamedTuple):
     names: list[str]
 
     @classmethod
-    def of(cls, suspension: Suspension) -> ListedRun:
+    def from_suspension(cls, suspension: Suspension) -> ListedRun:
         """Return the entry of a run that is suspended now."""
         names = [wait.name for wait in suspension.waits if isinstance(wait, StoredSignalWait)]
         parts = len(suspension.parts)
@@ -199,10 +199,10 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        return unpack("a suspended run", data, cls._of, _VERSION)
+        return unpack("a suspended run", data, cls._from_fields, _VERSION)
 
     @classmethod
-    def _of(cls, stored: list[Any]) -> Suspension:
+    def _from_fields(cls, stored: list[Any]) -> Suspension:
         values: dict[str, Any] = dict(zip(_STORED_FIELDS, stored, strict=True))
         values["records"] = [
             Record(RecordKind(kind), values["seq"], step, index, data)

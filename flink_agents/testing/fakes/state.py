@@ -328,7 +328,7 @@ class DownstreamView:
     def accept_row(self, tag: str = "") -> int:
         """Accept a row, and return the watermark before it."""
         watermark = self.watermark(tag)
-        carried = self._low.take(tag)
+        carried = self._low.take_for_row(tag)
         self._watermarks[tag] = watermark if carried is None else max(watermark, carried)
         return watermark
 

@@ -94,7 +94,7 @@ class Due(NamedTuple):
 
 def delayed_in(state: KeyState) -> list[Due]:
     """Return the delayed events of a key, by time."""
-    return [Due(*event) for event in _events_of(state).all()] if state.delayed else []
+    return [Due(*event) for event in _events_of(state).list_events()] if state.delayed else []
 
 
 def pending_delayed(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:

@@ -19,17 +19,10 @@ patch(
     "An error of the deployment in a group counts as one of the record.",
 )
 patch(
-    "suspended-unchecked",
-    "operator.waits.pending_work:PendingWork.check",
-    "if suspension is not None:",
-    "if False:",
-    "A suspended run that this code cannot continue fails the job when its time has come.",
-)
-patch(
     "delayed-unchecked",
-    "operator.waits.pending_work:PendingWork.check",
-    "if head.delayed_due is not None:",
-    "if False:",
+    "operator.services.delayed:Delays.restored",
+    "self.unchecked.extend(delaying)",
+    "pass",
     "A delayed event that no action takes fails the job when its time has come.",
 )
 patch(

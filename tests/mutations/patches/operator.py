@@ -159,20 +159,6 @@ patch(
     "A key is forgotten although the store has records of it.",
 )
 patch(
-    "overtaken-for-ever",
-    "services.late_replays:LateReplays.note_skipped",
-    "skipped.pop(seq, None)",
-    "pass",
-    "A run that was overtaken counts as such after its input came.",
-)
-patch(
-    "overtaken-while-away",
-    "services.late_replays:LateReplays._is_late",
-    "max(skipped[seq], self._began)",
-    "skipped[seq]",
-    "The time in which no task ran counts against inputs that are late.",
-)
-patch(
     "resumed-left-alone",
     "input_dispatch:InputDispatcher.resume_blocking",
     "if blocking is None:",
@@ -209,77 +195,77 @@ patch(
 )
 patch(
     "kept-drop-half",
-    "heads:KeyCache.drop",
+    "heads:KeyCache.remove_key",
     "self._before.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
 patch(
     "kept-without-memory",
-    "heads:KeyCache.keep",
+    "heads:KeyCache.store_key",
     "whole = False",
     "pass",
     "A key with much memory is kept as one that has none.",
 )
 patch(
     "wake-up-over-input",
-    "waits.suspended_runs:SuspendedRuns.wake",
+    "services.suspension:SuspendedRuns.wake",
     "head.next_pending += 1",
     "pass",
     "A wake-up has the place of the next input in state.",
 )
 patch(
     "aside-twice",
-    "waits.suspended_runs:SuspendedRuns.add",
+    "services.suspension:SuspendedRuns.add",
     "head.suspended = runs if places else [*runs, stored]",
     "head.suspended = [*runs, stored]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(
     "aside-woken-twice",
-    "waits.suspended_runs:SuspendedRuns.wake",
+    "services.suspension:SuspendedRuns.wake",
     "if run.woken is not None or not is_wanted(run):",
     "if not is_wanted(run):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
-    "waits.suspended_runs:SuspendedRuns.remove",
+    "services.suspension:SuspendedRuns.remove",
     "self._state.pending.end_suspension(run.number)",
     "run.blocks and self._state.pending.end_suspension(run.number)",
     "What is left of a run that was set aside stays in state after its end.",
 )
 patch(
     "delayed-timer-of-first",
-    "waits.delayed:Delays.keep_delayed",
+    "services.delayed:Delays.keep_delayed",
     "if first is not None and first != previous_due:",
     "if previous_due is None:",
     "An event that is due before those which wait gets no timer.",
 )
 patch(
     "delayed-head-unwritten",
-    "waits.delayed:Delays.come_in",
+    "services.delayed:Delays.come_in",
     "self._state.head.update(head.pack())",
     "pass",
     "The head does not count delayed events that have come.",
 )
 patch(
     "delayed-taken-early",
-    "waits.delayed:AwaitedKeys.take",
+    "services.delayed:AwaitedKeys.pop_due",
     "if self._keys.get(key_text, (None,))[0] == due:",
     "if key_text in self._keys:",
     "A key whose delayed events were put off is still taken at the old time.",
 )
 patch(
     "signal-twice",
-    "waits.signal_matching:SignalMatcher.reason",
-    "if signal.id is not None and mailbox.knows(signal.id):",
+    "services.signal_matching:KeySignals.reason",
+    "if signal.id is not None and self.mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "waits.signal_matching:SignalMatcher._overflow",
+    "services.signal_matching:KeySignals._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
@@ -300,65 +286,65 @@ patch(
 )
 patch(
     "suspended-without-timer",
-    "waits.suspended_runs:SuspendedRuns.add",
+    "services.suspension:SuspendedRuns.add",
     "timers.register_processing_time_timer(max(suspension.due, self._clock() + 1))",
     "pass",
     "No timer looks at a suspended run when its wait ends.",
 )
 patch(
     "suspension-stays",
-    "waits.suspended_runs:SuspendedRuns.remove",
+    "services.suspension:SuspendedRuns.remove",
     "self._state.pending.end_suspension(run.number)",
     "run.blocks or self._state.pending.end_suspension(run.number)",
     "What is left of a suspended run stays in state after its commit.",
 )
 patch(
     "owed-signal-unseen",
-    "waits.signal_store:SignalStore.receive",
-    "mailbox.seen[signal.id] = new.until",
+    "services.signals:SignalService._store",
+    "signals.mailbox.seen[signal.id] = new.until",
     "pass",
     "A signal whose run took it before a crash is not remembered when it comes again.",
 )
 patch(
     "returned-signals-last",
-    "waits.signal_store:SignalStore.remove_taken",
+    "services.signals:SignalService.remove_taken",
     "mailbox.signals[:0] = waits.returned",
     "mailbox.signals += waits.returned",
     "Signals that a run gave back come behind later ones.",
 )
 patch(
     "signals-unseen-in-head",
-    "waits.signal_store:SignalStore._write",
+    "services.signals:SignalService._write",
     "head.signals_expire = expires",
     "pass",
     "The head does not say that the key has signals.",
 )
 patch(
     "signal-for-nobody",
-    "waits.signal_matching:reserved_for",
+    "services.signal_matching:KeySignals._reserved_for",
     "return signal._replace(run=suspension.seq) if free else signal",
     "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "waits.signal_matching:SignalMatcher.unreserve",
+    "services.signal_matching:KeySignals.unreserve",
     "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",
 )
 patch(
     "signal-unoffered",
-    "waits.signals:SignalService.receive",
+    "services.signals:SignalService.receive",
     "operator.loop_access.loop.suspender.offer(actor, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )
 patch(
     "suspended-memory-empty",
-    "waits.suspension:SuspensionService.continue_key",
-    "operator.cache.keep(key_text, head, {}, False, searched=False)",
-    "operator.cache.keep(key_text, head, {}, True, searched=False)",
+    "services.suspension:SuspendedRuns.continue_key",
+    "operator.cache.store_key(key_text, head, {}, False, searched=False)",
+    "operator.cache.store_key(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
 )
 patch(
@@ -377,7 +363,7 @@ patch(
 )
 patch(
     "service-sleeps-on",
-    "waits.delayed:Delays._expect_events",
+    "services.delayed:Delays._expect_events",
     "self.operator.has_key_timers = True",
     "True",
     "The hook of timers is not called when the first key needs one.",
@@ -385,20 +371,20 @@ patch(
 patch(
     "heartbeat-known-key-expected",
     "heartbeat:Heartbeat._wake_restored",
-    "event_time.note_restored_inputs(None, key_text)",
+    "low_watermark.note_restored_inputs(None, key_text)",
     "pass",
     "A restored key with a stored signal holds the low watermark for ever if an input comes first.",
 )
 patch(
     "other-code-rests",
-    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "services.suspension:SuspendedRuns._wake_of_other_code",
     "self.suspension(run).submission != self._submission",
     "False",
     "A suspended run keeps the timeout of the code that suspended it.",
 )
 patch(
     "same-code-wakes",
-    "waits.suspended_runs:SuspendedRuns.wake_of_other_code",
+    "services.suspension:SuspendedRuns._wake_of_other_code",
     "self.suspension(run).submission != self._submission",
     "True",
     "A restart replays all suspended runs.",

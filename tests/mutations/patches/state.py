@@ -55,7 +55,7 @@ patch(
 )
 patch(
     "leave-keeps-origins",
-    "keyed_state:Head.leave",
+    "keyed_state:Head.leave_store",
     "self.origins = ()",
     "pass",
     "A key that leaves its store still looks for records of its origins.",
@@ -76,14 +76,14 @@ patch(
 )
 patch(
     "taken-signal-not-owed",
-    "mailbox:Mailbox.take",
+    "mailbox:Mailbox.remove_taken",
     "self.owed.append((identity, until))",
     "pass",
     "A signal that a replayed run took is kept when it comes again.",
 )
 patch(
     "taken-signal-not-seen",
-    "mailbox:Mailbox.take",
+    "mailbox:Mailbox.remove_taken",
     "self.seen[signal.id] = until",
     "pass",
     "A signal that a run took is taken once more when it comes again.",
@@ -153,7 +153,7 @@ patch(
 )
 patch(
     "left-swapped",
-    "suspended:Suspension._of",
+    "suspended:Suspension._from_fields",
     "(counts[0], counts[1])",
     "(counts[1], counts[0])",
     "A resumed run counts its outputs as side outputs.",
@@ -202,14 +202,14 @@ patch(
 )
 patch(
     "undo-of-new-node",
-    "memory:MemoryTree.put",
+    "memory:MemoryTree.write_node",
     "path in written, written.get(path)",
     "True, written.get(path)",
     "A node that a failed attempt wrote first is removed in place of taken back.",
 )
 patch(
     "objects-unloaded",
-    "memory:MemoryTree.below",
+    "memory:MemoryTree.paths_below",
     "self._load()",
     "pass",
     "An object shows only those of its fields that were read.",
@@ -245,7 +245,7 @@ patch(
 patch(
     "delete-leaves-fields",
     "memory:MemoryTree.delete",
-    "self.below(path) if data == OBJECT else []",
+    "self.paths_below(path) if data == OBJECT else []",
     "[]",
     "The fields of a deleted object stay.",
 )

@@ -187,7 +187,7 @@ def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
 def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
     cached_values: dict[str, bytes | None] = {"before": CODEC.encode(1)}
     tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=cached_values)
-    tree.put("own", CODEC.encode(2))
+    tree.write_node("own", CODEC.encode(2))
     read = tree.log.reads.copy()
     assert (tree.raw("own"), tree.raw("before")) == (CODEC.encode(2), CODEC.encode(1))
     assert tree.log.reads == [*read, ("before", CODEC.encode(1))]
@@ -200,7 +200,7 @@ def test_a_replay_writes_what_memory_has_already() -> None:
         tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=cached_values)
         if replays:
             tree.replay([("total", CODEC.encode(1))])
-        tree.put("total", CODEC.encode(1))
+        tree.write_node("total", CODEC.encode(1))
         assert bool(tree.changes()) is replays
 
 

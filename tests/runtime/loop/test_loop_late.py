@@ -14,7 +14,7 @@ from durable_tools import EFFECTS, counted, forget, one_action
 
 from flink_agents import InputEvent, OutputEvent
 from flink_agents.api.action_state import JournalKey
-from flink_agents.runtime.operator.services import late_replays
+from flink_agents.runtime.loop import replays
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
@@ -237,7 +237,7 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
 
 
 def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_replays, "MAX_SKIPPED", 3)
+    monkeypatch.setattr(replays, "MAX_SKIPPED", 3)
     with new_harness(Faults(), AT_ONCE) as harness:
         snapshot = harness.snapshot()
         harness.push_all([(0, str(number)) for number in range(8)])

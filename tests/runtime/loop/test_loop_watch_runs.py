@@ -139,7 +139,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             inner = agent_loop().loop_access.running_loop
             task = asyncio.create_task(inner._work(squick))
             inner._watch._actors = {task: squick}
-            inner._watch._look(squick.state.started + 3600)
+            inner._watch._report_old_runs(squick.state.started + 3600)
             looked.set()
 
     with harness_of(act, {"run.stuck-after": "1 h", "loop.blocked-after": "0 s"}) as harness:

@@ -10,7 +10,7 @@ from delayed_agents import Calls, Chained, Later, Make, Plain, Sleeps
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.operator.waits.delayed import AwaitedKeys
+from flink_agents.runtime.operator.services.delayed import AwaitedKeys
 from flink_agents.testing.run_replay import replay_run
 
 
@@ -136,5 +136,5 @@ def test_the_end_of_the_input_takes_a_key_at_its_latest_time() -> None:
     keys = AwaitedKeys()
     keys.note("k", "key", 10)
     keys.note("k", "key", 20)
-    assert (keys.take(10), bool(keys)) == (None, True)
-    assert (keys.take(20), bool(keys)) == ("key", False)
+    assert (keys.pop_due(10), bool(keys)) == (None, True)
+    assert (keys.pop_due(20), bool(keys)) == ("key", False)

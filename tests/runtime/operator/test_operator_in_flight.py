@@ -113,7 +113,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
     ) as harness:
         [task] = harness._subtasks
         waits = task.processor.loop_access
-        wait = waits.wait
+        wait = waits.wait_for_progress
         full = []
 
         def spy(*arguments: Any) -> None:
@@ -122,7 +122,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
             agent.opened.set()
             wait(*arguments)
 
-        monkeypatch.setattr(waits, "wait", spy)
+        monkeypatch.setattr(waits, "wait_for_progress", spy)
         harness.push_all(range(5))
         assert full == []
         harness.push_all(range(5, 20))

@@ -131,7 +131,7 @@ def nodes(count: int, size: int = 0) -> dict[str, bytes | None]:
 def test_what_is_kept_has_a_bound() -> None:
     cache = KeyCache(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
     for number in range(1000):
-        cache.keep(f"k{number}", Head("job"), nodes(3, 100), True, False)
+        cache.store_key(f"k{number}", Head("job"), nodes(3, 100), True, False)
     there = [number for number in range(1000) if cache.get(f"k{number}") is not None]
     assert 10 <= len(there) <= 21
     assert there == list(range(1000 - len(there), 1000))
@@ -143,29 +143,29 @@ def test_a_key_that_is_used_stays() -> None:
         for key in ("used", f"k{number}"):
             cached_state = cache.get(key)
             assert (cached_state is not None) == (key == "used" and number > 0)
-            cache.keep(key, Head("job"), {}, False, False)
+            cache.store_key(key, Head("job"), {}, False, False)
 
 
 def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
     cache = KeyCache(False)
     head = Head("job")
-    cache.keep("few", head, nodes(MOST_NODES), True, False)
-    cache.keep("many", head, nodes(MOST_NODES + 1), True, False)
+    cache.store_key("few", head, nodes(MOST_NODES), True, False)
+    cache.store_key("many", head, nodes(MOST_NODES + 1), True, False)
     assert cache.get("few") == (head, nodes(MOST_NODES), True, False)
     assert cache.get("many") == (head, {}, False, False)
-    cache.drop("few")
+    cache.remove_key("few")
     assert cache.get("few") is None
 
 
 def test_a_key_that_was_not_used_for_a_while_can_be_dropped() -> None:
     cache = KeyCache(False, KEY_BYTES)
     for key in ("old", "new"):
-        cache.keep(key, Head("job"), {}, True, False)
-    cache.drop("old")
+        cache.store_key(key, Head("job"), {}, True, False)
+    cache.remove_key("old")
     assert cache.get("old") is None and cache.get("new") is not None
 
 
 def test_nothing_is_kept_where_memory_expires() -> None:
     cache = KeyCache(True)
-    cache.keep("k", Head("job"), {}, True, False)
+    cache.store_key("k", Head("job"), {}, True, False)
     assert cache.get("k") is None

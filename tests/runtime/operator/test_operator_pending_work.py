@@ -17,12 +17,15 @@ PLAIN: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart"
 
 
 async def sleep(event: InputEvent, ctx: Any) -> OutputEvent:
-    await ctx.sleep(timedelta(hours=1))
+    if event.input == 1:
+        await ctx.sleep(timedelta(hours=1))
     return OutputEvent(output=event.input)
 
 
-def agent(action: str) -> Agent:
-    return Agent(name="Sleeps").add_action(action, [InputEvent], sleep)
+def agent(action: str, on_suspend: Any = "block") -> Agent:
+    built = Agent(name="Sleeps").add_action(action, [InputEvent], sleep)
+    built.on_suspend = on_suspend
+    return built
 
 
 @pytest.mark.parametrize("action", ["sleep", "rest"])
@@ -38,3 +41,14 @@ def test_a_suspended_run_needs_the_action_that_waits(action: str) -> None:
             with pytest.raises(StateError, match="rest|sleep"):
                 harness.restore(snapshot)
                 harness.run_until_idle()
+
+
+def test_so_does_one_whose_key_gets_a_new_input_first() -> None:
+    with OperatorHarness(agent("sleep", "interleave"), lambda record: "key", **PLAIN) as former:
+        former.push(1)
+        snapshot = former.snapshot()
+    with OperatorHarness(agent("rest", "interleave"), lambda record: "key", **PLAIN) as harness:
+        with pytest.raises(StateError, match="rest|sleep"):
+            harness.restore(snapshot)
+            harness.push(2)
+            harness.run_until_idle()

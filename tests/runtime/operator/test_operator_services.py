@@ -70,11 +70,11 @@ def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
         assert not operator_of(harness).has_key_timers
 
 
-OF_EACH_INPUT = ("event_time", "skipped_runs", "idle_keys", "pruning_marks")
+OF_EACH_INPUT = ("low_watermark", "skipped_runs", "idle_keys", "pruning_marks")
 """Features that the operator calls for each input, or for each run."""
 
 
-WAITING = ["RequestService", "SignalService", "SuspensionService"]
+WAITING = ["RequestService", "SignalService", "SuspendedRuns"]
 
 
 def test_services_of_waits_have_nothing_to_do_until_a_run_waits_or_a_signal_comes() -> None:
@@ -103,7 +103,7 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
         hooks = hooks_of(harness)
         # Signals expire before they could resume a run. A run that is resumed comes before a delayed event of
         # that time, and an idle key goes last.
-        fired = ["SignalService", "SuspensionService", "Delays", "IdleKeyExpiry"]
+        fired = ["SignalService", "SuspendedRuns", "Delays", "IdleKeyExpiry"]
         assert called(hooks)["fired"] == fired
 
 
@@ -137,8 +137,6 @@ def test_a_service_wakes_up_when_the_first_key_needs_it() -> None:
 
 class Recorder(KeyService):
     """Takes down which of its hooks are called."""
-
-    receives: type | None = bytes
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

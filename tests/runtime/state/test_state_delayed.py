@@ -40,7 +40,7 @@ def test_events_come_by_their_time_and_then_in_the_order_in_which_they_were_sent
     assert events.add(7, b"b") == 5
     assert events.add(5, b"c") == 5
     assert events.add(2, b"d") == 2
-    assert events.all() == [(2, b"d"), (5, b"a"), (5, b"c"), (7, b"b")]
+    assert events.list_events() == [(2, b"d"), (5, b"a"), (5, b"c"), (7, b"b")]
     assert events.pop(10, 1) == ([], 2)
     assert events.pop(1, 9) == ([b"d"], 5)
     assert events.pop(10, 5) == ([b"a", b"c"], 7)
@@ -73,7 +73,7 @@ def test_random_events_come_in_order_and_leave_nothing(seed: int) -> None:
             assert [int(packed) for packed in events] == [number for _, number in wanted]
             model = model[len(wanted) :]
             assert following == (model[0][0] if model else None)
-    assert [(due, int(packed)) for due, packed in DelayedEvents(entries).all()] == sorted(model)
+    assert [(due, int(packed)) for due, packed in DelayedEvents(entries).list_events()] == sorted(model)
     events, following = DelayedEvents(entries).pop(None, None)
     assert (len(events), following, entries) == (len(model), None, {})
 
@@ -102,7 +102,7 @@ def test_one_of_many_events_is_sent_and_comes_by_a_few_reads(order: str, count: 
 
 def test_the_bytes_of_an_agenda_are_read() -> None:
     entries = Entries({-1: AGENDA_1, -2: PAGE_1, 0: b"a", 1: b"b", 2: b"c"})
-    assert DelayedEvents(entries).all() == [(5, b"a"), (5, b"c"), (7, b"b")]
+    assert DelayedEvents(entries).list_events() == [(5, b"a"), (5, b"c"), (7, b"b")]
     assert DelayedEvents(entries).pop(2, 5) == ([b"a", b"c"], 7)
     assert DelayedEvents(entries).add(6, b"d") == 6
     assert DelayedEvents(entries).pop(None, None) == ([b"d", b"b"], None)

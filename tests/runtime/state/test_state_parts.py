@@ -32,7 +32,7 @@ def test_a_fork_waits_for_no_runs_of_its_origin() -> None:
 
 def test_a_key_that_leaves_its_store_looks_for_no_records() -> None:
     head = Head("job", store="store", marker=b"here", origins=[("other", None, 1)])
-    head.leave()
+    head.leave_store()
     assert (head.store, head.marker, tuple(head.origins)) == (None, None, ())
 
 
@@ -46,14 +46,14 @@ def mail(name: str, id: str, until: int = 9, run: int | None = None) -> StoredSi
 def test_a_signal_that_was_taken_or_waits_is_known_when_it_comes_again() -> None:
     box = Mailbox([mail("paid", "a")])
     assert box.knows("a") and not box.knows("b")
-    box.take(["id a"], until=20)
+    box.remove_taken(["id a"], until=20)
     assert (box.signals, box.seen, box.owed) == ([], {"a": 20}, [])
     assert box.knows("a")
 
 
 def test_a_signal_that_a_replayed_run_took_is_dropped_once() -> None:
     box = Mailbox()
-    box.take(["value 1"], until=20)
+    box.remove_taken(["value 1"], until=20)
     assert not box.absorb("value 2")
     assert box.absorb("value 1")
     assert not box.absorb("value 1")
@@ -108,7 +108,7 @@ class Slot(Generic[K]):
 def test_suspended_runs_and_signals_are_no_inputs() -> None:
     slot = Slot[int]()
     pending = PendingInputs(slot)
-    pending.put(3, b"input")
+    pending.put_input(3, b"input")
     pending.put_wake_up(4, b"wake")
     pending.suspend(Suspension(0, 7, 5))
     pending.put_mailbox(Mailbox(seen={"a": 20}))
@@ -164,5 +164,5 @@ def test_what_a_scoped_tree_hands_over_has_parents() -> None:
     scoped = ScopedTree(outer, "agents.asked", [])
     scoped.set("total.sum", 3)
     scoped.hand_over()
-    assert outer.below("") == ["agents", "agents.asked", "agents.asked.total", "agents.asked.total.sum"]
+    assert outer.paths_below("") == ["agents", "agents.asked", "agents.asked.total", "agents.asked.total.sum"]
     assert outer.get("agents.asked.total.sum", None, guard) == 3

@@ -8,7 +8,7 @@ import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.operator.waits.suspended_runs import wake_up
+from flink_agents.runtime.operator.services.suspension import wake_up
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal

@@ -47,9 +47,9 @@ class ScopedTree(MemoryTree):
         return written[path] if path in written else self._outer.raw(f"{self._root}.{path}")
 
     @override
-    def below(self, path: str) -> list[str]:
+    def paths_below(self, path: str) -> list[str]:
         start = len(self._root) + 1
-        nodes = {node[start:] for node in self._outer.below(self._root)} | self._written.keys()
+        nodes = {node[start:] for node in self._outer.paths_below(self._root)} | self._written.keys()
         prefix = path + "." if path else ""
         return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
 
@@ -64,7 +64,7 @@ class ScopedTree(MemoryTree):
             if data is not None:
                 self._outer.make_parents(full)
             if data is not None or self._outer.raw(full) is not None:
-                self._outer.put(full, data)
+                self._outer.write_node(full, data)
 
 
 class SubAgentRun(Run):

@@ -53,14 +53,14 @@ class Envelopes:
         for value, at in zip(emission.outputs, emission.timestamps, strict=True):
             self._add_value(rows, "", value, at)
         for tag in self._low.due():
-            self._put_row(rows, tag, Row(None, None, self._low.take(tag)))
+            self._put_row(rows, tag, Row(None, None, self._low.take_for_row(tag)))
         return rows
 
     def _add_value(self, rows: Emission, tag: str, value: Any, at: int | None) -> None:
         if at is None:
             rows.side_outputs.append((untimed_tag(tag), value))
         else:
-            self._put_row(rows, tag, Row(value, at, self._low.take(tag)))
+            self._put_row(rows, tag, Row(value, at, self._low.take_for_row(tag)))
 
     def _put_row(self, rows: Emission, tag: str, row: Row) -> None:
         if tag:

@@ -83,7 +83,7 @@ class IdleKeyExpiry(KeyService):
         if at >= START or key_text in self.operator.actors:
             return
         # The head may be removed below.
-        self.operator.cache.drop(key_text)
+        self.operator.cache.remove_key(key_text)
         head = self.operator.heads.read(key_text)
         if head is not None:
             self.look_at(head, key_text, timers)
@@ -125,7 +125,7 @@ class IdleKeyExpiry(KeyService):
             return True
         answer = self._asked.get(key_text)
         if answer is None:
-            self._asked[key_text] = self.operator.loop_access.ask(
+            self._asked[key_text] = self.operator.loop_access.loop.run_coroutine(
                 self._journals.keeps_records(self._journals.key(head.journal_id, key_text))
             )
             return None

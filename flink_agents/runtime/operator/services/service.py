@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_access import LoopAccess
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
@@ -24,10 +24,10 @@ class Schedule(Protocol):
     def added(self, actor: KeyActor, timers: Timers) -> None:
         """Schedule the first check of a new actor."""
 
-    def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Schedule the next check of an actor that has one more input."""
+    def arm(self, timers: Timers, new: KeyActor | None = None) -> None:
+        """Schedule the next check of all actors; ``new`` is the only one with new work, if there is one."""
 
-    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
+    def released(self, actor: KeyActor) -> None:
         """Stop checking an actor whose key has no waiting inputs."""
 
     def see_the_end(self, timers: Timers) -> None:
@@ -76,11 +76,9 @@ class KeyService:
     A service overrides the hooks that it needs. The operator never calls a hook that no service overrides.
 
     Attributes:
-        receives: Type of the records that :meth:`receive` handles instead of inputs; None if there are none.
         has_key_timers: True if keys may have timers of this service from the start; see :meth:`fired`.
     """
 
-    receives: type | None = None
     has_key_timers: bool = False
     operator: Operator
 
@@ -106,10 +104,6 @@ class KeyService:
 
     # -- inputs -----------------------------------------------------------------------
 
-    def receive(self, key_text: str, record: Any, timers: Timers) -> Emission:
-        """Handle a record of the type :attr:`receives`, which is not an input."""
-        return NOTHING
-
     def blocked(self, key_text: str, head: Head) -> None:
         """Note that inputs of a key stay in state, maybe for days."""
 
@@ -132,7 +126,6 @@ class Hooks:
 
     Attributes:
         services: The services.
-        receivers: Methods for records that are not inputs, by their type.
     """
 
     restored: tuple[Callable[..., bool], ...]
@@ -141,9 +134,6 @@ class Hooks:
 
     def __init__(self, services: Iterable[KeyService]) -> None:
         self.services = tuple(services)
-        self.receivers: dict[type, Callable[..., Any]] = {
-            service.receives: service.receive for service in self.services if service.receives is not None
-        }
         for name in HOOKS:
             hooks = [getattr(service, name) for service in self.services]
             inherited = getattr(KeyService, name)

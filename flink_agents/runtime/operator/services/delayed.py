@@ -4,20 +4,27 @@ When a run is committed or suspended, the events that it sent with a delay are p
 update of the key. A timer of the key fires when the first event is due. Then the bytes of the due events
 become inputs of the key that wait, again in one update: after those that wait already, and with unchanged
 bytes, so that the digest of an input finds its recorded run.
+
+If the job would fail when the time of an event comes, because the code has changed since it was sent, then it
+fails at its start: an event may have hours to wait.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import OnError
+from flink_agents.api.errors import StateError
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.changed_code import event_of_input, no_action_takes
 from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
@@ -29,10 +36,16 @@ from flink_agents.runtime.state.pending import read_input
 MOST_AT_ONCE = 100
 """The most events of a key that one timer delivers, so that other keys and checkpoints have their turn."""
 
+MOST_CHECKED = 200
+"""The most restored keys whose events one heartbeat checks, so that a large state delays no start."""
+
 LEFT_MS = 60_000
 """The delay of the timer of events that stay in state at the end of the input."""
 
 LEFT = "delayed_events_left"
+
+_FAIL = (OnError.FAIL, OnError.RETRY)
+"""The policies with which the job fails."""
 
 _log = bounded_logger("flink_agents.delayed")
 
@@ -55,7 +68,7 @@ class AwaitedKeys:
             self._keys[key_text] = due, key
             heapq.heappush(self._heap, (due, key_text))
 
-    def take(self, now: int) -> Any:
+    def pop_due(self, now: int) -> Any:
         """Remove and return a key with a due event; None if there is none."""
         while self._heap and self._heap[0][0] <= now:
             due, key_text = heapq.heappop(self._heap)
@@ -76,6 +89,7 @@ class Delays(KeyService):
 
     Attributes:
         awaited: The keys whose events the end of the input waits for; None before that end.
+        unchecked: Restored keys whose events are still to be checked.
     """
 
     def __init__(
@@ -98,15 +112,43 @@ class Delays(KeyService):
         self.awaited: AwaitedKeys | None = None
         # Until a run sends the first delayed event, or one is found in restored state.
         self._has_events = False
+        self._fails_on_error = shared.on_error in _FAIL
+        self._fails_on_unhandled = shared.on_unhandled in _FAIL
+        self.unchecked: deque[Any] = deque()
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Find out if any key has delayed events. Their own timers come with the state."""
-        if self._has_events or timers is None or not (delaying := keys.delaying(1)):
+        checks = self._fails_on_error or self._fails_on_unhandled
+        if self._has_events or timers is None or not (delaying := keys.delaying(None if checks else 1)):
             return False
+        if checks:
+            self.unchecked.extend(delaying)
         self._expect_events()
         keys.switch(delaying[0])
         self.operator.schedule.see_the_end(timers)
         return True
+
+    def check_restored(self) -> None:
+        """Check if the present code takes the events of some restored keys.
+
+        Raises:
+            StateError: The job would fail when the time of an event comes.
+        """
+        for _ in range(min(len(self.unchecked), MOST_CHECKED)):
+            self._keys.switch(self.unchecked.popleft())
+            for _, packed in self._state.delayed.list_events():
+                self._check_event(packed)
+
+    def _check_event(self, packed: bytes) -> None:
+        try:
+            event = event_of_input(packed, self._shared)
+        except StateError:
+            if self._fails_on_error:
+                raise
+            return
+        route = self._shared.routes.of(event)
+        if self._fails_on_unhandled and route is not None and not (route.leaves or route.actions):
+            raise no_action_takes(event, self._shared)
 
     def keep_delayed(self, run: Run, head: Head, timers: Timers) -> None:
         """Move the events that a run sent with a delay from its side outputs into state.
@@ -126,7 +168,7 @@ class Delays(KeyService):
         if first is not None and first != previous_due:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
         if self._leaves:
-            self._tell(len(sent))
+            self._report_left_in_state(len(sent))
         else:
             self.operator.schedule.see_the_end(timers)
 
@@ -174,7 +216,7 @@ class Delays(KeyService):
 
     def deliver_awaited(self, timers: Timers) -> None:
         """Deliver delayed events that the end of the input has waited for."""
-        while self.awaited is not None and (key := self.awaited.take(self._clock())) is not None:
+        while self.awaited is not None and (key := self.awaited.pop_due(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
     def note_committed(self, key_text: str, key: Any, head: Head) -> None:
@@ -221,6 +263,7 @@ class Delays(KeyService):
         actor = operator.actors.get(key_text)
         pending = head.has_pending
         blocked = actor is None and operator.is_blocked(head)
+        # Before it counts as an input: the marker is before the first record that its run may make.
         if actor is None and not blocked:
             operator.heads.mark(head, key_text)
         self.come_in(head, key_text, timers, early)
@@ -241,9 +284,10 @@ class Delays(KeyService):
             early: True to deliver all events, whether they are due or not.
         """
         most, until = (None, None) if early else (MOST_AT_ONCE, self._clock())
+        # All of it in one call of Flink: a checkpoint has an event delayed, or as an input, never both.
         come, head.delayed_due = self._state.delayed.pop(most, until)
         for packed in come:
-            self._state.pending.put(head.next_pending, packed)
+            self._state.pending.put_input(head.next_pending, packed)
             if self._low is not None:
                 self._low.delayed(key_text, head.next_pending, read_input(self._shared.codec, packed)[1])
             head.next_pending += 1
@@ -251,7 +295,7 @@ class Delays(KeyService):
         if head.delayed_due is not None:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))
 
-    def _tell(self, count: int) -> None:
+    def _report_left_in_state(self, count: int) -> None:
         for _ in range(count):
             self._shared.telemetry.run_metrics.count(LEFT)
         _log.warning(

@@ -1,1 +1,0 @@
-"""Suspended runs and signals in state."""
