@@ -27,9 +27,6 @@ from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
-from flink_agents.runtime.flink.fast.identities import name_operators
-from flink_agents.runtime.flink.fast.reflection import check_version
 from flink_agents.runtime.flink.following.console import is_terminal, new_log
 from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
@@ -40,11 +37,13 @@ from flink_agents.runtime.flink.following.executions import (
 )
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
-from flink_agents.runtime.flink.following.rolling_logs import configuration_beside, rocksdb_settings
 from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
+from flink_agents.runtime.flink.internals.graph import forward_at_once, name_operators, restarting_sources_of
+from flink_agents.runtime.flink.internals.java_objects import check_version
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.local_options import bound_rest_ports, bound_restarts
+from flink_agents.runtime.flink.logs import configuration_beside, rocksdb_settings
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import (
     ResumableAgent,

@@ -32,12 +32,10 @@ from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.end_valve import SignalEnd
-from flink_agents.runtime.flink.fast.graph import is_bounded
-from flink_agents.runtime.flink.fast.identities import name_keys, name_list
 from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.inputs.given import check_parallelism, check_stream, given_selector
-from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, join_signals
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, SignalEnd, join_signals
+from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction

@@ -29,7 +29,7 @@ from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, 
 from typing_extensions import override
 
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.internals import Barriers
+from flink_agents.runtime.flink.internals.task import Barriers
 from flink_agents.runtime.flink.resume.state_fit import OUTPUTS
 
 LINK = "link"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pyflink.datastream import StreamExecutionEnvironment
 
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.job_tasks import start_tasks, tasks_of
 from flink_agents.runtime.flink.inputs.open_ends import leave_gate
+from flink_agents.runtime.flink.internals.graph import start_tasks, tasks_of
 from flink_agents.runtime.flink.resume.policy import recovery_path
 from flink_agents.runtime.flink.resume.records.java import read_restored
 from flink_agents.runtime.flink.resume.records.operators import RestoredOperator
