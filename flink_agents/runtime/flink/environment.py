@@ -34,7 +34,7 @@ from flink_agents.runtime.flink.inputs.given import (
 from flink_agents.runtime.flink.internals import access
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.launch.connections import separate_background_calls
+from flink_agents.runtime.flink.launch.gateway import separate_background_calls
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
 from flink_agents.runtime.flink.streams import FlinkAgentInput
 from flink_agents.runtime.flink.values.java import read_rows, row_type_of

@@ -36,7 +36,7 @@ from flink_agents.runtime.flink.internals.access import OperatorAccess, wall_clo
 from flink_agents.runtime.flink.logs import follow_java
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
-from flink_agents.runtime.flink.shipping import module_renewal, module_uses
+from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
@@ -69,7 +69,7 @@ class SubtaskAttempt:
         self._identity = identity
         self._end = end
         # Work that outlives its thread still runs the code that it was loaded with.
-        self._use = module_uses.hold_use(self)
+        self._use = user_modules.hold_use(self)
 
     def become_latest(self) -> None:
         """Become the latest attempt; earlier ones have ended when this returns."""
@@ -84,7 +84,7 @@ class SubtaskAttempt:
         """End the attempt; the next one can still find and await it until a caller has waited for its end."""
         self._end(wait)
         if wait:
-            module_uses.release_use(self._use, self)
+            user_modules.release_use(self._use, self)
             with _lock:
                 if _attempts.get(self._identity) is self:
                     del _attempts[self._identity]

@@ -35,27 +35,31 @@ from flink_agents.runtime.flink.following.executions import (
     keep_job,
     run_through_job,
 )
-from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
+from flink_agents.runtime.flink.following.local_jobs import (
+    REFRESH,
+    JobHistory,
+    LocalJob,
+    bound_rest_ports,
+    bound_restarts,
+)
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.internals.graph import forward_at_once, name_operators, restarting_sources_of
 from flink_agents.runtime.flink.internals.java_objects import check_version
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.launch.local_options import bound_rest_ports, bound_restarts
 from flink_agents.runtime.flink.logs import configuration_beside, rocksdb_settings
+from flink_agents.runtime.flink.resume.checks import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import (
     ResumableAgent,
     check_checkpoints,
+    fit_to_state,
     open_start,
     print_longest_downtime,
 )
-from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, GivenList, given_inputs
-from flink_agents.runtime.flink.resume.restoring import fit_to_state
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, is_set
-from flink_agents.runtime.flink.shipping.main_classes import announcement
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, announcement
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
 _IDLE_TIMEOUT = "table.exec.source.idle-timeout"

@@ -21,8 +21,7 @@ from pyflink.java_gateway import get_gateway
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.internals.access import BUFFER_TIMEOUT_MS
 from flink_agents.runtime.flink.internals.java_objects import JavaClasses
-from flink_agents.runtime.flink.resume.records.operators import Task, TaskInput
-from flink_agents.runtime.flink.resume.state_fit import KEYS, LIST
+from flink_agents.runtime.flink.resume.state_fit import KEYS, LIST, Task, TaskInput
 
 _SOURCES = ("SourceTransformation", "LegacySourceTransformation")
 _STRATEGIES = ("SourceTransformation", "TimestampsAndWatermarksTransformation")
