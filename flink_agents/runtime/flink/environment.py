@@ -37,8 +37,8 @@ from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.gateway import separate_background_calls
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
 from flink_agents.runtime.flink.streams import FlinkAgentInput
-from flink_agents.runtime.flink.values.java import read_rows, row_type_of
 from flink_agents.runtime.flink.values.rows import Column, ReadRows, readers_of, with_wide_types
+from flink_agents.runtime.flink.values.tables import read_rows, row_type_of
 
 _FILE_SYSTEMS = "apache_beam.io.filesystems"
 _EXECUTION_MODE = "python.execution-mode"

@@ -40,7 +40,7 @@ from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.restamp import Envelopes, untimed_tag
+from flink_agents.runtime.flink.values.tables import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes

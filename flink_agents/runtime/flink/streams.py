@@ -38,12 +38,11 @@ from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, 
 from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.java import write_rows
-from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
+from flink_agents.runtime.flink.values.tables import envelope_type, restamp, write_rows
 from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.end_times import EndTimes
@@ -324,7 +323,7 @@ class FlinkAgentStream(AgentStream):
     @property
     def _value(self) -> Callable[[Any], Any]:
         """Return the function that extracts the plain value of an output."""
-        return _plain_output if self._applied.lineage else _identity
+        return _plain_output if self._applied.lineage else unchanged
 
     def _side_output(self, tag: str) -> DataStream:
         """Return a side output. It costs nothing unless the job reads it: Flink drops what has no reader."""
@@ -367,10 +366,6 @@ def _check_observers(observers: Sequence[ObserverSource]) -> Sequence[ObserverSo
                 where=authors_place(),
             ) from error
     return observers
-
-
-def _identity(value: Any) -> Any:
-    return value
 
 
 def _plain_output(output: TracedOutput) -> Any:

@@ -28,7 +28,7 @@ from flink_agents.api.errors import AgentConfigurationError, KeyEncodingError
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.internals.task import emit_watermark, replace_valve
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
@@ -148,9 +148,9 @@ def join_signals(
     pickled = Types.PICKLED_BYTE_ARRAY()
     parallelism = flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
-        stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
+        stream = stream.map(ShippedFunction(unchanged), output_type=pickled).set_parallelism(parallelism)
     if isinstance(signals, KeyedStream):
-        signals = signals.map(ShippedFunction(_itself), output_type=pickled)
+        signals = signals.map(ShippedFunction(unchanged), output_type=pickled)
     # Watermarks or idleness of the signal stream are not those of the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
@@ -160,7 +160,7 @@ def join_signals(
         keys = tagged.set_parallelism(signal_parallelism).key_by(
             ShippedFunction(_KEYS), key_type=Types.STRING()
         )
-        tagged = keys.map(ShippedFunction(_itself), output_type=pickled)
+        tagged = keys.map(ShippedFunction(unchanged), output_type=pickled)
     return stream.union(tagged.set_parallelism(parallelism))
 
 
@@ -169,10 +169,6 @@ def _key_of(tagged: TaggedSignal) -> Any:
 
 
 _KEYS = KeyEncoder(_key_of)
-
-
-def _itself(record: Any) -> Any:
-    return record
 
 
 FAR = 2**63 - 2**45

@@ -19,6 +19,7 @@ from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironme
 from pyflink.java_gateway import get_gateway
 
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.compat import transformation_of
 from flink_agents.runtime.flink.internals.access import BUFFER_TIMEOUT_MS
 from flink_agents.runtime.flink.internals.java_objects import JavaClasses
 from flink_agents.runtime.flink.resume.state_fit import KEYS, LIST, Task, TaskInput
@@ -32,27 +33,30 @@ _UNSET_MS = -1
 _CHECKPOINTED = "org.apache.flink.streaming.api.checkpoint.CheckpointedFunction"
 
 
-def _transformation(stream: DataStream) -> Any:
-    return flink_compat.java_stream(stream).getTransformation()
-
-
 def _predecessors(stream: DataStream) -> Any:
-    return _transformation(stream).getTransitivePredecessors()
+    return transformation_of(stream).getTransitivePredecessors()
 
 
 def input_type_of(stream: DataStream) -> Any:
     """Return the Java type of the records that the operator of ``stream`` gets."""
-    return _transformation(stream).getInputs().get(0).getOutputType()
+    return transformation_of(stream).getInputs().get(0).getOutputType()
 
 
 def is_bounded(stream: DataStream) -> bool:
     """Return True if all sources of ``stream`` end."""
-    sources = [
-        predecessor
-        for predecessor in _predecessors(stream)
-        if predecessor.getClass().getSimpleName() in _SOURCES
-    ]
-    return all(source.getBoundedness().name() == "BOUNDED" for source in sources)
+    return all(map(_ends, _predecessors(stream)))
+
+
+def is_bounded_job(env: StreamExecutionEnvironment) -> bool:
+    """Return True if all sources of a job end."""
+    ends = flink_compat.java_environment(env).getTransformations()
+    return all(_ends(predecessor) for end in ends for predecessor in end.getTransitivePredecessors())
+
+
+def _ends(transformation: Any) -> bool:
+    """Return False for a source that does not end."""
+    is_source = transformation.getClass().getSimpleName() in _SOURCES
+    return not is_source or transformation.getBoundedness().name() == "BOUNDED"
 
 
 def is_bounded_and_never_idle(stream: DataStream) -> bool:
@@ -138,16 +142,16 @@ def add_input(stream: DataStream, source: DataStream, new_input: DataStream) -> 
     Raises:
         Py4JError: This version of Flink is not supported.
     """
-    operator = _transformation(stream)
+    operator = transformation_of(stream)
     jvm: Any = get_gateway().jvm
-    for transformation in (_transformation(source), _transformation(new_input)):
+    for transformation in (transformation_of(source), transformation_of(new_input)):
         transformation.setParallelism(operator.getParallelism())
         group = operator.getSlotSharingGroup()
         if group.isPresent():
             transformation.setSlotSharingGroup(group.get())
     both = jvm.java.util.ArrayList()
     both.add(operator.getInputs().get(0))
-    both.add(_transformation(new_input))
+    both.add(transformation_of(new_input))
     union = jvm.org.apache.flink.streaming.api.transformations.UnionTransformation(both)
     _replace_field(operator, "input", union)
 
@@ -195,7 +199,7 @@ def forward_at_once(env: StreamExecutionEnvironment, flushing: Iterable[DataStre
 def side_output_tags(stream: DataStream) -> set[str]:
     """Return the tags of the side outputs that ``stream`` is, or that it unites."""
     tags = set[str]()
-    ahead = [(flink_compat.java_stream(stream).getTransformation(), True)]
+    ahead = [(transformation_of(stream), True)]
     while ahead:
         transformation, may_be_mapped = ahead.pop()
         kind = transformation.getClass().getSimpleName()
@@ -224,7 +228,7 @@ _DIGEST_BYTES = 12
 
 def name_keys(stream: KeyedStream, agent: str) -> None:
     """Name the operator that computes the keys of an agent's inputs; PyFlink adds it to a keyed stream."""
-    _set_name(_transformation(stream).getInputs().get(0), KEYS + agent)
+    _set_name(transformation_of(stream).getInputs().get(0), KEYS + agent)
 
 
 def name_list(stream: DataStream, agent: str) -> None:
@@ -232,7 +236,7 @@ def name_list(stream: DataStream, agent: str) -> None:
 
     A number would be unsafe: a list that is added before another one would get its position.
     """
-    _set_name(_transformation(stream), LIST + agent)
+    _set_name(transformation_of(stream), LIST + agent)
 
 
 def _set_name(transformation: Any, uid: str) -> None:
@@ -258,7 +262,7 @@ def name_operators(env: StreamExecutionEnvironment, streams: Iterable[DataStream
     # In the order in which they were built: equal ones are numbered.
     for number in sorted(operators):
         names.identity_of(operators[number])
-    return [names.name_of(_transformation(stream)) for stream in streams]
+    return [names.name_of(transformation_of(stream)) for stream in streams]
 
 
 def _author_uid(transformation: Any) -> str | None:
