@@ -337,7 +337,7 @@ def test_help_lists_every_case() -> None:
 
 
 def test_documentation_shows_every_case_with_its_targets() -> None:
-    running = (ROOT / "docs" / "design" / "fast-path.md").read_text("utf-8")
+    running = (ROOT / "docs" / "design" / "flink-internals.md").read_text("utf-8")
     (cases,) = re.findall(r"^Cases: (.*?)\.", running, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", cases) == list(CASES)
     core = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
@@ -353,7 +353,7 @@ def test_documentation_shows_every_case_with_its_targets() -> None:
 
 
 def test_documentation_of_the_report_names_its_parts() -> None:
-    running = (ROOT / "docs" / "design" / "fast-path.md").read_text("utf-8")
+    running = (ROOT / "docs" / "design" / "flink-internals.md").read_text("utf-8")
     section = running.partition("## Speed")[2]
     for part in PARTS:
         assert f"`{part}`" in section, f"no word on {part}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flink_agents.trace.records import UNFINISHED
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
 
@@ -19,7 +19,7 @@ def local_jobs(traces: Path | None = None) -> dict[str, LocalJobState]:
     Args:
         traces: The files of a trace; the jobs that write them come first.
     """
-    from flink_agents.runtime.flink.resume.records.local_jobs import jobs_of
+    from flink_agents.runtime.flink.resume.local_jobs import jobs_of
 
     return {job.run.identifier: job for job in jobs_of([state_directory()], traces)}
 
@@ -27,7 +27,7 @@ def local_jobs(traces: Path | None = None) -> dict[str, LocalJobState]:
 def state_directory() -> Path:
     """Return the directory of the folders of local jobs, by the options or in the current directory."""
     from flink_agents.api.settings.options import AgentOptions, Configuration
-    from flink_agents.runtime.flink.resume.records.folder import STATE_DIR
+    from flink_agents.runtime.flink.resume.job_run import STATE_DIR
 
     return Path(Configuration.load().get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
 

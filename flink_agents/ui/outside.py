@@ -21,7 +21,7 @@ from flink_agents.connectors.kafka.requests.desk import KafkaApprovals, request_
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, last_failure
-from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState, jobs_of
+from flink_agents.runtime.flink.resume.local_jobs import LocalJobState, jobs_of
 from flink_agents.trace.answers import describe_answer, inputs_behind
 from flink_agents.ui.background import Background, Reading
 from flink_agents.ui.key_requests import KeyRequests

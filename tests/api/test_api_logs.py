@@ -161,7 +161,7 @@ def test_each_logger_of_the_package_is_bounded() -> None:
         # Py4J's, of which thousands of lines are left out if the JVM dies.
         "runtime/flink/launch/gateway.py": ["'py4j.java_gateway'"],
         # Python's root logger, and that of Java.
-        "runtime/flink/fast/java_logs.py": ["", "'ROOT'"],
+        "runtime/flink/logs.py": ["", "'ROOT'"],
     }
     named = [name for _, tree in sources() for name in calls(tree, "bounded_logger")]
     assert len(named) > 10 and all(name.startswith("'flink_agents.") for name in named)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyflink.java_gateway import get_gateway
 
-from flink_agents.runtime.flink.fast import end_valve
-from flink_agents.runtime.flink.fast.end_valve import FAR, MARK
+from flink_agents.runtime.flink.inputs import signals
+from flink_agents.runtime.flink.inputs.signals import FAR, MARK
 from tests.suite.tables import each_case
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.own_conditions]
@@ -43,7 +43,7 @@ def emitted(channels: int, endless: bool, steps: list[Step]) -> list[int | str]:
     runtime = jvm.org.apache.flink.streaming.runtime.watermarkstatus
     loader = jvm.Thread.currentThread().getContextClassLoader()
     kind = jvm.org.apache.flink.table.runtime.generated.CompileUtils.compile(
-        loader, end_valve.CLASS, end_valve.JAVA
+        loader, signals.CLASS, signals.JAVA
     )
     arguments = gateway.new_array(jvm.Object, 4)
     for index, value in enumerate((channels, MARK, FAR, endless)):

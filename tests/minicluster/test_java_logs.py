@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.runtime.flink.fast.java_logs import follow_java, level_of
+from flink_agents.runtime.flink.logs import follow_java, level_of
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.minicluster

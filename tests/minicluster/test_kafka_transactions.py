@@ -23,7 +23,7 @@ from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEv
 from flink_agents.api.errors import JobFailedError, KafkaTransactionError
 from flink_agents.connectors.kafka import kafka_sink, kafka_source
 from flink_agents.connectors.kafka.topics import create_topic
-from flink_agents.runtime.flink.fast.reflection import field_value
+from flink_agents.runtime.flink.internals.java_objects import field_value
 from flink_agents.runtime.flink.resume.transactions import bound_transactions, guarded_sinks
 from flink_agents.testing.kafka import KafkaBroker
 from tests.suite.tables import each_case

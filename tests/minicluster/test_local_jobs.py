@@ -85,7 +85,7 @@ def test_the_jvm_does_not_watch_the_configuration_of_a_log(
 ) -> None:
     """Each local job leaves a log context in the JVM. It would miss the file aloud, once it is removed."""
     from flink_agents.runtime.flink import compat as flink_compat
-    from flink_agents.runtime.flink.following.rolling_logs import configuration_beside
+    from flink_agents.runtime.flink.logs import configuration_beside
 
     agents_environment()
     log = tmp_path / "job.log"

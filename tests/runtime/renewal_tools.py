@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents.runtime.flink.shipping import code_digest, module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping import code_digest, module_renewal, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck, interpreter_name, modules_used
 
 Sources = Mapping[str, str]
@@ -173,7 +173,7 @@ def process_of_a_test(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
         monkeypatch.setattr(place, "is_of_user", is_of_test)
     monkeypatch.setattr(code_digest, "in_flink_worker", lambda: True)
     monkeypatch.setattr(code_digest, "_accepted", {})
-    monkeypatch.setattr(module_uses, "_uses", set())
+    monkeypatch.setattr(user_modules, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})
     monkeypatch.setattr(module_renewal, "_loading", set())
     monkeypatch.setattr(user_modules, "_notes", {})

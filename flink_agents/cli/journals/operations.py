@@ -30,7 +30,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.stores import STORE_PREFIX, open_store, store_names
 from flink_agents.cli.journals.values import describe_record, describe_run
 from flink_agents.cli.keys import parse_key
-from flink_agents.runtime.flink.resume.records.folder import JOBS, STATE_DIR
+from flink_agents.runtime.flink.resume.job_run import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.names import split_journal_name

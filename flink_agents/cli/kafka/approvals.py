@@ -18,7 +18,7 @@ from flink_agents.cli.texts import named_values, plain_text
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
 
 NOT_PENDING = 1
 """Exit code if no such request is pending, or the answer is invalid for it."""
@@ -140,7 +140,7 @@ def _shown_key(request: ApprovalRequest) -> str:
 
 def _stopped_job(request: ApprovalRequest, jobs: Sequence[LocalJobState]) -> LocalJobState | None:
     """Return the local job that made a request, if it does not run; a request names its agent only."""
-    from flink_agents.runtime.flink.resume.records.local_jobs import RESUMABLE, JobState
+    from flink_agents.runtime.flink.resume.local_jobs import RESUMABLE, JobState
 
     having = [job for job in jobs if request.agent in job.run.plans]
     if any(job.runs for job in having):

@@ -21,7 +21,7 @@ from flink_agents.cli.texts import plain_text
 from flink_agents.trace.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
 NOTHING_FOUND = 1

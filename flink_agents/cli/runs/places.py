@@ -14,7 +14,7 @@ from flink_agents.cli.texts import plain_text
 
 if TYPE_CHECKING:
     from flink_agents.api.errors.trace import TraceError
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
     from flink_agents.trace.records import TraceRecord
 
 TRACE_TOPIC = "the topic that the sink kafka of the trace writes"

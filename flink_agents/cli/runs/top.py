@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flink_agents.cli.runs.metrics import AgentMetrics
     from flink_agents.runtime.flink.following.backpressure import JobFlow
     from flink_agents.runtime.flink.following.rest import ClusterRest
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
     Flows = Sequence[tuple[str, JobFlow]]
@@ -175,7 +175,7 @@ class Sources:
 
 def _should_run(job: LocalJobState) -> bool:
     """Return True for a job that a start would continue."""
-    from flink_agents.runtime.flink.resume.records.local_jobs import RESUMABLE, JobState
+    from flink_agents.runtime.flink.resume.local_jobs import RESUMABLE, JobState
 
     return job.state in (*RESUMABLE, JobState.PAUSED)
 

@@ -16,7 +16,7 @@ from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, Tra
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
-    from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+    from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
     from flink_agents.trace.reading import RunTrace
 
 NOTHING_FOUND = 1

@@ -13,8 +13,8 @@ from flink_agents.connectors.kafka.client import java_properties
 from flink_agents.connectors.kafka.connector_jar import FACTORY, connector_jar, zstd_jar
 from flink_agents.connectors.kafka.headers.packed import INTERCEPTOR, JAVA
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.java_classes import JavaClasses, loader_of
-from flink_agents.runtime.flink.following.brokers import note_brokers
+from flink_agents.runtime.flink.internals.java_objects import JavaClasses, loader_of
+from flink_agents.runtime.flink.job_errors import note_brokers
 
 _INTERCEPTORS = "interceptor.classes"
 

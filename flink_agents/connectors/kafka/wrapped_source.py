@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
-from flink_agents.runtime.flink.fast.graph import wrap_source
+from flink_agents.runtime.flink.internals.graph import wrap_source
 
 _SOURCE = "FlinkAgentsKafkaSource"
 

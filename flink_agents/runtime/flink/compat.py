@@ -58,18 +58,9 @@ class TaskInfo:
 def task_info(context: RuntimeContext) -> TaskInfo:
     """Return the task in which the operator of ``context`` runs.
 
-    PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
-    the job. In process mode there is no Java context, and PyFlink's own values are used.
+    PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for the job.
     """
-    java = getattr(context, "_runtime_context", None)
-    if java is None:
-        return TaskInfo(
-            job_id="",
-            job_name="",
-            subtask=context.get_index_of_this_subtask(),
-            parallelism=context.get_number_of_parallel_subtasks(),
-            attempt=context.get_attempt_number(),
-        )
+    java = _java_context(context)
     task = java.getTaskInfo()
     return TaskInfo(
         job_id=java.getJobInfo().getJobId().toString(),
@@ -78,6 +69,12 @@ def task_info(context: RuntimeContext) -> TaskInfo:
         parallelism=task.getNumberOfParallelSubtasks(),
         attempt=task.getAttemptNumber(),
     )
+
+
+def _java_context(context: RuntimeContext) -> Any:
+    """Return Java's context, which each task has: process mode is rejected."""
+    inner: Any = context
+    return inner._runtime_context
 
 
 def watch_operators(
@@ -115,14 +112,12 @@ def watch_operators(
 
 
 def task_configuration(context: RuntimeContext) -> dict[str, str]:
-    """Return Flink's configuration, as the TaskManager and the job see it; empty in process mode.
+    """Return Flink's configuration, as the TaskManager and the job see it.
 
     PyFlink's context does not show it. It includes options from the TaskManager's command line,
     and, in a local cluster, the cluster's options, which are in no file.
     """
-    java = getattr(context, "_runtime_context", None)
-    if java is None:
-        return {}
+    java = _java_context(context)
     options: dict[str, str] = {}
     for configuration in (java.getTaskManagerRuntimeInfo().getConfiguration(), java.getJobConfiguration()):
         options.update({str(key): str(value) for key, value in dict(configuration.toMap()).items()})
@@ -202,24 +197,24 @@ def _jvm() -> Any:
     return java_gateway.get_gateway().jvm
 
 
-def _java(stream: DataStream) -> Any:
+def java_stream(stream: DataStream) -> Any:
+    """Return the Java stream of a Python stream, from which a subclass of ``DataStream`` can be made."""
     return stream._j_data_stream
 
 
-def java_stream(stream: DataStream) -> Any:
-    """Return the Java stream of a Python stream, from which a subclass of ``DataStream`` can be made."""
-    return _java(stream)
+def transformation_of(stream: DataStream) -> Any:
+    """Return the transformation that produces ``stream``."""
+    return java_stream(stream).getTransformation()
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
     """Return the ids of the transformations upstream of ``stream``, and its own."""
-    transformation = _java(stream).getTransformation()
-    return {predecessor.getId() for predecessor in transformation.getTransitivePredecessors()}
+    return {predecessor.getId() for predecessor in transformation_of(stream).getTransitivePredecessors()}
 
 
 def transformation_id(stream: DataStream) -> int:
     """Return the id of the transformation that produces ``stream``."""
-    return _java(stream).getTransformation().getId()
+    return transformation_of(stream).getId()
 
 
 def transformation_ids(env: StreamExecutionEnvironment) -> set[int]:
@@ -229,12 +224,12 @@ def transformation_ids(env: StreamExecutionEnvironment) -> set[int]:
 
 def parallelism_of(stream: DataStream) -> int:
     """Return the number of subtasks of the operator that produces ``stream``."""
-    return _java(stream).getTransformation().getParallelism()
+    return transformation_of(stream).getParallelism()
 
 
 def can_have_watermarks(stream: DataStream) -> bool:
     """Return True if ``stream`` may have watermarks, or if that is unknown."""
-    ahead = [_java(stream).getTransformation()]
+    ahead = [transformation_of(stream)]
     seen = set[int]()
     while ahead:
         transformation = ahead.pop()
@@ -276,7 +271,7 @@ class Collector:
     _BATCH = 2000
 
     def __init__(self, stream: DataStream) -> None:
-        self._iterator = _java(stream).collectAsync()
+        self._iterator = java_stream(stream).collectAsync()
 
     def batches(self) -> Iterator[list[bytes]]:
         """Yield lists of records, each as its pickled bytes, until the stream ends."""
@@ -356,7 +351,7 @@ def name_source(stream: DataStream, name: str, uid: str) -> None:
     Flink derives the identity of a table source from the whole graph of the job: after any change
     of the job, a savepoint's offsets would be lost.
     """
-    for transformation in _java(stream).getTransformation().getTransitivePredecessors():
+    for transformation in transformation_of(stream).getTransitivePredecessors():
         if transformation.getClass().getSimpleName() == "SourceTransformation":
             transformation.setName(name)
             transformation.setUid(uid)
@@ -390,7 +385,7 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
 
     def insert(self, stream: DataStream) -> Any:
         """Insert the stream, and return the transformation of the sink."""
-        env = _java(stream).getExecutionEnvironment()
+        env = java_stream(stream).getExecutionEnvironment()
         previous_ids = {transformation.getId() for transformation in env.getTransformations()}
         name, uid = self._insert(stream)
         added = [
@@ -501,12 +496,3 @@ def identity_of_environment(java_env: Any) -> int:
 def environment_of_tables(tables: Any) -> Any:
     """Return the Java stream environment of a table environment."""
     return tables._j_tenv.execEnv()
-
-
-def is_bounded(env: StreamExecutionEnvironment) -> bool:
-    """Return True if all sources of a job end."""
-    ends = java_environment(env).getTransformations()
-    sources = [predecessor for end in ends for predecessor in end.getTransitivePredecessors()]
-    kinds = {"SourceTransformation", "LegacySourceTransformation"}
-    source_transformations = [source for source in sources if source.getClass().getSimpleName() in kinds]
-    return all(source.getBoundedness().name() == "BOUNDED" for source in source_transformations)

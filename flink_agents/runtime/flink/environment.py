@@ -23,7 +23,6 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast import edges
 from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import (
     check_mode_of_tables,
@@ -32,13 +31,14 @@ from flink_agents.runtime.flink.inputs.given import (
     given_selector,
     list_source,
 )
+from flink_agents.runtime.flink.internals import access
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.launch.connections import separate_background_calls
+from flink_agents.runtime.flink.launch.gateway import separate_background_calls
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
 from flink_agents.runtime.flink.streams import FlinkAgentInput
-from flink_agents.runtime.flink.values.java import read_rows, row_type_of
 from flink_agents.runtime.flink.values.rows import Column, ReadRows, readers_of, with_wide_types
+from flink_agents.runtime.flink.values.tables import read_rows, row_type_of
 
 _FILE_SYSTEMS = "apache_beam.io.filesystems"
 _EXECUTION_MODE = "python.execution-mode"
@@ -98,10 +98,10 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
 def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
     """Forward records after 20 ms; by default, Flink holds each record for up to 100 ms in each direction.
 
-    Operators in Python forward theirs earlier (:mod:`flink_agents.runtime.flink.fast.edges`).
+    Operators in Python forward theirs earlier (:mod:`flink_agents.runtime.flink.internals.access`).
     """
     if _BUFFER_TIMEOUT not in flink and env.get_buffer_timeout() == _FLINKS_BUFFER_TIMEOUT_MS:
-        env.set_buffer_timeout(edges.BUFFER_TIMEOUT_MS)
+        env.set_buffer_timeout(access.BUFFER_TIMEOUT_MS)
 
 
 class FlinkAgentsEnvironment(AgentsExecutionEnvironment):

@@ -30,17 +30,17 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.runtime.execution.environment import Telemetry
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess, wall_clock_ms
-from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.inputs import open_ends
 from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
+from flink_agents.runtime.flink.internals.access import OperatorAccess, wall_clock_ms
+from flink_agents.runtime.flink.logs import follow_java
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
-from flink_agents.runtime.flink.shipping import module_renewal, module_uses
+from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.restamp import Envelopes, untimed_tag
+from flink_agents.runtime.flink.values.tables import Envelopes, untimed_tag
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
@@ -69,7 +69,7 @@ class SubtaskAttempt:
         self._identity = identity
         self._end = end
         # Work that outlives its thread still runs the code that it was loaded with.
-        self._use = module_uses.hold_use(self)
+        self._use = user_modules.hold_use(self)
 
     def become_latest(self) -> None:
         """Become the latest attempt; earlier ones have ended when this returns."""
@@ -84,7 +84,7 @@ class SubtaskAttempt:
         """End the attempt; the next one can still find and await it until a caller has waited for its end."""
         self._end(wait)
         if wait:
-            module_uses.release_use(self._use, self)
+            user_modules.release_use(self._use, self)
             with _lock:
                 if _attempts.get(self._identity) is self:
                     del _attempts[self._identity]
@@ -199,7 +199,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             raise
         self._processor = processor
         heartbeat = subtask.heartbeat
-        self._go_fast(access, processor, heartbeat, subtask.low)
+        self._route_calls(access, processor, heartbeat, subtask.low)
         self._open_end = OpenEnd(self._end, access.timers.current_watermark, lambda: heartbeat.rests)
         open_ends.register_end((task.job_id, name, task.subtask), self._open_end)
 
@@ -234,7 +234,6 @@ class ActionExecutionOperator(KeyedProcessFunction):
         run: AnnouncedRun | None,
     ) -> OperatorHost:
         """Return this operator's view of Flink."""
-        fast_path = access.fast_path
         task_configuration = flink_compat.task_configuration
         return OperatorHost(
             job_id=task.job_id,
@@ -243,7 +242,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             state=state,
             clock=wall_clock_ms,
             keys=access.keys,
-            outlet=lambda low: _connect_outlet(fast_path, low),
+            outlet=lambda low: _connect_outlet(access, low),
             check_cancelled=flink_compat.cancellation_check(),
             make_pruner=lambda metrics: pruner_of(
                 self._config, task_configuration(context), task.job_id, metrics
@@ -252,7 +251,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             identity=None if run is None else run.identity,
         )
 
-    def _go_fast(
+    def _route_calls(
         self,
         access: OperatorAccess,
         processor: AgentProcessor,
@@ -260,13 +259,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
         low: LowWatermark | None,
     ) -> None:
         """Route Flink's calls to ``processor`` and ``heartbeat``."""
-        fast_path = access.fast_path
         collector = access.collector
         timers = access.timers
         get_timestamp, process, leave = (
             collector.timestamp,
             processor.process,
-            _connect_outlet(fast_path, low),
+            _connect_outlet(access, low),
         )
         fire = heartbeat.fire
         report = self._metrics.report_if_due
@@ -286,16 +284,16 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 raise
             report()
             leave(emission)
-            fast_path.flush(timers)
+            access.flush()
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
                 processor.loop_access.wait_for_a_sign()
                 leave(NOTHING)
-                fast_path.flush(timers)
-                yield from fast_path.remaining_outputs()
+                access.flush()
+                yield from access.remaining_outputs()
             on_record(key, record)
-            yield from fast_path.remaining_outputs()
+            yield from access.remaining_outputs()
 
         def on_timer(timestamp: int) -> None:
             if timestamp >= START:
@@ -308,9 +306,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
             report()
             if holds_watermarks:
                 leave(NOTHING)
-            fast_path.flush(timers)
+            access.flush()
 
-        fast_path.replace_functions(on_record, on_timer)
+        access.replace_functions(on_record, on_timer)
 
     def close(self) -> None:
         """End everything that runs left open. Flink calls this only at the regular end of a job."""
@@ -319,16 +317,16 @@ class ActionExecutionOperator(KeyedProcessFunction):
             self._attempt.end_attempt(wait=True)
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        """Required by PyFlink, and never called: ``_go_fast`` has replaced the call."""
+        """Required by PyFlink, and never called: ``_route_calls`` has replaced the call."""
         raise NotImplementedError
 
 
-def _connect_outlet(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
+def _connect_outlet(access: OperatorAccess, low: LowWatermark | None) -> Outlet:
     """Return the function that emits."""
     if low is None:
-        return fast_path.emit
+        return access.emit
     envelopes = Envelopes(low)
-    return lambda emission: fast_path.emit(envelopes.wrap_outputs(emission))
+    return lambda emission: access.emit(envelopes.wrap_outputs(emission))
 
 
 def _milliseconds(duration: timedelta) -> int:

@@ -27,9 +27,6 @@ from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.binding.needs import ResourceOptions
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.graph import forward_at_once, restarting_sources_of
-from flink_agents.runtime.flink.fast.identities import name_operators
-from flink_agents.runtime.flink.fast.reflection import check_version
 from flink_agents.runtime.flink.following.console import is_terminal, new_log
 from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
@@ -38,25 +35,36 @@ from flink_agents.runtime.flink.following.executions import (
     keep_job,
     run_through_job,
 )
-from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
+from flink_agents.runtime.flink.following.local_jobs import (
+    REFRESH,
+    JobHistory,
+    LocalJob,
+    bound_rest_ports,
+    bound_restarts,
+)
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
-from flink_agents.runtime.flink.following.rolling_logs import configuration_beside, rocksdb_settings
 from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
+from flink_agents.runtime.flink.internals.graph import (
+    forward_at_once,
+    is_bounded_job,
+    name_operators,
+    restarting_sources_of,
+)
+from flink_agents.runtime.flink.internals.java_objects import check_version
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.launch.local_options import bound_rest_ports, bound_restarts
+from flink_agents.runtime.flink.logs import configuration_beside, rocksdb_settings
+from flink_agents.runtime.flink.resume.checks import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import (
     ResumableAgent,
     check_checkpoints,
+    fit_to_state,
     open_start,
     print_longest_downtime,
 )
-from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, GivenList, given_inputs
-from flink_agents.runtime.flink.resume.restoring import fit_to_state
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, is_set
-from flink_agents.runtime.flink.shipping.main_classes import announcement
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, announcement, unchanged
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
 _IDLE_TIMEOUT = "table.exec.source.idle-timeout"
@@ -101,6 +109,42 @@ class AppliedAgent:
     typed: list[str] = field(default_factory=list[str])
     level: int = 0
     stays_open: bool = False
+
+    def check_streams_used(self) -> None:
+        """Check that the job reads the streams without which outputs get lost, or runs wait forever.
+
+        Raises:
+            DeadLettersNotReadError: A policy writes dead letters, and their stream is not used.
+            JobDefinitionError: The stream of late outputs is not used.
+            ApprovalsNotAnsweredError: The requests for approvals are not used, or cannot be answered.
+        """
+        if self.writes_dead_letters and not self.dead_letters_read:
+            raise DeadLettersNotReadError(
+                f"agent {self.name!r} sends failed events to its dead letters, but their stream is not used",
+                expected="dead_letters() of the applied agent, with a sink",
+                found="a policy 'dead-letter' of the agent or of one of its actions",
+                where=self.place,
+                fix="consume the stream that dead_letters() of the applied agent returns, "
+                "for example dead_letters().print()",
+            )
+        if self.event_time.late is LateOutputs.SIDE and not self.late_outputs_read:
+            raise JobDefinitionError(
+                f"agent {self.name!r} sends late outputs to a separate stream, which is not used",
+                expected="late_outputs() of the applied agent, with a sink",
+                found="event_time with late='side'",
+                where=self.place,
+                fix="consume the stream that late_outputs() of the applied agent returns, or use "
+                "another policy for late=",
+            )
+        if self.needs_approvals and not (self.approvals_read and self.has_signals):
+            raise ApprovalsNotAnsweredError(
+                f"agent {self.name!r} needs approvals, but its runs would wait forever",
+                expected="a stream of signals that answer, and a sink for approvals()",
+                found="no signals" if not self.has_signals else "no sink for approvals()",
+                fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
+                "of the applied agent returns",
+                where=self.place,
+            )
 
 
 class Job:
@@ -162,9 +206,8 @@ class Job:
         applied_agent = self._applied.get(name)
         if applied_agent is None:
             return
-        if flink_compat.transformation_id(applied_agent.stream) in flink_compat.transformation_ids_before(
-            source
-        ):
+        upstream_ids = flink_compat.transformation_ids_before(source)
+        if flink_compat.transformation_id(applied_agent.stream) in upstream_ids:
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
                 expected="streams from one agent to another one, without a cycle",
@@ -194,6 +237,12 @@ class Job:
         keep_job(self)
         self._announce_classes()
 
+    def _begin_next_job(self) -> None:
+        """Let everything that is built from now on belong to another job."""
+        self._applied = {}
+        self._checks = []
+        self._lists = []
+
     def note_list(self, records: Sequence[Any]) -> None:
         """Add a list that the job reads."""
         self._lists.append(GivenList(records, authors_place()))
@@ -209,7 +258,7 @@ class Job:
         from pyflink.common import Types
 
         if stream.get_type() != Types.PICKLED_BYTE_ARRAY():
-            stream = stream.map(ShippedFunction(_identity))
+            stream = stream.map(ShippedFunction(unchanged))
         outputs = Outputs()
         self._collecting.append(Collecting(stream, outputs))
         return outputs
@@ -236,9 +285,7 @@ class Job:
             if start is not None and start.skips:
                 return self._skip_finished(start)
             if not waits:
-                self._applied = {}
-                self._checks = []
-                self._lists = []
+                self._begin_next_job()
                 with by_pyflink():
                     return self.stream_env.execute(job_name)
             with start or nullcontext():
@@ -269,9 +316,7 @@ class Job:
 
         collecting = self._collecting
         self._collecting = []
-        self._applied = {}
-        self._checks = []
-        self._lists = []
+        self._begin_next_job()
         for collection in collecting:
             collection.outputs.submitted = True
         for collection, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
@@ -296,7 +341,13 @@ class Job:
         self._local = None
         if local is not None:
             local.reports_itself()
-        explained = RecordIterator(records, lambda error: _explain_error(local, story, error))
+
+        def explain(error: Py4JJavaError) -> Exception:
+            if local is not None:
+                return local.explain_error(error)
+            return story.job_error(flink_compat.java_text(error))
+
+        explained = RecordIterator(records, explain)
         if limit is None:
             return explained
         with explained:
@@ -320,9 +371,7 @@ class Job:
         check_version()
         for applied in self._applied.values():
             check_runtime_mode(self.stream_env, applied.place)
-        self._check_dead_letters()
-        self._check_event_time()
-        self._check_approvals()
+            applied.check_streams_used()
         self.resource_options.check()
         for check in self._checks:
             check()
@@ -337,24 +386,17 @@ class Job:
             self._attach_lists()
             self._keep_ends_open()
         name_operators(self.stream_env)
-        forward_at_once(self.stream_env, [applied_agent.stream for applied_agent in self._applied.values()])
+        agents = self._applied.values()
+        forward_at_once(self.stream_env, [agent.stream for agent in agents])
         if not has_tables and (self._start is None or not self._start.skips):
-            fit_to_state(
-                self.stream_env, {name: applied_agent.place for name, applied_agent in self._applied.items()}
-            )
+            fit_to_state(self.stream_env, {agent.name: agent.place for agent in agents})
         job_name = job_name or " -> ".join(self._applied) or "agents"
         print_longest_downtime(self.stream_env, job_name)
         self._story = JobHistory(
             job_name,
-            untimed=[
-                name for name, applied_agent in self._applied.items() if not applied_agent.event_time.holds
-            ],
-            typed=[place for applied_agent in self._applied.values() for place in applied_agent.typed],
-            totals={
-                name: applied_agent.inputs
-                for name, applied_agent in self._applied.items()
-                if applied_agent.inputs is not None
-            },
+            untimed=[agent.name for agent in agents if not agent.event_time.holds],
+            typed=[place for agent in agents for place in agent.typed],
+            totals={agent.name: agent.inputs for agent in agents if agent.inputs is not None},
             java_trace=self.is_local and bool(self.config.get(AgentOptions.JAVA_TRACE)),
         )
         if self.is_local:
@@ -363,11 +405,7 @@ class Job:
 
     def _open_start(self, job_name: str | None) -> LocalStart | None:
         """Open the start of a local job, which may resume the last one."""
-        agents = [
-            applied_agent.resumable
-            for applied_agent in self._applied.values()
-            if applied_agent.resumable is not None
-        ]
+        agents = [agent.resumable for agent in self._applied.values() if agent.resumable is not None]
         start = open_start(self.stream_env, self.config, job_name, agents, self._announced_inputs)
         if start is not None and not start.skips:
             start.configure_job(self.stream_env)
@@ -396,7 +434,7 @@ class Job:
             flink_compat.set_options(self.stream_env, missing)
         if (log := new_log(self._story.name)) is not None:
             flink_compat.log_to(str(log), configuration_beside(log, self.config))
-        bounded = is_terminal() and flink_compat.is_bounded(self.stream_env)
+        bounded = is_terminal() and is_bounded_job(self.stream_env)
         self._story = replace(self._story, log=log, bounded=bounded)
         if not self._listens:
             self._listens = True
@@ -413,13 +451,11 @@ class Job:
         self._local.start()
 
     def _submit_job(self, job_name: str) -> tuple[Any, list[ListReader]]:
-        """Submit the job; everything built from now on is another job."""
+        """Submit the job, and return its client and the readers of its lists."""
         self._local = None
         collecting = self._collecting
         self._collecting = []
-        self._applied = {}
-        self._checks = []
-        self._lists = []
+        self._begin_next_job()
         try:
             with by_pyflink():
                 client = self.stream_env.execute_async(job_name)
@@ -450,58 +486,11 @@ class Job:
         for name, applied in self._applied.items():
             if not applied.stays_open:
                 applied.stays_open = keep_open(self.stream_env, name, applied.level, applied.stream)
-        waits = not all(applied_agent.stays_open for applied_agent in self._applied.values())
+        waits = not all(agent.stays_open for agent in self._applied.values())
         flink = flink_compat.configuration_of(self.stream_env)
-        if waits and not is_set(flink, TOLERABLE) and flink_compat.is_bounded(self.stream_env):
+        if waits and not is_set(flink, TOLERABLE) and is_bounded_job(self.stream_env):
             # Checkpoints at the end expire, and are no reason to restart the job.
             flink_compat.set_options(self.stream_env, {TOLERABLE: str(2**31 - 1)})
-
-    def _check_dead_letters(self) -> None:
-        for name, applied in self._applied.items():
-            if applied.writes_dead_letters and not applied.dead_letters_read:
-                raise DeadLettersNotReadError(
-                    f"agent {name!r} sends failed events to its dead letters, but their stream is not used",
-                    expected="dead_letters() of the applied agent, with a sink",
-                    found="a policy 'dead-letter' of the agent or of one of its actions",
-                    where=applied.place,
-                    fix="consume the stream that dead_letters() of the applied agent returns, "
-                    "for example dead_letters().print()",
-                )
-
-    def _check_approvals(self) -> None:
-        for name, applied in self._applied.items():
-            if applied.needs_approvals and not (applied.approvals_read and applied.has_signals):
-                raise ApprovalsNotAnsweredError(
-                    f"agent {name!r} needs approvals, but its runs would wait forever",
-                    expected="a stream of signals that answer, and a sink for approvals()",
-                    found="no signals" if not applied.has_signals else "no sink for approvals()",
-                    fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
-                    "of the applied agent returns",
-                    where=applied.place,
-                )
-
-    def _check_event_time(self) -> None:
-        for name, applied in self._applied.items():
-            if applied.event_time.late is LateOutputs.SIDE and not applied.late_outputs_read:
-                raise JobDefinitionError(
-                    f"agent {name!r} sends late outputs to a separate stream, which is not used",
-                    expected="late_outputs() of the applied agent, with a sink",
-                    found="event_time with late='side'",
-                    where=applied.place,
-                    fix="consume the stream that late_outputs() of the applied agent returns, or use "
-                    "another policy for late=",
-                )
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _explain_error(local: LocalJob | None, story: JobHistory, error: Py4JJavaError) -> Exception:
-    """Return this package's error for a Java error while the records of a job were read."""
-    if local is not None:
-        return local.explain_error(error)
-    return story.job_error(flink_compat.java_text(error))
 
 
 def _notify_job(job: weakref.ref[Job], client: Any) -> None:

@@ -16,8 +16,7 @@ from flink_agents.api.errors import (
     TaskManagerLostError,
     UnpicklableOutputError,
 )
-from flink_agents.runtime.flink.following.brokers import noted_brokers
-from flink_agents.runtime.flink.restore_errors import not_restored
+from flink_agents.runtime.flink.resume.state_fit import not_restored
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
@@ -365,3 +364,16 @@ def _python_frames(java_text: str) -> list[str]:
         for where, name, _, line in frames
         if "/pyflink/" not in where and "/flink_agents/" not in where
     ]
+
+
+_addresses: dict[str, None] = {}
+
+
+def note_brokers(addresses: str) -> None:
+    """Record the ``bootstrap_servers`` of a source or a sink."""
+    _addresses[addresses] = None
+
+
+def noted_brokers() -> str:
+    """Return the noted addresses in a form to display; empty if there are none."""
+    return ", ".join(_addresses)

@@ -32,20 +32,17 @@ from flink_agents.plan import AgentCode, AgentPlan, LoadedAgent
 from flink_agents.plan.binding.needs import needs_approvals
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.end_valve import SignalEnd
-from flink_agents.runtime.flink.fast.graph import is_bounded
-from flink_agents.runtime.flink.fast.identities import name_keys, name_list
 from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.inputs.given import check_parallelism, check_stream, given_selector
-from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, join_signals
+from flink_agents.runtime.flink.inputs.signals import KeyOfEither, KeysOfUnion, SignalEnd, join_signals
+from flink_agents.runtime.flink.internals.graph import is_bounded, name_keys, name_list
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.values.java import write_rows
-from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema, with_types
+from flink_agents.runtime.flink.values.tables import envelope_type, restamp, write_rows
 from flink_agents.runtime.flink.values.types import CarriedValues, columns_of, row_type_sent, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.end_times import EndTimes
@@ -326,7 +323,7 @@ class FlinkAgentStream(AgentStream):
     @property
     def _value(self) -> Callable[[Any], Any]:
         """Return the function that extracts the plain value of an output."""
-        return _plain_output if self._applied.lineage else _identity
+        return _plain_output if self._applied.lineage else unchanged
 
     def _side_output(self, tag: str) -> DataStream:
         """Return a side output. It costs nothing unless the job reads it: Flink drops what has no reader."""
@@ -369,10 +366,6 @@ def _check_observers(observers: Sequence[ObserverSource]) -> Sequence[ObserverSo
                 where=authors_place(),
             ) from error
     return observers
-
-
-def _identity(value: Any) -> Any:
-    return value
 
 
 def _plain_output(output: TracedOutput) -> Any:

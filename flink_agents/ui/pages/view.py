@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from flink_agents.api.errors import AgentsError
-from flink_agents.runtime.flink.resume.records.local_jobs import LocalJobState
+from flink_agents.runtime.flink.resume.local_jobs import LocalJobState
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.queries import OPEN

@@ -6,21 +6,21 @@ patch = Room("runtime.flink.resume")
 
 patch(
     "checkpoints-by-number-alone",
-    "records.checkpoints:find_candidates",
+    "checkpoints:find_candidates",
     "key=lambda candidate: (candidate.start, candidate.number)",
     "key=lambda candidate: candidate.number",
     "A start resumes from a checkpoint of an earlier start that has a greater number.",
 )
 patch(
     "checkpoint-content-unchecked",
-    "records.checkpoints:choose_checkpoint",
+    "checkpoints:choose_checkpoint",
     "_content_problem(content) or _digest_problem(candidate, digests)",
     "_content_problem(content)",
     "A start resumes from a checkpoint whose bytes have changed.",
 )
 patch(
     "checkpoint-files-unchecked",
-    "records.checkpoints:_content_problem",
+    "checkpoints:_content_problem",
     "if size < file.size:",
     "if False:",
     "A start resumes from a checkpoint whose file is cut off, if nobody noted its checksum.",
@@ -69,21 +69,21 @@ patch(
 )
 patch(
     "older-journal-accepted",
-    "records.journal_check:check_journal",
+    "checks:check_journal",
     "if position.number >= seen.position.number:",
     "if True:",
     "An older copy of the journal is accepted, and recorded steps are made again.",
 )
 patch(
     "other-journal-accepted",
-    "records.journal_check:check_journal",
+    "checks:check_journal",
     "if position is None or position.store_id != seen.position.store_id:",
     "if position is None:",
     "Another journal is accepted.",
 )
 patch(
     "changed-list-accepted",
-    "records.inputs:check_lists",
+    "checks:check_lists",
     "if present == previous_input:",
     "if present is not None:",
     "A job resumes with another list.",
@@ -91,7 +91,7 @@ patch(
 
 patch(
     "clock-set-back-hides-downtime",
-    "records.job_run:Moment.seconds_until",
+    "job_run:Moment.seconds_until",
     "if self.boot and self.boot == later.boot:",
     "if False:",
     "The clock is set back while a job is down, and nobody notices that its transactions are gone.",
@@ -112,28 +112,28 @@ patch(
 )
 patch(
     "outputs-of-a-passed-over-checkpoint-count",
-    "records.job_run:JobRun.lineage",
+    "job_run:JobRun.lineage",
     "until = current.resumed",
     "until = None",
     "A list has outputs twice that only a damaged checkpoint had.",
 )
 patch(
     "another-script-resumes",
-    "script:check_program",
+    "policy:check_program",
     "if program is None or previous_program is None or program.is_same(previous_program, state_dir):",
     "if True:",
     "A script resumes the job run of another one with the same job name, without a word.",
 )
 patch(
     "living-start-counts-as-dead",
-    "script:ScriptStart.end_of",
+    "policy:ScriptStart.end_of",
     "return ScriptEnd.NOT_YET",
     "return ScriptEnd.IN_THE_MIDDLE",
     "A job is skipped although the start that finished it still runs.",
 )
 patch(
     "start-over-ends-with-its-process",
-    "script:ScriptStart.begins_anew",
+    "policy:ScriptStart.begins_anew",
     "return self._anew and not self._is_fresh(token)",
     "return False",
     "After a start with --fresh was killed, jobs that it had not reached go on with old data.",

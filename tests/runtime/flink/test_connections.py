@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from py4j.java_gateway import GatewayClient
 
-from flink_agents.runtime.flink.launch import connections
+from flink_agents.runtime.flink.launch import gateway
 from tests.suite.tables import each_case
 
 
@@ -53,9 +53,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     class Gateway:
         _gateway_client = Client()
 
-    monkeypatch.setattr(connections, "get_gateway", Gateway)
-    connections.separate_background_calls()
-    connections.separate_background_calls()
+    monkeypatch.setattr("pyflink.java_gateway.get_gateway", Gateway)
+    gateway.separate_background_calls()
+    gateway.separate_background_calls()
     return Gateway._gateway_client
 
 
@@ -120,6 +120,6 @@ def test_idle_connections_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) 
         _gateway_client = Client()
 
     users = Gateway._gateway_client.call()
-    monkeypatch.setattr(connections, "get_gateway", Gateway)
-    connections.separate_background_calls()
+    monkeypatch.setattr("pyflink.java_gateway.get_gateway", Gateway)
+    gateway.separate_background_calls()
     assert isinstance(Gateway._gateway_client.deque, deque) and Gateway._gateway_client.call() is users

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import UnsupportedExecutionError
-from flink_agents.runtime.flink.fast import internals, reflection
-from flink_agents.runtime.flink.fast.access import OperatorAccess
+from flink_agents.runtime.flink.internals import java_objects
+from flink_agents.runtime.flink.internals.access import OperatorAccess
 
 
 class Context:
@@ -56,7 +56,7 @@ def test_whatever_another_release_raises_is_the_same_error() -> None:
 
 
 def test_another_version_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflection, "pyflink_version", "2.4.0")
+    monkeypatch.setattr(java_objects, "pyflink_version", "2.4.0")
     assert rejection(Context()).found == "PyFlink 2.4.0"
 
 
@@ -70,4 +70,4 @@ def test_an_unknown_backend_is_not_trusted() -> None:
 
 def test_the_operation_is_that_of_the_caller() -> None:
     with pytest.raises(UnsupportedExecutionError, match="has opened the function"):
-        internals.find_caller(Context)
+        java_objects.find_caller(Context)

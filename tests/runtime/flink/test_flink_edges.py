@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flink_agents.runtime.flink.fast.edges import FLUSH_MS, PromptFlush
+from flink_agents.runtime.flink.internals.access import FLUSH_MS, PromptFlush
 from tests.suite.tables import each_case
 
 

@@ -16,7 +16,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.clusters.jobs import find_job
 from flink_agents.runtime.flink.job import Job
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.job_run import JobFolder
 from tests.suite.tables import each_case
 
 pytestmark = pytest.mark.own_conditions

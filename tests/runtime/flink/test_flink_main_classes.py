@@ -16,19 +16,13 @@ import pytest
 
 from flink_agents import Agent
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.shipping import (
-    main_classes,
-    main_module,
-    module_renewal,
-    module_uses,
-    user_modules,
-)
-from flink_agents.runtime.flink.shipping.main_classes import class_digest
+from flink_agents.runtime.flink.shipping import main_module, module_renewal, user_modules
+from flink_agents.runtime.flink.shipping.main_module import class_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 
 SHIP = """
 import sys, cloudpickle
-from flink_agents.runtime.flink.shipping.main_classes import announcement
+from flink_agents.runtime.flink.shipping.main_module import announcement
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 payloads = [cloudpickle.dumps(one) for one in ((MainModule(), make), (None, make))]
 sys.stdout.buffer.write(cloudpickle.dumps((*payloads, announcement(sys.modules["__main__"]))))
@@ -100,8 +94,8 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "_prepare_worker", lambda: None)
-    monkeypatch.setattr(main_classes, "_installed", {})
-    monkeypatch.setattr(module_uses, "_uses", set())
+    monkeypatch.setattr(main_module, "_installed", {})
+    monkeypatch.setattr(user_modules, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})
     monkeypatch.setattr(module_renewal, "_loading", set())
     monkeypatch.setattr(module_renewal, "_renew_changed", lambda use: None)
@@ -168,7 +162,7 @@ def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path
 def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: Path) -> None:
     agent, function, announced = shipped(tmp_path, ONE["dataclass"])
     first_operator = Operator("a", function, announced)
-    main_classes.install_late(main, announced)
+    main_module.install_late(main, announced)
     assert travels(first_operator.make())
     two = Operator("a", agent, announced)
     assert type(two.make()) is type(first_operator.make()) and travels(first_operator.make())

@@ -8,8 +8,8 @@ import pytest
 from renewal_tools import ANSWER, CHECKED, PREFIX, Operator, Process
 
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.fast.java_classes import jar_folder
 from flink_agents.runtime.flink.function import SubtaskAttempt
+from flink_agents.runtime.flink.internals.java_objects import jar_folder
 from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 
 SHARED = {

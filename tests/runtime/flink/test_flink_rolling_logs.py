@@ -10,9 +10,9 @@ import pyflink
 import pytest
 
 from flink_agents.api.settings.options import Configuration
-from flink_agents.runtime.flink.following import rolling_logs
+from flink_agents.runtime.flink import logs
 from flink_agents.runtime.flink.following.console import KEPT, last_error, new_log
-from flink_agents.runtime.flink.following.rolling_logs import configuration_beside, rolling_text
+from flink_agents.runtime.flink.logs import configuration_beside, rolling_text
 from tests.suite.tables import each_case
 
 FLINKS = Path(pyflink.__file__).parent / "conf"
@@ -95,9 +95,7 @@ def test_each_job_of_a_process_has_a_copy_with_its_options(
         # The next job finds the copy of the one before in use.
         assert copy is not None
         location = copy
-        assert (
-            settings(rolling_logs._log_path(copy).read_text())["appender.f.policies.size.size"] == f"{size}MB"
-        )
+        assert settings(logs._log_path(copy).read_text())["appender.f.policies.size.size"] == f"{size}MB"
     assert original.read_text() == LEVEL + FILE
 
 
@@ -128,7 +126,7 @@ def test_the_oldest_logs_go_with_all_their_files(tmp_path: Path) -> None:
 
 
 def test_the_logs_of_rocksdb_have_the_same_bounds() -> None:
-    settings = rolling_logs.rocksdb_settings(Configuration({"local.log-size-mb": 3, "local.log-files": 2}))
+    settings = logs.rocksdb_settings(Configuration({"local.log-size-mb": 3, "local.log-files": 2}))
     assert sorted(settings.values()) == ["2", "3mb"]
 
 

@@ -18,8 +18,8 @@ from pyflink.datastream import StreamExecutionEnvironment
 
 from flink_agents.api.common.durations import duration_text
 from flink_agents.api.errors import KafkaTransactionError
-from flink_agents.runtime.flink.fast.graph import wrap_sink
 from flink_agents.runtime.flink.following import executions
+from flink_agents.runtime.flink.internals.graph import wrap_sink
 from flink_agents.runtime.flink.job_errors import JAVA_ERROR
 from flink_agents.runtime.flink.resume.transactions import GUARD, bound_transactions
 

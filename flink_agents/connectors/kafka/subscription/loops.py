@@ -19,7 +19,7 @@ from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.subscription.topics_read import Topics, reads_topic
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.graph import side_output_tags
+from flink_agents.runtime.flink.internals.graph import side_output_tags
 
 DEAD_LETTERS = "kafka-dead-letters"
 """Tag of the dead letters of a source."""

@@ -8,6 +8,7 @@ ended.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyflink.datastream import StreamExecutionEnvironment
 
 from flink_agents import redaction
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
 from flink_agents.runtime.flink.following.console import last_error, shown_path
@@ -226,3 +229,29 @@ class LocalJob:
         """End the job because its TaskManager is gone."""
         self._note_end(None, self._story.lost_task_manager_error("the TaskManager"))
         flink_compat.close_minicluster(self._client)
+
+
+_RESTART_STRATEGY = "restart-strategy.type"
+_REST_PORTS = "rest.bind-port"
+_MANY_PORTS = 20
+
+
+def bound_restarts(env: StreamExecutionEnvironment, config: Configuration) -> None:
+    """Let a local job with checkpoints restart a few times; Flink's default is forever."""
+    if _RESTART_STRATEGY not in flink_compat.configuration_of(env):
+        delay = config.get(AgentOptions.RESTART_DELAY)
+        settings = {
+            _RESTART_STRATEGY: "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": str(config.get(AgentOptions.RESTART_ATTEMPTS)),
+            "restart-strategy.fixed-delay.delay": f"{int(delay.total_seconds() * 1000)} ms",
+        }
+        flink_compat.set_options(env, settings)
+
+
+def bound_rest_ports(env: StreamExecutionEnvironment) -> None:
+    """Choose the REST port of a local job; Flink would take any port without reporting it."""
+    if not flink_compat.configuration_of(env).keys() & {"rest.port", _REST_PORTS}:
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            first = min(probe.getsockname()[1], 65535 - _MANY_PORTS)
+        flink_compat.set_options(env, {_REST_PORTS: f"{first}-{first + _MANY_PORTS}"})

@@ -19,6 +19,7 @@ from flink_agents.api.common.places import authors_place, caller_place, describe
 from flink_agents.api.environment import AgentStream
 from flink_agents.api.errors import JobDefinitionError, UnsupportedExecutionError
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.internals.graph import is_bounded_job
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 
 _MAX_SHOWN = 200
@@ -173,7 +174,7 @@ def check_runtime_mode(env: StreamExecutionEnvironment, where: str | None) -> No
         UnsupportedExecutionError: Flink would run it in batch mode.
     """
     mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, _STREAMING).upper()
-    if mode != "AUTOMATIC" or flink_compat.is_bounded(env):
+    if mode != "AUTOMATIC" or is_bounded_job(env):
         _check_mode(mode, where)
 
 

@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
-from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
+from flink_agents.runtime.flink.internals.graph import add_input, input_type_of, is_bounded_and_never_idle
+from flink_agents.runtime.flink.internals.task import OwnSource, emit_watermark
 from flink_agents.runtime.flink.resume.state_fit import GATE, GATE_SOURCE
 from flink_agents.runtime.operator.end_times import EndTimes
 

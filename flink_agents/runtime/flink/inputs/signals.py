@@ -2,13 +2,19 @@
 
 An operator with two inputs would be of another kind, and a silent input would hold its watermark. So signals
 travel among the inputs, each in a :class:`TaggedSignal`. Their first watermark marks their stream for the
-valve of the union (``fast/end_valve.py``): it holds the end of the input, and nothing else of event time.
+valve of the union: it holds the end of the input, and nothing else of event time.
+
+Flink has no stream that takes no part in event time but holds back its end. If the other inputs are idle, the
+watermark of an active stream passes. An idle stream is ignored, also when the other inputs end. So a valve in
+Java knows such channels by their first watermark, their *mark*, and regards them as idle. When the inputs
+have reached the last watermark, it emits an earlier one instead, until the marked channels end too. Flink
+compiles its text on the worker, as it does for the queries of its tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyflink.common import Types, WatermarkStrategy
@@ -21,10 +27,8 @@ from flink_agents.api.common.places import place_of
 from flink_agents.api.errors import AgentConfigurationError, KeyEncodingError
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast import end_valve
-from flink_agents.runtime.flink.fast.end_valve import MARK, SignalEnd
-from flink_agents.runtime.flink.fast.internals import emit_watermark, replace_valve
-from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
+from flink_agents.runtime.flink.internals.task import emit_watermark, replace_valve
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction, unchanged
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.runtime.serde.raised_texts import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
@@ -64,7 +68,7 @@ class KeysOfUnion(KeySelector):
     def open(self, runtime_context: RuntimeContext) -> None:
         arguments = (self._end.mark, self._end.end, self._end.endless)
         try:
-            replace_valve(runtime_context, end_valve.CLASS, end_valve.JAVA, *arguments)
+            replace_valve(runtime_context, CLASS, JAVA, *arguments)
         except Exception as error:  # Whatever another version raises.
             _log.warning("while all inputs are idle, signals end all windows: %s", error)
 
@@ -144,9 +148,9 @@ def join_signals(
     pickled = Types.PICKLED_BYTE_ARRAY()
     parallelism = flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
-        stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
+        stream = stream.map(ShippedFunction(unchanged), output_type=pickled).set_parallelism(parallelism)
     if isinstance(signals, KeyedStream):
-        signals = signals.map(ShippedFunction(_itself), output_type=pickled)
+        signals = signals.map(ShippedFunction(unchanged), output_type=pickled)
     # Watermarks or idleness of the signal stream are not those of the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
@@ -156,7 +160,7 @@ def join_signals(
         keys = tagged.set_parallelism(signal_parallelism).key_by(
             ShippedFunction(_KEYS), key_type=Types.STRING()
         )
-        tagged = keys.map(ShippedFunction(_itself), output_type=pickled)
+        tagged = keys.map(ShippedFunction(unchanged), output_type=pickled)
     return stream.union(tagged.set_parallelism(parallelism))
 
 
@@ -167,5 +171,157 @@ def _key_of(tagged: TaggedSignal) -> Any:
 _KEYS = KeyEncoder(_key_of)
 
 
-def _itself(record: Any) -> Any:
-    return record
+FAR = 2**63 - 2**45
+"""The watermark when only inputs have ended: after any of them, and before the timers at the end."""
+
+MARK = FAR + 1
+"""The first watermark of signals, which no operator emits otherwise."""
+
+
+@dataclass(frozen=True)
+class SignalEnd:
+    """The part that a stream of signals takes in event time: it holds the end.
+
+    Args:
+        endless: True if the inputs do not end by themselves.
+
+    Attributes:
+        mark: The first watermark of signals.
+        end: The watermark when the inputs have ended, and signals have not.
+    """
+
+    endless: bool
+    mark: int = MARK
+    end: int = FAR
+
+
+CLASS = "FlinkAgentsEndValve"
+
+JAVA = """
+import org.apache.flink.streaming.api.watermark.Watermark;
+import org.apache.flink.streaming.runtime.io.PushingAsyncDataInput.DataOutput;
+import org.apache.flink.streaming.runtime.streamrecord.LatencyMarker;
+import org.apache.flink.streaming.runtime.streamrecord.RecordAttributes;
+import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
+import org.apache.flink.runtime.event.WatermarkEvent;
+import org.apache.flink.streaming.runtime.watermarkstatus.StatusWatermarkValve;
+import org.apache.flink.streaming.runtime.watermarkstatus.WatermarkStatus;
+
+public class FlinkAgentsEndValve extends StatusWatermarkValve implements DataOutput {
+    private static final long LAST = Long.MAX_VALUE;
+    private static final int INPUT = 0;
+    private static final int MARKED = 1;
+    private static final int ENDED = 2;
+
+    private final long mark;
+    private final long end;
+    private final boolean endless;
+    private final int[] states;
+    private boolean inputsEnded = false;
+    private long lastEnd = Long.MIN_VALUE;
+    private DataOutput task;
+
+    public FlinkAgentsEndValve(long channels, long mark, long end, boolean endless) {
+        super((int) channels);
+        this.mark = mark;
+        this.end = end;
+        this.endless = endless;
+        this.states = new int[(int) channels];
+    }
+
+    public void inputWatermark(Watermark watermark, int channel, DataOutput output) throws Exception {
+        task = output;
+        long time = watermark.getTimestamp();
+        if (states[channel] == MARKED) {
+            if (time == LAST) {
+                states[channel] = ENDED;
+                emitEnd();
+            }
+            return;
+        }
+        if (time == mark) {
+            states[channel] = MARKED;
+            ignore(channel);
+        } else if (time == LAST && endless && states[channel] == INPUT) {
+            // It takes no further part: signals that ended before a restart send nothing but this.
+            states[channel] = ENDED;
+            ignore(channel);
+        } else {
+            super.inputWatermark(watermark, channel, this);
+        }
+    }
+
+    public void inputWatermarkStatus(WatermarkStatus status, int channel, DataOutput output)
+            throws Exception {
+        task = output;
+        if (states[channel] == INPUT) {
+            super.inputWatermarkStatus(status, channel, this);
+        }
+    }
+
+    private void ignore(int channel) throws Exception {
+        if (!endless || hasInputs()) {
+            super.inputWatermarkStatus(WatermarkStatus.IDLE, channel, this);
+        } else {
+            inputsEnded = true;
+            emitEnd();
+        }
+    }
+
+    private boolean hasInputs() {
+        for (int i = 0; i < states.length; i++) {
+            if (states[i] == INPUT) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private void emitEnd() throws Exception {
+        if (!inputsEnded) {
+            return;
+        }
+        long now = LAST;
+        for (int i = 0; i < states.length; i++) {
+            if (states[i] == MARKED) {
+                now = end;
+            }
+        }
+        if (now > lastEnd) {
+            lastEnd = now;
+            task.emitWatermark(new Watermark(now));
+        }
+    }
+
+    // What the valve emits. The rest of the interface is for records, which do not pass here.
+
+    public void emitWatermark(Watermark watermark) throws Exception {
+        if (watermark.getTimestamp() == LAST) {
+            inputsEnded = true;
+            emitEnd();
+        } else {
+            task.emitWatermark(watermark);
+        }
+    }
+
+    public void emitWatermarkStatus(WatermarkStatus status) throws Exception {
+        task.emitWatermarkStatus(status);
+    }
+
+    public void emitRecord(StreamRecord record) throws Exception {
+        task.emitRecord(record);
+    }
+
+    public void emitLatencyMarker(LatencyMarker marker) throws Exception {
+        task.emitLatencyMarker(marker);
+    }
+
+    public void emitRecordAttributes(RecordAttributes attributes) throws Exception {
+        task.emitRecordAttributes(attributes);
+    }
+
+    public void emitWatermark(WatermarkEvent event) throws Exception {
+        task.emitWatermark(event);
+    }
+}
+"""

@@ -23,21 +23,24 @@ from flink_agents import redaction
 from flink_agents.api.errors import AgentsError, JobFailedError, JobFolderError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.following import console, list_files
+from flink_agents.runtime.flink.following import console
+from flink_agents.runtime.flink.following.outputs import LINK, ListFile, link_to, new_link, remove_link
 from flink_agents.runtime.flink.job_errors import in_one_line
 from flink_agents.runtime.flink.launch import gateway
+from flink_agents.runtime.flink.resume import java
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
-from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
-from flink_agents.runtime.flink.resume.records import java
-from flink_agents.runtime.flink.resume.records.checkpoints import (
+from flink_agents.runtime.flink.resume.checkpoints import (
     Candidate,
     Chosen,
+    Watcher,
     directory_of,
     find_candidates,
+    read_progress,
+    remove_paths,
 )
-from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, iso_now
-from flink_agents.runtime.flink.resume.records.local_jobs import MOST_ERROR, point_to
-from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress, remove_paths
+from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, iso_now
+from flink_agents.runtime.flink.resume.local_jobs import MOST_ERROR, point_to
+from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.transactions import TOLERABLE, guarded_sinks, is_set
 from flink_agents.trace.recording.assembly import writes_files
@@ -201,12 +204,12 @@ class LocalStart:
                 stopping=None,
                 plans=self.beginning.plans,
                 journal=self.journal is not None,
-                outputs={list_files.LINK: run.outputs.get(list_files.LINK) or list_files.new_link()},
+                outputs={LINK: run.outputs.get(LINK) or new_link()},
             )
         )
         return start
 
-    def list_file(self, name: str, stream: DataStream) -> list_files.ListFile:
+    def list_file(self, name: str, stream: DataStream) -> ListFile:
         """Write a stream to the files of a list, and return the list's reader.
 
         Args:
@@ -217,17 +220,17 @@ class LocalStart:
             JobFolderError: The files cannot be written.
         """
         outputs = self.beginning.folder.outputs
-        link = str(self._run.outputs[list_files.LINK])
+        link = str(self._run.outputs[LINK])
         assert self._start is not None
         try:
-            list_files.link_to(outputs, link)
+            link_to(outputs, link)
         except OSError as error:
             raise JobFolderError(
                 f"the outputs of the job cannot be written to {outputs}",
                 found=str(error),
                 fix=f"make both directories writable, there and {Path(link).parent}, and free some space",
             ) from error
-        file = list_files.ListFile(outputs, name, self._run.lineage())
+        file = ListFile(outputs, name, self._run.lineage())
         file.write(stream, link, self._start.number)
         return file
 
@@ -315,7 +318,7 @@ class LocalStart:
             self._print_stopped(f"with {self._stopped}")
             raise SystemExit(self._signals.code)
         self.beginning.keep_outputs(outputs)
-        list_files.remove_link(self._run.outputs.get(list_files.LINK))
+        remove_link(self._run.outputs.get(LINK))
         self._record.set(finished=iso_now())
         if self.beginning.script is not None:
             self.beginning.script.record_job_finish(self._run.name)

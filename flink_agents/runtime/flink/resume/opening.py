@@ -1,4 +1,7 @@
-"""Opens the start of a local job: decides if it resumes, and warns if durable steps would run again."""
+"""Opens the start of a local job: decides if it resumes, and warns if durable steps would run again.
+
+If it restores a checkpoint or savepoint, it completes the graph of the job before.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,16 @@ from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, executions
-from flink_agents.runtime.flink.resume import policy
+from flink_agents.runtime.flink.inputs.open_ends import leave_gate
+from flink_agents.runtime.flink.internals.graph import start_tasks, tasks_of
+from flink_agents.runtime.flink.resume import java, policy
+from flink_agents.runtime.flink.resume.checks import GivenInputs, no_inputs, recorded_identity
+from flink_agents.runtime.flink.resume.java import read_restored
+from flink_agents.runtime.flink.resume.job_run import JobFolder
 from flink_agents.runtime.flink.resume.local_start import LocalStart, say_beginning
-from flink_agents.runtime.flink.resume.records import java
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, no_inputs
-from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
-from flink_agents.runtime.flink.resume.script import Program, ScriptStart, script_start
+from flink_agents.runtime.flink.resume.policy import Program, ScriptStart, recovery_path, script_start
 from flink_agents.runtime.flink.resume.start_decision import Request, begin_start
+from flink_agents.runtime.flink.resume.state_fit import GATE_SOURCE, IGNORE, RestoredJob, RestoredOperator
 from flink_agents.runtime.flink.resume.transactions import bound_transactions
 from flink_agents.runtime.flink.stores import StoreChoice
 
@@ -174,3 +179,36 @@ def check_checkpoints(env: StreamExecutionEnvironment, config: Configuration | N
             where=authors_place(),
         )
     bound_transactions(env, config)
+
+
+def fit_to_state(env: StreamExecutionEnvironment, places: Mapping[str, str | None]) -> None:
+    """Fit the graph of a job to the checkpoint or savepoint that it starts from, if it starts from one.
+
+    Args:
+        env: PyFlink's environment.
+        places: The user's line with ``apply``, for each agent.
+
+    Raises:
+        StateMismatchError: The job cannot restore it.
+    """
+    flink = flink_compat.configuration_of(env)
+    path = recovery_path(flink)
+    content = None if path is None else read_restored(path)
+    if content is None:
+        return
+    ignores = flink.get(IGNORE, "false").lower() == "true"
+    restored = RestoredJob(content.states, tasks_of(env), places)
+    gates = set() if ignores else _closed_gates(restored.unclaimed_operators())
+    for agent in sorted(gates & set(places)):
+        leave_gate(env, agent)
+    newcomers = restored.new_operators() - {""}
+    if newcomers:
+        start_tasks(env, newcomers)
+    if gates or newcomers:
+        restored = RestoredJob(content.states, tasks_of(env), places)
+    restored.check_restore(ignores)
+
+
+def _closed_gates(states: list[RestoredOperator]) -> set[str]:
+    """Return the agents that had a gate, and have none now: an input of theirs does not end any more."""
+    return {state.uid.removeprefix(GATE_SOURCE) for state in states if state.uid.startswith(GATE_SOURCE)}

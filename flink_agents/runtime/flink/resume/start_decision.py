@@ -20,35 +20,37 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.following.console import shown_path
-from flink_agents.runtime.flink.resume.records.checkpoints import (
+from flink_agents.runtime.flink.resume.checkpoints import (
     Chosen,
+    JobProgress,
     choose_checkpoint,
     find_candidates,
     key_of,
     origin_of,
-)
-from flink_agents.runtime.flink.resume.records.folder import (
-    JobFolder,
-    find_leftovers,
-    record_gone,
-    unusable_directory_error,
-)
-from flink_agents.runtime.flink.resume.records.inputs import (
-    GivenInputs,
-    check_lists,
-    restarting_sources,
-    warning_of,
-)
-from flink_agents.runtime.flink.resume.records.java import CheckpointContent
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, RunRecord
-from flink_agents.runtime.flink.resume.records.journal_check import check_journal, job_run_missing, no_journal
-from flink_agents.runtime.flink.resume.records.watch import (
-    JobProgress,
     read_progress,
     remove_paths,
     unreadable_progress_error,
 )
-from flink_agents.runtime.flink.resume.script import Program, ScriptEnd, ScriptStart, check_program
+from flink_agents.runtime.flink.resume.checks import (
+    GivenInputs,
+    check_journal,
+    check_lists,
+    job_run_missing,
+    no_journal,
+    restarting_sources,
+    warning_of,
+)
+from flink_agents.runtime.flink.resume.java import CheckpointContent
+from flink_agents.runtime.flink.resume.job_run import (
+    JobFolder,
+    JobRun,
+    Moment,
+    RunRecord,
+    find_leftovers,
+    record_gone,
+    unusable_directory_error,
+)
+from flink_agents.runtime.flink.resume.policy import Program, ScriptEnd, ScriptStart, check_program
 
 LOCK_SECONDS = 15.0
 """Time that a start waits for an ending process: the JVM of a killed script takes a moment."""

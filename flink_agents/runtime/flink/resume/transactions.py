@@ -14,8 +14,8 @@ from flink_agents.api.errors import KafkaTransactionError
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.fast.reflection import field_of, field_value
-from flink_agents.runtime.flink.resume.records import java
+from flink_agents.runtime.flink.internals.java_objects import field_of, field_value
+from flink_agents.runtime.flink.resume import java
 
 GUARD = "FlinkAgentsTransactionalSink"
 """The Java class of exactly-once sinks."""

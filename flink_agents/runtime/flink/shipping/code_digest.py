@@ -32,10 +32,15 @@ from flink_agents.api.errors import StaleCodeError
 from flink_agents.plan import AgentCode
 from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
-from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules
+from flink_agents.runtime.flink.shipping import module_renewal, user_modules
 from flink_agents.runtime.flink.shipping.code_objects import digest_code, functions_in
-from flink_agents.runtime.flink.shipping.module_uses import Use, packages_of
-from flink_agents.runtime.flink.shipping.user_modules import MAIN, is_of_user, mentioned_modules
+from flink_agents.runtime.flink.shipping.user_modules import (
+    MAIN,
+    Use,
+    is_of_user,
+    mentioned_modules,
+    packages_of,
+)
 
 _log = bounded_logger("flink_agents.code")
 
@@ -145,7 +150,7 @@ def _renew_modules(modules: tuple[ModuleCode, ...]) -> None:
     """
     with module_renewal.lock:
         names = {module.name: module for module in modules}
-        module_uses.current_use().add_modules(names)
+        user_modules.current_use().add_modules(names)
         module_renewal.drop_old_bytecode(names)
         stale = {name for name, module in names.items() if _would_change(module)}
         if not stale:

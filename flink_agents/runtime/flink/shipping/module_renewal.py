@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.flink.shipping import module_uses, user_modules
-from flink_agents.runtime.flink.shipping.module_uses import Use, packages_of
+from flink_agents.runtime.flink.shipping import user_modules
+from flink_agents.runtime.flink.shipping.user_modules import Use, packages_of
 
 _log = bounded_logger("flink_agents.code")
 
@@ -55,7 +55,7 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
         The argument of :func:`operator_loaded`.
     """
     with lock:
-        use = module_uses.current_use()
+        use = user_modules.current_use()
         use.job_id = job_id
         use.job_name = job_name
         # Modules that were imported after operators had been loaded may be of files that have changed since.
@@ -84,7 +84,7 @@ def _remember_job(job_id: str) -> bool:
 def operator_opens(job_id: str, job_name: str) -> None:
     """Record the job of an operator that was loaded before this module, and its modules."""
     with lock:
-        use = module_uses.current_use()
+        use = user_modules.current_use()
         use.job_id = job_id
         use.job_name = job_name
         _remember_job(job_id)
@@ -94,7 +94,7 @@ def operator_opens(job_id: str, job_name: str) -> None:
 def operator_loaded(names: set[str] | None) -> None:
     """Record the modules that an operator has loaded."""
     with lock:
-        use = module_uses.current_use()
+        use = user_modules.current_use()
         _loading.discard(threading.get_ident())
         user_modules.note_loaded(just_now=True)
         if names is not None:
@@ -133,7 +133,7 @@ def renew_modules(stale: Collection[str]) -> list[Use]:
     Returns:
         The other jobs that use them, so that they were not dropped.
     """
-    use = module_uses.current_use()
+    use = user_modules.current_use()
     # A package that stays points to its own directory, and so to its own version of a module in it.
     packages = {package for name in stale for package in packages_of(name) if package in sys.modules}
     together = user_modules.with_dependents({*stale, *filter(user_modules.has_moved, packages)})

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flink_agents.runtime.flink.resume.records.checkpoints import digest_of, key_of
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.java import CheckpointContent, StateFile
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, iso_now
-from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal
-from flink_agents.runtime.flink.resume.records.watch import JobProgress
-from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.checkpoints import JobProgress, digest_of, key_of
+from flink_agents.runtime.flink.resume.checks import SeenJournal
+from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
+from flink_agents.runtime.flink.resume.job_run import JobFolder, JobRun, RunRecord, Start, iso_now
+from flink_agents.runtime.flink.resume.policy import ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin_start
 
 PLANS = {"Shop": "a"}

@@ -24,11 +24,9 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume import start_decision as module
-from flink_agents.runtime.flink.resume.records.checkpoints import key_of
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, iso_now
-from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, read_position
-from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress
+from flink_agents.runtime.flink.resume.checkpoints import Watcher, key_of, read_progress
+from flink_agents.runtime.flink.resume.checks import SeenJournal, read_position
+from flink_agents.runtime.flink.resume.job_run import JobFolder, JobRun, Moment, iso_now
 from flink_agents.runtime.flink.resume.start_decision import begin_start
 from tests.suite.tables import each_case
 

@@ -13,8 +13,8 @@ from flink_agents.api.errors import (
     CheckpointDamagedError,
     CheckpointsGoneError,
 )
-from flink_agents.runtime.flink.resume.records.job_run import iso_now
-from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.job_run import iso_now
+from flink_agents.runtime.flink.resume.policy import ScriptStart
 from tests.suite.tables import each_case
 
 

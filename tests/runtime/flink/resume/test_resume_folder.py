@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import JobFolderError
-from flink_agents.runtime.flink.resume.records.folder import JobFolder, escape_name, write_atomically
-from flink_agents.runtime.flink.resume.records.job_run import BoundedInput, JobRun, RunRecord, Start
+from flink_agents.runtime.flink.resume.job_run import (
+    BoundedInput,
+    JobFolder,
+    JobRun,
+    RunRecord,
+    Start,
+    escape_name,
+    write_atomically,
+)
 from tests.suite.tables import each_case
 
 NAMES = [

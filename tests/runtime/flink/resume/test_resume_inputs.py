@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import InputChangedError, SourceNotResumableError
-from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, remove_link
-from flink_agents.runtime.flink.resume.records.inputs import (
+from flink_agents.runtime.flink.following.outputs import ListFile, link_to, new_link, remove_link
+from flink_agents.runtime.flink.resume.checks import (
     GivenInputs,
     GivenList,
     as_recorded,
@@ -22,7 +22,7 @@ from flink_agents.runtime.flink.resume.records.inputs import (
     restarting_sources,
     warning_of,
 )
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, Start
+from flink_agents.runtime.flink.resume.job_run import JobRun, Start
 from tests.suite.tables import each_case
 
 

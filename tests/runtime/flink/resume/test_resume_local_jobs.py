@@ -20,9 +20,8 @@ from flink_agents import Agent, ApprovalRequest, InputEvent, OutputEvent, action
 from flink_agents.cli.kafka import approvals
 from flink_agents.cli.main import app
 from flink_agents.cli.runs import metrics
-from flink_agents.runtime.flink.resume.records.folder import JobFolder, write_atomically
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start
-from flink_agents.runtime.flink.resume.records.local_jobs import (
+from flink_agents.runtime.flink.resume.job_run import JobFolder, JobRun, RunRecord, Start, write_atomically
+from flink_agents.runtime.flink.resume.local_jobs import (
     JobState,
     jobs_of,
     lock_holder,

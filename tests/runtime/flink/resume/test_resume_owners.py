@@ -15,10 +15,9 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, R
 from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScriptError, StoreError
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.api.settings.stores import open_store
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import iso_now
-from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
-from flink_agents.runtime.flink.resume.script import Program
+from flink_agents.runtime.flink.resume.checks import recorded_identity
+from flink_agents.runtime.flink.resume.job_run import JobFolder, iso_now
+from flink_agents.runtime.flink.resume.policy import Program
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import journal_name
 from tests.suite.tables import each_case

@@ -12,9 +12,8 @@ from resume_world import FreeLock, read
 
 from flink_agents.api.errors import JobFolderError, JobFolderInUseError
 from flink_agents.runtime.flink.resume import start_decision as module
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, iso_now
-from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
+from flink_agents.runtime.flink.resume.job_run import JobFolder, RunRecord, Start, iso_now
+from flink_agents.runtime.flink.resume.policy import ScriptEnd, ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, begin_start
 from tests.suite.tables import each_case
 
@@ -158,7 +157,7 @@ def test_outputs_of_a_skipped_job_are_those_of_the_start_that_finished_it(tmp_pa
 HOLDER = """
 import sys
 from pathlib import Path
-from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.policy import ScriptStart
 print(ScriptStart(Path(sys.argv[1]), "job.py").token, flush=True)
 sys.stdin.read()
 """

@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from flink_agents.api.errors import JobFailedError, ResumeError, StateMismatchError
-from flink_agents.runtime.flink.resume.records.operators import Ended, RestoredOperator, Task, TaskInput
-from flink_agents.runtime.flink.resume.state_fit import IGNORE, RestoredJob, describe_part
+from flink_agents.runtime.flink.resume.state_fit import (
+    IGNORE,
+    Ended,
+    RestoredJob,
+    RestoredOperator,
+    Task,
+    TaskInput,
+    describe_part,
+)
 from tests.suite.tables import each_case
 
 ENDED = RestoredOperator(ended=Ended.ALL)

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.settings.options import Configuration
-from flink_agents.runtime.flink.resume import local_start as module
+from flink_agents.runtime.flink.resume import java, local_start as module
+from flink_agents.runtime.flink.resume.job_run import JobFolder, JobRun, RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.local_start import LocalStart
-from flink_agents.runtime.flink.resume.records import java
-from flink_agents.runtime.flink.resume.records.folder import JobFolder
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, iso_now
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from tests.suite.tables import each_case
 

@@ -1,21 +1,21 @@
-"""All parts of PyFlink 2.3 and Flink that the operator uses and that are not public API.
+"""Parts of a task that are no public API of PyFlink 2.3: keys, timers, state, watermarks, its source.
 
 Each part is checked when the operator opens: it is compared with the versions and shapes that are defined
 here. If one differs, the job fails by an ``UnsupportedExecutionError`` that names the difference.
-``docs/design/fast-path.md`` explains why each part is safe.
+``docs/design/flink-internals.md`` explains why each part is safe.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pyflink.datastream import RuntimeContext
 
 from flink_agents.api.errors import UnsupportedExecutionError
-from flink_agents.runtime.flink.fast.reflection import (
+from flink_agents.runtime.flink.internals.java_objects import (
     check_version,
     class_name,
     field_of,
@@ -27,7 +27,6 @@ from flink_agents.runtime.flink.fast.reflection import (
     task_of,
     unfit_part_error,
 )
-from flink_agents.runtime.flink.values.placeholders import not_none
 from flink_agents.runtime.state.keyed_state import (
     DELAYED_STATE,
     JOURNALS_STATE,
@@ -48,11 +47,9 @@ BACKENDS = (
 
 OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonKeyedProcessOperator"
 PLAIN_OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonProcessOperator"
-ITERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonIterator"
 SOURCE_OPERATOR = "org.apache.flink.streaming.api.operators.SourceOperator"
 COORDINATOR = "subtaskCheckpointCoordinator"
 NO_CHECKPOINT = -1
-COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
 # -- keys -----------------------------------------------------------------------------------
@@ -164,7 +161,7 @@ class FlinkOperatorState:
         text = find("org.apache.flink.api.common.typeutils.base.StringSerializer").INSTANCE
         copies = find("org.apache.flink.api.common.state.MapStateDescriptor")(JOURNALS_STATE, text, text)
         positions = find("org.apache.flink.api.common.state.ListStateDescriptor")(POSITIONS_STATE, text)
-        backend = method_of(_keyed_operator(context), "getOperatorStateBackend")()
+        backend = method_of(keyed_operator(context), "getOperatorStateBackend")()
         self._copies = method_of(backend, "getBroadcastState")(copies)
         self._positions = method_of(backend, "getListState")(positions)
         self._put: Callable[[str, str], None] = method_of(self._copies, "put")
@@ -187,188 +184,6 @@ class FlinkOperatorState:
         # Pemja makes a list of Python out of one of Java.
         entries += [(POSITION, position) for position in self._positions.get()]
         return [(str(name), str(text).encode("latin-1")) for name, text in entries]
-
-
-# -- outputs --------------------------------------------------------------------------------
-
-
-class TimestampCollector:
-    """Flink's collector of the operator, which gives each output the timestamp of the call.
-
-    Args:
-        context: The runtime context of the operator.
-
-    Raises:
-        UnsupportedExecutionError: A part is missing or unknown.
-    """
-
-    def __init__(self, context: RuntimeContext) -> None:
-        check_version()
-        inner = _keyed_context(context)
-        self._operator = _keyed_operator(context)
-        self._field = field_of(self._operator, "collector")
-        if str(self._field.getType().getName()) != COLLECTOR:
-            raise unfit_part_error(f"the collector is a {self._field.getType().getName()}")
-        self.timestamp: Callable[[], int] = method_of(inner, "timestamp")
-
-    def collect(self, output: Any) -> None:
-        """Emit an output, in the bytes that Flink uses for it."""
-        self._bind_java()
-        self.collect(output)
-
-    def erase_timestamp(self) -> None:
-        """Emit the following outputs of the present call without a timestamp."""
-        self._bind_java()
-        self.erase_timestamp()
-
-    def flush_of_task(self) -> Callable[[], None]:
-        """Return a function that sends all buffered outputs of the operator's task to their readers."""
-        task = method_of(self._operator, "getContainingTask")()
-        return method_of(field_value(task, "operatorChain"), "flushOutputs")
-
-    def _bind_java(self) -> None:
-        # The operator creates it after its function was opened.
-        java = self._field.get(self._operator)
-        self.collect, self.erase_timestamp = method_of(java, "collect"), method_of(java, "eraseTimestamp")  # type: ignore[method-assign]
-
-
-# -- calls ----------------------------------------------------------------------------------
-
-
-class KeyedOperation:
-    """PyFlink's operation of a keyed operator: the object that Flink calls for records and timers.
-
-    PyFlink 2.3 wraps each call in three generators, and Flink looks up ``hasNext``, ``next`` and
-    ``close`` of the result by reflection. So an empty Java iterator works as well, and costs less.
-
-    Args:
-        function: The function that creates this in its ``open``.
-
-    Raises:
-        UnsupportedExecutionError: A part is missing or unknown.
-    """
-
-    def __init__(self, function: Any) -> None:
-        check_version()
-        from pyflink.fn_execution.datastream.embedded import operations as functions
-        from pyflink.fn_execution.embedded import converters, operations
-
-        self._operation: Any = find_caller(operations.OneInputFunctionOperation)
-        main: Any = read_attribute(self._operation, "_main_operation")
-        if (
-            read_attribute(self._operation, "_chained_operations")
-            or type(main) is not functions.OneInputOperation
-        ):
-            raise unfit_part_error("the function is chained to others")
-        if {"process_element", "on_timer"} & {*vars(self._operation), *vars(main)}:
-            raise unfit_part_error("the operation has been changed already")
-        closed = inspect.getclosurevars(read_attribute(main, "_process_element_func")).nonlocals
-        if getattr(closed.get("process_element"), "__self__", None) is not function:
-            raise unfit_part_error("the operation calls another function")
-        self._side = inspect.getclosurevars(closed["process_func"]).nonlocals.get("side_output_context")
-        of: Any = read_attribute(self._operation, "_input_data_converter")
-        if type(of) is not converters.RowDataConverter or len(of._field_data_converters) != 2:
-            raise unfit_part_error(f"the input comes from a {type(of).__name__}")
-        key, record = of._field_data_converters
-        if type(key) is not converters.IdentityDataConverter:
-            raise unfit_part_error(f"the key comes from a {type(key).__name__}")
-        self._record_of: Callable[[Any], Any] = record.to_internal
-        to: Any = read_attribute(self._operation, "_output_data_converter")
-        self._to_external: Callable[[Any], Any] = to.to_external
-        self._pickles = type(to) is converters.PickleDataConverter
-        pemja: Any = importlib.import_module("pemja")
-        if pemja.findClass(ITERATOR) is None:
-            raise unfit_part_error("Flink iterates over results in another way")
-        self._nothing = pemja.findClass("org.apache.flink.util.CloseableIterator").empty()
-
-    def outlet(self, collector: TimestampCollector, tags: dict[str, str]) -> Outlet:
-        """Return the outlet of the function's outputs.
-
-        Args:
-            collector: Flink's collector.
-            tags: Ids of the side outputs by tag.
-        """
-        to_side: Callable[[str, Any], None] | None = None
-        read_ids: Collection[str] = ()
-        if self._side is not None:
-            to_side = read_attribute(self._side, "collect")
-            read_ids = read_attribute(self._side, "_side_output_converters")
-        # PyFlink fails for a record of a side output that nothing reads.
-        tags = {tag: tag_id for tag, tag_id in tags.items() if tag_id in read_ids}
-        # Flink converts a result that is not pickled once more, as it iterates over it.
-        return Outlet(collector if self._pickles else None, self._to_external, to_side, tags)
-
-    def replace(
-        self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None], outlet: Outlet
-    ) -> None:
-        """Replace the functions that Flink calls; their outputs go to ``outlet``.
-
-        Args:
-            process: Gets the key and the record; returns None, or a generator that Flink has to iterate over.
-            on_timer: Gets the time of the timer.
-            outlet: Takes outputs.
-        """
-        record_of = self._record_of
-        nothing = self._nothing
-        emit_waiting = outlet.remaining_outputs
-
-        def process_element(row: Any) -> Any:
-            key, record = row[1]
-            more = process(key, record_of(record))
-            if more is not None:
-                return more
-            return emit_waiting() if outlet.waiting else nothing
-
-        def fire(timestamp: int) -> Any:
-            on_timer(timestamp)
-            return emit_waiting() if outlet.waiting else nothing
-
-        self._operation.process_element = process_element
-        self._operation.on_timer = fire
-
-
-class Outlet:
-    """Takes the outputs of a call of the function, in order.
-
-    Args:
-        collector: Flink's collector; None if outputs are returned to Flink at the end of the call.
-        to_external: Converts an output to Flink's form.
-        to_side: Takes the id of a side output and a value.
-        tags: Ids of the side outputs that the job reads, by tag; values of others are dropped.
-
-    Attributes:
-        waiting: Outputs that are not returned yet.
-    """
-
-    def __init__(
-        self,
-        collector: TimestampCollector | None,
-        to_external: Callable[[Any], Any],
-        to_side: Callable[[str, Any], None] | None,
-        tags: dict[str, str],
-    ) -> None:
-        self._collector = collector
-        self._to_external = to_external
-        self._to_side = to_side
-        self._tags = tags
-        self.waiting: list[Any] = []
-
-    def emit_values(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
-        """Emit values, side outputs first, as PyFlink does."""
-        for tag, value in side_outputs:
-            if self._to_side is not None and tag in self._tags:
-                self._to_side(self._tags[tag], value)
-        if self._collector is None:
-            self.waiting += [self._to_external(value) for value in outputs]
-            return
-        for value in outputs:
-            self._collector.collect(self._to_external(not_none(value)))
-
-    def remaining_outputs(self) -> Generator[Any, None, None]:
-        """Return the iterator for Flink."""
-        waiting = self.waiting
-        self.waiting = []
-        yield from waiting
 
 
 # -- watermarks -----------------------------------------------------------------------------
@@ -486,7 +301,7 @@ class Barriers:
 # -- the task and its operator ------------------------------------------------------------------------------
 
 
-def _keyed_context(context: RuntimeContext) -> Any:
+def keyed_context(context: RuntimeContext) -> Any:
     """Return Flink's context of the calls of a keyed function."""
     inner: Any = read_attribute(
         read_attribute(read_attribute(context, "_keyed_state_backend"), "_function_context"), "_j_context"
@@ -496,9 +311,9 @@ def _keyed_context(context: RuntimeContext) -> Any:
     return inner
 
 
-def _keyed_operator(context: RuntimeContext) -> Any:
+def keyed_operator(context: RuntimeContext) -> Any:
     """Return the operator of a keyed function."""
-    inner = _keyed_context(context)
+    inner = keyed_context(context)
     operator = field_of(inner, "this$0").get(inner)
     if class_name(operator) != OPERATOR:
         raise unfit_part_error(f"the operator is a {class_name(operator)}")

@@ -13,7 +13,7 @@ from pyflink.version import __version__ as pyflink_version
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
 from flink_agents.api.errors import JobFailedError, UnsupportedExecutionError
-from flink_agents.runtime.flink.fast import edges, graph, reflection
+from flink_agents.runtime.flink.internals import access, graph, java_objects
 from tests.cluster.heartbeats import Heartbeats, read_beats
 from tests.cluster.local_job import LAST, LocalJob, start_agent
 
@@ -50,7 +50,7 @@ class StrangeVersion(str):
     """The version of an unknown release, until it is compared: other jobs run in the same worker."""
 
     def startswith(self, *arguments: Any) -> bool:
-        reflection.pyflink_version = pyflink_version
+        java_objects.pyflink_version = pyflink_version
         return False
 
 
@@ -59,17 +59,17 @@ class StrangerAgent(ManyAgent):
 
     def __init__(self) -> None:
         # It is made once more in the worker, before the operator opens.
-        reflection.pyflink_version = StrangeVersion("2.4.0")
+        java_objects.pyflink_version = StrangeVersion("2.4.0")
 
 
 def test_a_job_on_an_unknown_release_fails_at_its_start(
     agents_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker's release counts: the job was submitted with a known one."""
-    monkeypatch.setattr(reflection, "pyflink_version", pyflink_version)
+    monkeypatch.setattr(java_objects, "pyflink_version", pyflink_version)
     env = agents_environment()
     env.from_list([1, 2, 3], lambda number: number).apply(StrangerAgent).to_list()
-    monkeypatch.setattr(reflection, "pyflink_version", pyflink_version)
+    monkeypatch.setattr(java_objects, "pyflink_version", pyflink_version)
     with pytest.raises(JobFailedError, match="FA2004") as failure:
         env.execute()
     assert "PyFlink and Flink 2.3.*" in str(failure.value)
@@ -80,7 +80,7 @@ def test_an_unknown_release_is_rejected_before_anything_is_submitted(
 ) -> None:
     env = agents_environment()
     env.from_list([1], lambda number: number).apply(ManyAgent).to_list()
-    monkeypatch.setattr(reflection, "pyflink_version", "2.4.0")
+    monkeypatch.setattr(java_objects, "pyflink_version", "2.4.0")
     with pytest.raises(UnsupportedExecutionError, match=r"PyFlink 2\.4\.0"):
         env.execute()
 
@@ -151,7 +151,7 @@ def test_an_error_names_the_line_of_the_author(agents_environment: MakeEnvironme
     env.from_list([1], lambda number: number).apply(FailingAgent(waits)).to_list()
     with pytest.raises(JobFailedError, match="this very line") as caught:
         env.execute()
-    assert "test_fast_path.py" in str(caught.value)
+    assert "test_flink_internals.py" in str(caught.value)
 
 
 # -- timestamps -----------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_outputs_leave_without_a_buffer_timeout(
     agents_environment: MakeEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: type[Echo]
 ) -> None:
     """The next input comes when the output of the last one has arrived, and buffers are never full."""
-    for module in (edges, graph):
+    for module in (access, graph):
         monkeypatch.setattr(module, "BUFFER_TIMEOUT_MS", -1)
     env = agents_environment()
 

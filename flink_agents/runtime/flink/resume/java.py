@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.util.java_utils import get_j_env_configuration
 
-from flink_agents.runtime.flink.resume.records.operators import Ended, RestoredOperator
+from flink_agents.runtime.flink.resume.state_fit import Ended, RestoredOperator
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 

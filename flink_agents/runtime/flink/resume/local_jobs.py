@@ -23,8 +23,16 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.errors.resume import JobFolderError
 from flink_agents.runtime.flink.following.console import last_error
-from flink_agents.runtime.flink.resume.records.folder import JOBS, SCRIPTS, SET_ASIDE, JobFolder, escape_name
-from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start
+from flink_agents.runtime.flink.resume.job_run import (
+    JOBS,
+    SCRIPTS,
+    SET_ASIDE,
+    JobFolder,
+    JobRun,
+    RunRecord,
+    Start,
+    escape_name,
+)
 
 POINTER_SUFFIX = ".local-job"
 """End of the name of a file beside traces, with the path of the folder of a job that writes them."""

@@ -1,1 +1,0 @@
-"""The path from Flink to the operator through PyFlink's internals."""
