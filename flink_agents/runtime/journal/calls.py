@@ -338,7 +338,7 @@ class ExecutionOutcomes:
         self.unsure = {}
         return unsure
 
-    def keep(self, recorded: Mapping[Number, Outcome]) -> None:
+    def mark_recorded(self, recorded: Mapping[Number, Outcome]) -> None:
         """Note that outcomes were recorded. Further attempts of the execution get the same ones."""
         self._records.outcomes.update(recorded)
         for number in recorded:

@@ -100,7 +100,7 @@ class RecordedRuns:
             assert self._awaited.popleft() == seq
             self._skipped.add(seq)
 
-    def take(self, seq: int) -> list[Record]:
+    def remove_run(self, seq: int) -> list[Record]:
         """Remove and return the records of a run that starts now; empty if it has none."""
         records = self._records.pop(seq, [])
         if self._awaited and self._awaited[0] == seq:
@@ -114,7 +114,7 @@ class RecordedRuns:
             unclaimed = self._unclaimed.get(self._digests[seq])
             if unclaimed is not None and seq in unclaimed:
                 unclaimed.remove(seq)
-        return self.take(seq)
+        return self.remove_run(seq)
 
     def give_up(self, seq: int) -> bool:
         """Drop a skipped run; returns False if its input has come."""
@@ -175,7 +175,7 @@ class InputOrder:
         """True if inputs run in the order of arrival from here on."""
         return not self.recorded and self._unknown() is None
 
-    def look(self, digest: bytes | None) -> None:
+    def examine_input(self, digest: bytes | None) -> None:
         """Examine the next input.
 
         Args:
@@ -220,15 +220,15 @@ class InputOrder:
             return NextRun(self._came[first], first)
         return None if waiting else self._skipping(next_seq, unknown)
 
-    def take(self, choice: NextRun) -> list[Record]:
+    def start_run(self, choice: NextRun) -> list[Record]:
         """Let an input run; returns the records of its run."""
-        # Before `take`: a skipped run must not count as awaited any longer.
+        # Before `remove_run`: a skipped run must not count as awaited any longer.
         self.recorded.skip(choice.skips)
         if self._came.pop(choice.seq, None) is None:
             self._cursor = choice.number + 1
         elif self._late and self._late[0] == choice.seq:
             self._late.popleft()
-        return self.recorded.take(choice.seq)
+        return self.recorded.remove_run(choice.seq)
 
     def _unknown(self) -> int | None:
         """Return the oldest examined input that belongs to no recorded run."""

@@ -163,7 +163,7 @@ class RunJournal:
             record for record in self.records if record.kind is not RecordKind.ACTION or record.step != step
         ]
 
-    def keep(self, records: list[Record]) -> None:
+    def add_records(self, records: list[Record]) -> None:
         """Add records to those in memory. The store gets them with the next record."""
         self.records += records
         if self._has_store:
@@ -171,12 +171,12 @@ class RunJournal:
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
         """Add the outcomes of waits to the records in memory."""
-        self.keep(self._outcomes(step, outcomes))
+        self.add_records(self._outcomes(step, outcomes))
 
     def keep_reads(self) -> None:
         """Add the run's reads of memory so far to the records in memory."""
         if self._log is not None:
-            self.keep(self._new_reads(self._log))
+            self.add_records(self._new_reads(self._log))
             self._logged = len(self._log.reads)
 
     # -- appends ----------------------------------------------------------------------
@@ -222,7 +222,7 @@ class RunJournal:
         records.append(self.end_of(step, record))
         # No later record can depend on a call that it did not make, so the next one may take its end along.
         if self.has_waits and not record.calls:
-            self.keep(records)
+            self.add_records(records)
             return _nothing()
         return self._append(records)
 

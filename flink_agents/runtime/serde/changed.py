@@ -66,7 +66,7 @@ class Stored:
     marks: bytes = b""
 
     @classmethod
-    def of(cls, code: int, content: Any) -> Stored:
+    def from_content(cls, code: int, content: Any) -> Stored:
         """Return the stored form from what the format has for a value of a class."""
         name, *parts = content
         kind = KINDS[code]

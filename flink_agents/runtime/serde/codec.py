@@ -332,7 +332,7 @@ def _fields_of(content: dict[Any, Any]) -> Any:
     """Return the fields of an object of a named class; other values as they are."""
     for key, inner in content.items():
         if type(key) is _Tag and key.code in KINDS and key.code != ENUM:
-            stored = Stored.of(key.code, inner)
+            stored = Stored.from_content(key.code, inner)
             return {**stored.fields, **(stored.extra or {})}
         if type(key) is _Tag and key.code == OWN_FORM:
             return inner

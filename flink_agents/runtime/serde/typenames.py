@@ -421,7 +421,7 @@ class LocalClasses:
         self._by_class = {cls: name for name, cls in self._names.items()}
 
     @contextmanager
-    def known(self) -> Generator[None]:
+    def activate(self) -> Generator[None]:
         """Let the codec find these classes."""
         token = _known.set(self)
         try:

@@ -210,7 +210,7 @@ def _read_named_tuple(content: list[Any]) -> Any:
 
 def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
     """Return a value whose class has changed. Its own forms are JSON, which Pydantic validates."""
-    stored = Stored.of(code, content)
+    stored = Stored.from_content(code, content)
     fields = {**stored.fields, **(stored.extra or {})}
     stored.fields = {
         name: value.content if isinstance(value, OwnForm) else value for name, value in fields.items()

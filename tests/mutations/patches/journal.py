@@ -55,7 +55,7 @@ patch(
 )
 patch(
     "attempt-calls-again",
-    "calls:ExecutionOutcomes.keep",
+    "calls:ExecutionOutcomes.mark_recorded",
     "self._records.outcomes.update(recorded)",
     "pass",
     "A further attempt of an action makes its recorded calls again.",
@@ -118,7 +118,7 @@ patch(
 )
 patch(
     "late-unnoticed",
-    "order:InputOrder.look",
+    "order:InputOrder.examine_input",
     "self._late.append(seq)",
     "pass",
     "The input of an overtaken run that comes late does not run.",
@@ -132,7 +132,7 @@ patch(
 )
 patch(
     "overtaken-unnoted",
-    "order:InputOrder.take",
+    "order:InputOrder.start_run",
     "self.recorded.skip(choice.skips)",
     "pass",
     "Recorded runs that are overtaken are still waited for.",

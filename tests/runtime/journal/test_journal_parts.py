@@ -220,9 +220,9 @@ def test_runs_that_were_overtaken_are_not_waited_for() -> None:
     runs = RecordedRuns(CODEC, [header(seq, b"%d" % seq) for seq in range(3)], skipped=[0])
     assert (runs.first, list(runs.awaited)) == (1, [1, 2])
     order = InputOrder(runs, 0)
-    order.look(b"2")
+    order.examine_input(b"2")
     assert order.next(3, waiting=True) is None
     choice = order.next(3, waiting=False)
     assert choice is not None and (choice.seq, choice.skips) == (2, (1,))
-    assert [record.seq for record in order.take(choice)] == [2]
+    assert [record.seq for record in order.start_run(choice)] == [2]
     assert (runs.first, runs.skipped) == (None, {0, 1})
