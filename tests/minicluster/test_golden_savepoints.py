@@ -1,4 +1,4 @@
-"""Savepoints and journals of Flink jobs of commit 68fde23 go on: nothing lost, repeated, or out of order."""
+"""Stored savepoints and journals of Flink jobs go on: nothing lost, repeated, or out of order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def restored(
     directory: Path,
     backend: str = "hashmap",
 ) -> AgentsExecutionEnvironment:
-    """The environment of a job that begins with a savepoint of the version before.
+    """The environment of a job that begins with a stored savepoint.
 
     Its input is another one than that of the savepoint, and so nobody claims the state of the source.
     """
@@ -74,7 +74,7 @@ def check(outputs: list[Any], path: Path, timed: bool) -> None:
 
 @pytest.mark.nightly(beyond=1)
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_a_savepoint_and_journals_of_the_version_before_go_on(
+def test_a_stored_savepoint_and_its_journals_go_on(
     agents_environment: MakeEnvironment, tmp_path: Path, backend: str
 ) -> None:
     env = restored(agents_environment, "orders", tmp_path, backend)
@@ -87,10 +87,8 @@ def test_a_savepoint_and_journals_of_the_version_before_go_on(
 
 
 @pytest.mark.nightly
-def test_a_job_that_held_event_time_in_the_version_before_goes_on(
-    agents_environment: MakeEnvironment, tmp_path: Path
-) -> None:
-    """Nobody claims the state of the join by which it held watermarks; what waited keeps its timestamp.
+def test_a_job_that_held_event_time_goes_on(agents_environment: MakeEnvironment, tmp_path: Path) -> None:
+    """What waited keeps its timestamp.
 
     The windows behind it have all of it: the inputs of the savepoint hold the watermark.
     """

@@ -44,26 +44,17 @@ def test_the_file_does_not_grow_with_keys_that_were_pruned(file: Path) -> None:
     run(body)
 
 
-def without_removals(file: Path) -> None:
-    """Make the file that of a version that noted no removals."""
-    connection = direct(file)
-    connection.execute("DROP TABLE removals")
-    connection.close()
-
-
-def test_a_file_of_the_version_before_is_read_and_shrinks(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_shrinks_to_a_lower_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_removals, "AT_ONCE", 10)
 
     async def body() -> None:
         store = await opened(file)
-        await use_up(store, names(60))
+        for journal in names(60):
+            await use_up(store, [journal])
         await store.append(JOURNAL, [record(0), record(1, 1)])
         await store.prune(JOURNAL, 0)
         await store.append(names(1)[0], [record(1, 1)])
         await store.close()
-        without_removals(file)
         again = await opened(file, removals=20, lease_seconds=0.2)
         assert again.may_have(names(60)[5])
         await again.append(JOURNAL, [record(2, 2)])
@@ -79,12 +70,11 @@ def test_a_file_of_the_version_before_is_read_and_shrinks(
     run(body)
 
 
-def test_who_looks_at_a_file_of_the_version_before_can_prune(file: Path) -> None:
+def test_who_looks_at_a_file_can_prune(file: Path) -> None:
     async def body() -> None:
         store = await opened(file)
         await store.append(JOURNAL, [record(0), record(1)])
         await store.close()
-        without_removals(file)
         looking = SQLiteStore(file)
         await looking.open(None)
         await looking.prune(JOURNAL, 1)

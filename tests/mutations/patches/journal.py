@@ -5,13 +5,6 @@ from tests.mutations.patches.patch import Room
 patch = Room("runtime.journal")
 
 patch(
-    "cancelled-delivered",
-    "calls:StepRecords.in_order",
-    "if not is_cancelled(item[1])]",
-    "]",
-    "A replay waits for calls that the action had cancelled.",
-)
-patch(
     "order-of-last-again",
     "calls:ExecutionOutcomes.__init__",
     "1 + max(",
@@ -192,13 +185,6 @@ patch(
     "parts = part if begins else parts + part",
     "parts = parts + part",
     "What a run read is decoded with the parts of an append that failed.",
-)
-patch(
-    "old-layout-bound",
-    "run_journal:RunJournal._restore",
-    "layout_of(self._codec, headers) == TASK_NUMBERS",
-    "True",
-    "A run that an old version recorded goes on under the old header.",
 )
 patch(
     "reads-recorded-again",

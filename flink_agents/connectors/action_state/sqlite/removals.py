@@ -18,17 +18,6 @@ INDEX = "CREATE INDEX removals_in_order ON removals (position)"
 WITHOUT_RECORDS = "NOT EXISTS (SELECT 1 FROM records WHERE records.journal = {0})"
 
 
-def create_table(connection: sqlite3.Connection) -> None:
-    """Create the table in a file of an earlier version; inside a write transaction."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'removals'").fetchone() is not None:
-        return
-    connection.execute(TABLE)
-    connection.execute(INDEX)
-    connection.execute(
-        "INSERT INTO removals SELECT id, id FROM journals WHERE " + WITHOUT_RECORDS.format("journals.id")
-    )
-
-
 def expire_journals(connection: sqlite3.Connection, keep: int) -> bool:
     """Delete all journals without records except the last ``keep``; return True if there may be more.
 

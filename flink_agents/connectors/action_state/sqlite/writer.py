@@ -46,7 +46,7 @@ from flink_agents.connectors.action_state.sqlite.file import (
     read_position,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite.removals import create_table, expire_journals
+from flink_agents.connectors.action_state.sqlite.removals import expire_journals
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.sqlite_files import begin_transaction, is_busy
 
@@ -225,8 +225,6 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
                 if self._owner is not None and not is_owner(self._connection, self._owner):
                     self._connection.execute("ROLLBACK")
                     return [stale_error(self._owner) for _ in batch]
-                if self._pruned is None:
-                    create_table(self._connection)
                 rows = Rows(self._connection, map(_journal_of, batch))
                 outcomes = _apply_batch(batch, rows)
                 rows.flush()
