@@ -175,7 +175,7 @@ class Pruner(Listener):
         clock: Returns the time in seconds.
 
     Attributes:
-        take: Prunes journals, each up to a run, after some seconds; None before the store was opened.
+        schedule: Prunes journals, each up to a run, after some seconds; None before the store was opened.
         watched: The progress of pruning.
     """
 
