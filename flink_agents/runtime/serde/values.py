@@ -161,7 +161,7 @@ def fields_of_dataclass(value: Any) -> dict[str, Any]:
 
 
 def _marked_fields(kind: type, fields: dict[str, Any]) -> list[Any]:
-    """Return what the format has for a dataclass or a named tuple with these fields."""
+    """Return the stored content of a dataclass or a named tuple with these fields."""
     if own_fields(kind):
         fields = with_own_forms(kind, fields)
     return [stored_name(kind), fields, marks_of(kind)[1]]
