@@ -98,7 +98,6 @@ CODES = {
     "EventLimitError": "FA4010",
     "ActionTimeoutError": "FA4011",
     "RetriesExhaustedError": "FA4012",
-    "BranchesRecordedEarlierError": "FA4016",
     "NonDeterminismError": "FA4013",
     "DurableResultError": "FA4014",
     "RecordedFailureError": "FA4015",

@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[int, list[Any], str]] = {
     "enum": (11, ["RED"], "RED"),
     "model": (12, [0, {"number": 7}, []], "{'number': 7}"),
     "dataclass": (13, [{"number": 7}], "{'number': 7}"),
-    "named tuple": (14, [[7, "x"]], "[7, 'x']"),
+    "named tuple": (14, [{"number": 7}], "{'number': 7}"),
 }
 
 MODULES = ("setup", "conftest", "trap_package.inner", "trap_namespace.inner", "this", "antigravity")

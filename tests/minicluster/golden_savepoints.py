@@ -1,8 +1,8 @@
-"""Flink savepoints from commit 68fde23, with waiting inputs and runs in flight.
+"""Flink savepoints, with waiting inputs and runs in flight.
 
-``savepoints_68fde23/NAME.gz`` is the only file of a savepoint, and ``NAME.sqlite.gz`` is the store of its
-job. They are never rewritten, since the savepoints of users are not either. ``python -m
-tests.minicluster.golden_savepoints`` made them, with the code of that commit, in an empty directory.
+``savepoints/NAME.gz`` is the only file of a savepoint, and ``NAME.sqlite.gz`` is the store of its job.
+``python -m tests.minicluster.golden_savepoints`` made them, in an empty directory. After the first release
+they are never rewritten, since the savepoints of users are not either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flink_agents import Agent, AgentsExecutionEnvironment, EventTime, InputEven
 from tests.cluster.heartbeats import Heartbeats, read_beats
 from tests.cluster.local_job import LAST, LocalJob
 
-MADE = Path(__file__).with_name("savepoints_68fde23")
+MADE = Path(__file__).with_name("savepoints")
 
 KEYS = 7
 DONE = 2 * KEYS
@@ -39,7 +39,7 @@ _effects: Heartbeats | None = None
 
 
 def stamp(number: int) -> int:
-    """Event time of a number. All lie within what the watermark lagged behind in that version."""
+    """Event time of a number."""
     return BASE + STEP * number
 
 

@@ -143,15 +143,15 @@ def given_before_recorded(before: Any) -> Any:
     return recorded
 
 
-@mutation("attempts-forget", "runtime.journal.calls:ExecutionOutcomes.keep")
+@mutation("attempts-forget", "runtime.journal.calls:ExecutionOutcomes.mark_recorded")
 def attempts_forget(before: Any) -> Any:
     """A further attempt of an action does not know what the one before recorded."""
 
-    def keep(self: Any, recorded: Any) -> None:
+    def mark_recorded(self: Any, recorded: Any) -> None:
         for number in recorded:
             self.unrecorded.pop(number, None)
 
-    return keep
+    return mark_recorded
 
 
 @mutation("failures-are-not-read", "runtime.journal.calls:steps_of")

@@ -31,14 +31,14 @@ def runs_behind_suspended(before: Any) -> Any:
     return begin
 
 
-@mutation("ends-not-sent-along", "runtime.journal.run_journal:RunJournal.keep", waits=True)
+@mutation("ends-not-sent-along", "runtime.journal.run_journal:RunJournal.add_records", waits=True)
 def ends_not_sent_along(before: Any) -> Any:
     """The end of a wait does not go to the store with the record that depends on it."""
 
-    def keep(self: Any, records: Any) -> None:
+    def add_records(self: Any, records: Any) -> None:
         self.records += records
 
-    return keep
+    return add_records
 
 
 @mutation("store-forgotten", "runtime.journal.run_journal:RunJournal._restore", waits=True)

@@ -1,9 +1,9 @@
-"""Runs in flight from earlier versions, two files for each (:data:`GENERATIONS`).
+"""Runs in flight, as savepoints and journals in their present format have them.
 
-Each entry is a crash: of a program, at one of its appends. The first file has the state as a
-savepoint has it, and what the program did outside; the second one is the store that all of them
-share. The files are never rewritten, since savepoints and journals are not either.
-``python tests/runtime/golden_runs.py COMMIT`` made them, with the code of that commit.
+Each entry of ``golden_runs.json.gz`` is a crash: of a program, at one of its appends. It has the state as a
+savepoint has it, and what the program did outside; ``golden_runs.sqlite.gz`` is the store that all of them
+share. ``python tests/runtime/golden_runs.py`` made them. After the first release they are never rewritten,
+since savepoints and journals are not either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -29,44 +29,8 @@ from flink_agents.testing import OperatorHarness, Snapshot
 from flink_agents.testing.fakes.state import KeyState
 from flink_agents.testing.faults import Fault, Faults
 
-
-class Generation(NamedTuple):
-    """What a version left.
-
-    Attributes:
-        commit: Which version.
-        state: File of the states.
-        store: File of the store.
-    """
-
-    commit: str
-    state: Path
-    store: Path
-
-    def crashes(self) -> list[Crash]:
-        """All crashes of that version."""
-        data = self.state.read_bytes()
-        stored_crashes = json.loads(gzip.decompress(data) if self.state.suffix == ".gz" else data)
-        return [crash_of(stored_crash, self.commit) for stored_crash in stored_crashes]
-
-
-def generation(commit: str) -> Generation:
-    """The files of a version."""
-    here = Path(__file__).parent
-    return Generation(
-        commit, here / f"golden_runs_{commit}.json.gz", here / f"golden_runs_{commit}.sqlite.gz"
-    )
-
-
-GENERATIONS = (
-    Generation(
-        "533b2bf",
-        Path(__file__).with_name("golden_runs.json"),
-        Path(__file__).with_name("golden_runs.sqlite.gz"),
-    ),
-    generation("68fde23"),
-)
-"""Before branches had numbers of their own, and before agents committed by a heartbeat."""
+STATES = Path(__file__).with_name("golden_runs.json.gz")
+STORE = Path(__file__).with_name("golden_runs.sqlite.gz")
 
 EFFECTS: list[list[Any]] = []
 """What durable calls did outside: name, arguments, idempotency key."""
@@ -279,7 +243,6 @@ class Crash:
         outputs: What it gave when it was restored.
         after: What it had done outside in the end.
         memory: What it remembered in the end.
-        commit: The version that left it.
     """
 
     program: str
@@ -292,11 +255,10 @@ class Crash:
     outputs: list[Any]
     after: list[list[Any]]
     memory: dict[str, Any]
-    commit: str = ""
 
     @property
     def name(self) -> str:
-        """A name that is unique in the files of a version."""
+        """A name that is unique in the files."""
         return name_of(self.program, self.at, self.stored, bool(self.again))
 
 
@@ -389,13 +351,16 @@ def unpacked(kept: dict[str, Any]) -> KeyState:
     )
 
 
-def crash_of(kept: dict[str, Any], commit: str = "") -> Crash:
-    """A crash as the file of a version has it."""
+def read_crashes() -> list[Crash]:
+    """All crashes of the file."""
+    return list(map(crash_of, json.loads(gzip.decompress(STATES.read_bytes()))))
+
+
+def crash_of(kept: dict[str, Any]) -> Crash:
+    """A crash as the file has it."""
     snapshot = Snapshot({key: unpacked(state) for key, state in kept["keys"].items()}, 0, {}, 128)
     remaining_fields = {name: value for name, value in kept.items() if name != "keys"}
-    return Crash(
-        snapshot=snapshot, commit=commit, **{"outputs": [], "after": [], "memory": {}, **remaining_fields}
-    )
+    return Crash(snapshot=snapshot, **{"outputs": [], "after": [], "memory": {}, **remaining_fields})
 
 
 def restore(crash: Crash, file: Path) -> tuple[list[Any], dict[str, Any]]:
@@ -414,9 +379,8 @@ def plain_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def write(commit: str) -> None:
-    """Make the files of the version that is executed."""
-    made_by = generation(commit)
+def write() -> None:
+    """Make the files."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "store"
         crashes = [stored_crash for program in PROGRAMS for stored_crash in crashes_of(program, file)]
@@ -424,13 +388,13 @@ def write(commit: str) -> None:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("VACUUM")
         connection.close()
-        made_by.store.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        STORE.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
         for crash in crashes:
             if crash["program"] in STRAIGHT:
                 crash["outputs"], crash["memory"] = restore(crash_of(crash), file)
                 crash["after"] = plain_json(EFFECTS)
     lines = ",\n".join(json.dumps(stored_crash) for stored_crash in crashes)
-    made_by.state.write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), mtime=0))
+    STATES.write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), mtime=0))
 
 
 def crashes_of(program: str, file: Path) -> Iterator[dict[str, Any]]:
@@ -446,4 +410,4 @@ def crashes_of(program: str, file: Path) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     # Records name functions by their module, which is no main script in tests.
     sys.path.insert(0, str(Path(__file__).parent))
-    __import__("golden_runs").write(sys.argv[1])
+    __import__("golden_runs").write()

@@ -1,8 +1,7 @@
-"""State as earlier versions of the format wrote it, in ``golden_state.json`` and ``golden_state_2.json``.
+"""State in its present format, in ``golden_state.json``: values, heads, and the state of an operator.
 
-The first file has version 1 of all formats. The second one has version 2 of the entries of ``pending``, which
-have a kind. No file is ever rewritten, since savepoints are not either: a change of the format gets a version
-and a file of its own. ``python tests/runtime/golden_state.py`` made the latest one.
+``python tests/runtime/golden_state.py`` made it. After the first release it is never rewritten, since
+savepoints are not either: then a change of the format gets a version and a file of its own.
 """
 
 from __future__ import annotations
@@ -11,19 +10,21 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from core_values import SUPPORTED
+
 from flink_agents import Agent, InputEvent, OutputEvent
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness, Snapshot
 from flink_agents.testing.fakes.state import KeyState
 
 FILE = Path(__file__).with_name("golden_state.json")
-FILE_2 = Path(__file__).with_name("golden_state_2.json")
 
 HEADS: dict[str, Head] = {
     "new": Head("job"),
     "later": Head("0123456789abcdef0123456789abcdef", 70_000),
     "waiting": Head("jöb", 3, 2**33, 2**33 + 5),
-    "with what later versions add": Head("job", 1, marker=cast("Any", [1, "a"]), unknown={"owner": None}),
+    "with rare fields": Head("job", 1, marker=cast("Any", [1, "a"]), ahead=2, skipped={3: 4}),
 }
 
 KEY = ("user", 1)
@@ -57,7 +58,7 @@ def restored(entry: dict[str, Any]) -> Snapshot:
 
 
 def written() -> dict[str, Any]:
-    """The content of the latest file, as today's code writes it."""
+    """The content of the file, as today's code writes it."""
     first_harness = harness(inline=True)
     first_harness.push("first", timestamp=1)
     second_harness = harness(inline=False)
@@ -65,7 +66,10 @@ def written() -> dict[str, Any]:
     second_harness.push({"second": (1,)}, timestamp=2)
     second_harness.push(None)
     ((key, state),) = second_harness.snapshot().keys.items()
+    codec = ValueCodec()
     return {
+        "values": {name: codec.encode(value).hex() for name, value in SUPPORTED.items()},
+        "heads": {name: head.pack().hex() for name, head in HEADS.items()},
         "operator": {
             "key": key,
             "head": (state.head or b"").hex(),
@@ -78,4 +82,4 @@ def written() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    FILE_2.write_text(json.dumps(written(), indent=1) + "\n")
+    FILE.write_text(json.dumps(written(), indent=1) + "\n")

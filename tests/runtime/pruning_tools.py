@@ -38,7 +38,7 @@ class Pruned:
         self.delays: list[float] = []
         self.metrics = RunMetrics(())
         self.pruner = Pruner(policy, retention, self.metrics, poller, one_retained, lambda: self.now)
-        self.pruner.take = self.take
+        self.pruner.schedule = self.take
 
     def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
         for journal, (through, _) in journals.items():
@@ -50,7 +50,7 @@ class Pruned:
 
     def poll(self, connection: int = 1, **how: bool) -> None:
         self.pruner.asking()
-        self.pruner.answered(CheckpointView.of(self.flink.answer(**how), connection))
+        self.pruner.answered(CheckpointView.from_answer(self.flink.answer(**how), connection))
 
     def checkpoint(self) -> None:
         """One is triggered, seen, and completes."""

@@ -188,7 +188,6 @@ def test_an_older_copy_of_the_file_is_noticed(tmp_path: Path) -> None:
         await store.close()
         older = await opened(copied)
         await older.rebuild(JOURNAL, previous_marker)
-        await older.rebuild(JOURNAL, previous_marker[:16])  # state of earlier versions has no position
         with pytest.raises(JournalOutdatedError, match="older copy"):
             await older.rebuild(JOURNAL, after)
         await older.close()

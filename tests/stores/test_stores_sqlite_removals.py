@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlite_tools import direct, opened, record, run, writer_of
+from sqlite_tools import JOURNAL, direct, opened, record, run, until, writer_of
 
-from flink_agents.api.action_state import JournalKey, Owner
+from flink_agents.api.action_state import NOTHING_PRUNED, JournalKey, Owner
+from flink_agents.api.errors import RecordsPrunedError
 from flink_agents.api.settings.stores import open_store
+from flink_agents.connectors.action_state.sqlite import removals as sqlite_removals
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 
 
@@ -38,6 +40,47 @@ def test_the_file_does_not_grow_with_keys_that_were_pruned(file: Path) -> None:
             assert rows(file, "journals") <= 500 + 2000
         await store.close()
         assert file.stat().st_size < 8 * 2000 * 99, "as much as a row for each key would take"
+
+    run(body)
+
+
+def test_a_file_shrinks_to_a_lower_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_removals, "AT_ONCE", 10)
+
+    async def body() -> None:
+        store = await opened(file)
+        for journal in names(60):
+            await use_up(store, [journal])
+        await store.append(JOURNAL, [record(0), record(1, 1)])
+        await store.prune(JOURNAL, 0)
+        await store.append(names(1)[0], [record(1, 1)])
+        await store.close()
+        again = await opened(file, removals=20, lease_seconds=0.2)
+        assert again.may_have(names(60)[5])
+        await again.append(JOURNAL, [record(2, 2)])
+        await until(lambda: rows(file, "removals") == 20)
+        assert rows(file, "journals") == 22
+        for journal, through in ((JOURNAL, 0), (names(1)[0], 0), (names(60)[-1], 0)):
+            assert await again.pruned_through(journal) == through
+        assert await again.pruned_through(names(60)[5]) == NOTHING_PRUNED
+        with pytest.raises(RecordsPrunedError):
+            await again.scan(names(60)[-1], 0)
+        await again.close()
+
+    run(body)
+
+
+def test_who_looks_at_a_file_can_prune(file: Path) -> None:
+    async def body() -> None:
+        store = await opened(file)
+        await store.append(JOURNAL, [record(0), record(1)])
+        await store.close()
+        looking = SQLiteStore(file)
+        await looking.open(None)
+        await looking.prune(JOURNAL, 1)
+        assert await looking.pruned_through(JOURNAL) == 1
+        await looking.close()
+        assert rows(file, "removals") == 1
 
     run(body)
 

@@ -75,8 +75,7 @@
     │   ├── MemoryPathError              FA4009
     │   ├── EventLimitError              FA4010
     │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
-    │   ├── NonDeterminismError     FA4013
-    │   │   └── BranchesRecordedEarlierError FA4016
+    │   ├── NonDeterminismError          FA4013
     │   ├── DurableResultError           FA4014
     │   ├── RecordedFailureError         FA4015
     │   ├── SignalTimeoutError           FA4018  (also a TimeoutError)

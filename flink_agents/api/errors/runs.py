@@ -174,12 +174,6 @@ class NonDeterminismError(RunError):
     code = "FA4013"
 
 
-class BranchesRecordedEarlierError(NonDeterminismError):
-    """A run in flight has branches whose steps an earlier version numbered without them."""
-
-    code = "FA4016"
-
-
 class DurableResultError(RunError):
     """The result of a durable step cannot be recorded."""
 

@@ -250,7 +250,7 @@ class Bridge:
 
     # -- to the loop ------------------------------------------------------------------
 
-    def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
+    def call_on_loop(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """Return a future for the answer to ``question``, which runs on the loop unless that is closed."""
         try:
             return asyncio.run_coroutine_threadsafe(question, self.loop)
@@ -262,7 +262,7 @@ class Bridge:
 
     def answer(self, question: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
         """Wait on Flink's thread for the answer to ``question``; ``check`` may end the wait by raising."""
-        future = self.ask(question)
+        future = self.call_on_loop(question)
         # Not with the timeout of result(): the question may raise such an error itself.
         while not futures.wait([future], FLINK_SLICE_SECONDS).done:
             check()

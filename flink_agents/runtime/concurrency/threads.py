@@ -222,7 +222,7 @@ class WorkerPool:
         self._active = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._threads = self._make()
+        self._threads = self._make_threads()
 
     async def run(self, function: Callable[[], None]) -> None:
         """Call ``function`` in a thread; raise its exception, as far as a coroutine can."""
@@ -298,7 +298,7 @@ class WorkerPool:
             # All of its threads may be taken: waiting calls have to wait, others need not.
             self._lost = 0
             self._threads.shutdown(wait=False)
-            self._threads = self._make()
+            self._threads = self._make_threads()
 
-    def _make(self) -> ThreadPoolExecutor:
+    def _make_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._size, "agent-pool")

@@ -60,7 +60,7 @@ class ThreadWait:
         if self._outer is not None:
             self._outer.count(waiting, executed)
 
-    def rest(self, at_rest: bool) -> None:
+    def set_at_rest(self, at_rest: bool) -> None:
         """Record that it waits for durable waits only, or no longer. The enclosing work may run meanwhile."""
         if at_rest is not self.at_rest:
             with self._lock:
@@ -119,7 +119,7 @@ class Deadline:
     seconds: float | None
 
     @classmethod
-    def of(cls, action: BoundAction) -> Deadline:
+    def for_action(cls, action: BoundAction) -> Deadline:
         """Return the deadline of each attempt of an action."""
         return cls(f"action {action.name!r}", action.where, action.settings.timeout)
 

@@ -253,7 +253,7 @@ class LoopExecutor(StepExecutor):
     def _in_time(self, step: ActionRun, deadline: float) -> Awaitable[None]:
         """Await the result of an action, until a time by the clock of its attempt."""
         remaining_seconds = max(0.0, deadline - clock() - self._ran_before(step))
-        return within(Deadline.of(step.action), self._await_code(step), remaining_seconds)
+        return within(Deadline.for_action(step.action), self._await_code(step), remaining_seconds)
 
     def _ran_before(self, step: ActionRun) -> float:
         """Return the seconds for which an attempt that resumes has run before its run was suspended."""
@@ -335,7 +335,7 @@ class LoopExecutor(StepExecutor):
         run = step.run
         step.run = run.fork()
         try:
-            await self._in_pool(step, Deadline.of(step.action))
+            await self._in_pool(step, Deadline.for_action(step.action))
             # Only if the thread ended in time. Otherwise it may still write to its copy.
             run.adopt(step.run)
         except BaseException:

@@ -16,22 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.journal.records import (
-    FLAT_NUMBERS,
-    TASK_NUMBERS,
-    ActionRecord,
-    CallIdentity,
-    CallRecord,
-    RunHeader,
-    WaitRecord,
-)
+from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-
-CANCELLED: dict[str, Any] = {"type": "", "message": "cancelled", "args": None}
-"""The error that journals with flat numbers have for a call that the action itself cancelled."""
 
 _OF_TASK = "\x00"
 """Separates the path of the execution from the task, in the ``step`` of a record."""
@@ -108,21 +97,18 @@ class StepRecords:
         outcomes: Calls and other waits that ended, by number.
         intents: Calls that were about to be made, by number.
         action: The end of the execution, if it is recorded.
-        layout: The layout of the numbers of its calls.
     """
 
     outcomes: dict[Number, Outcome] = field(default_factory=dict)
     intents: dict[Number, CallIdentity] = field(default_factory=dict)
     action: ActionRecord | None = None
-    layout: int = TASK_NUMBERS
 
     def in_order(self) -> list[tuple[Number, Outcome]]:
-        """Return the outcomes that are delivered, in order."""
-        delivered = [item for item in self.outcomes.items() if not is_cancelled(item[1])]
-        return sorted(delivered, key=lambda item: item[1].order)
+        """Return the outcomes, in order."""
+        return sorted(self.outcomes.items(), key=lambda item: item[1].order)
 
     def calls_made(self) -> list[tuple[str, Number, CallRecord]]:
-        """Return function, number and outcome of the calls that were not cancelled, in order."""
+        """Return function, number and outcome of the calls, in order."""
         return [
             (outcome.call.function, nr, outcome)
             for nr, outcome in self.in_order()
@@ -130,21 +116,12 @@ class StepRecords:
         ]
 
 
-def is_cancelled(outcome: Outcome) -> bool:
-    """Return True if an outcome is never delivered, because the action cancelled the call."""
-    return isinstance(outcome, CallRecord) and outcome.error == CANCELLED
-
-
 def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepRecords]:
     """Return the records of each execution of a run, from the run's records in the order of their append."""
     steps: dict[str, StepRecords] = {}
-    layout = TASK_NUMBERS
     for record in records:
-        if record.kind is RecordKind.RUN and record.index > 0:
-            continue  # the run's reads of memory
         if record.kind is RecordKind.RUN:
-            layout = RunHeader.unpack(codec, record.data).layout
-            continue
+            continue  # its header, and its reads of memory
         name, task = task_of(record.step)
         if record.kind is RecordKind.RERUN:
             # All earlier records of that execution are void.
@@ -152,7 +129,7 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
             continue
         step = steps.get(name)
         if step is None:
-            step = steps[name] = StepRecords(layout=layout)
+            step = steps[name] = StepRecords()
         if record.kind is RecordKind.CALL:
             number = Number(RecordKind.CALL, task, record.index)
             step.outcomes[number] = CallRecord.unpack(codec, record.data)
@@ -174,7 +151,6 @@ class Mismatch(Exception):
         number: Number of the call, or of the other wait.
         recorded: The recorded call or wait; None for the end of the execution.
         requested: The call or wait that the code makes; None for the end of the execution.
-        flat: True if a version that numbered calls without their tasks recorded the run.
     """
 
     def __init__(
@@ -182,13 +158,11 @@ class Mismatch(Exception):
         number: Number,
         recorded: CallIdentity | str | None,
         requested: CallIdentity | str | None,
-        flat: bool = False,
     ) -> None:
         super().__init__(f"call {number.nth}: {recorded} was recorded, {requested} was requested")
         self.number = number
         self.recorded = recorded
         self.requested = requested
-        self.flat = flat
 
 
 class ExecutionOutcomes:
@@ -254,9 +228,6 @@ class ExecutionOutcomes:
         # Also for recorded calls: the count is the index of the action's own record.
         self.call_count += 1
         records = self._records
-        # Flat numbers do not show which task made a call, so a branch cannot be matched.
-        if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
-            raise self.note_mismatch(Mismatch(number, None, identity, flat=True))
         recorded = records.outcomes.get(number)
         intent = records.intents.get(number)
         assert not isinstance(recorded, WaitRecord)
@@ -338,7 +309,7 @@ class ExecutionOutcomes:
         self.unsure = {}
         return unsure
 
-    def keep(self, recorded: Mapping[Number, Outcome]) -> None:
+    def mark_recorded(self, recorded: Mapping[Number, Outcome]) -> None:
         """Note that outcomes were recorded. Further attempts of the execution get the same ones."""
         self._records.outcomes.update(recorded)
         for number in recorded:

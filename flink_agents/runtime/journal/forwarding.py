@@ -19,7 +19,7 @@ class ForwardingStore(ActionStateStore):
     def __init__(self, store: ActionStateStore) -> None:
         self._own = store
 
-    def _of(self, journal: JournalKey) -> ActionStateStore:
+    def _store_of(self, journal: JournalKey) -> ActionStateStore:
         """Return the store that gets the calls about a journal."""
         return self._own
 
@@ -45,11 +45,11 @@ class ForwardingStore(ActionStateStore):
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        await self._of(journal).append(journal, records)
+        await self._store_of(journal).append(journal, records)
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._of(journal).prune(journal, through_seq)
+        await self._store_of(journal).prune(journal, through_seq)
 
     @override
     async def forget(self, journal_id: str) -> None:
@@ -59,32 +59,32 @@ class ForwardingStore(ActionStateStore):
 
     @override
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self._of(journal).read(journal, seq)
+        return await self._store_of(journal).read(journal, seq)
 
     @override
     async def scan(
         self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
     ) -> list[Record]:
-        return await self._of(journal).scan(journal, from_seq, to_seq)
+        return await self._store_of(journal).scan(journal, from_seq, to_seq)
 
     @override
     async def pruned_through(self, journal: JournalKey) -> int:
-        return await self._of(journal).pruned_through(journal)
+        return await self._store_of(journal).pruned_through(journal)
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return self._of(journal).may_have(journal, marker, pending)
+        return self._store_of(journal).may_have(journal, marker, pending)
 
     @override
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        store = self._own if journal is None else self._of(journal)
+        store = self._own if journal is None else self._store_of(journal)
         await store.rebuild(journal, marker, pending)
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        return self._of(journal).recovery_marker(journal)
+        return self._store_of(journal).recovery_marker(journal)
 
     @override
     def position(self) -> bytes:

@@ -241,7 +241,7 @@ class Journals:
         # Before any run is replayed with the wrong plan.
         for fingerprint in runs.plans:
             await self._plans.check(fingerprint)
-        self.left(journal, runs)
+        self.note_unreplayed_runs(journal, runs)
         return runs
 
     async def _read(
@@ -295,7 +295,7 @@ class Journals:
         await self.store.rebuild(journal, None, True)
         return bool(await self.store.scan(journal))
 
-    def left(self, journal: JournalKey, runs: RecordedRuns) -> None:
+    def note_unreplayed_runs(self, journal: JournalKey, runs: RecordedRuns) -> None:
         """Note which recorded runs of a key are still to be replayed. For any thread.
 
         Skipped runs stay in memory: their inputs may come when the key has no actor.

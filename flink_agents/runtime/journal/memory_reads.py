@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.records import fields_of, with_layout
+from flink_agents.runtime.journal.records import END_OF_PART, LAYOUT, fields_of
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo, Written
@@ -88,8 +88,8 @@ def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, lim
     data = codec.encode([list(read) for read in reads])
     size = max(limit // 2, 1)
     for start in range(0, len(data), size):
-        part = [start == 0, start + size >= len(data), data[start : start + size]]
-        yield Record(RecordKind.RUN, seq, "", 1 + first + start, with_layout(codec, part))
+        part = [LAYOUT, start == 0, start + size >= len(data), data[start : start + size]]
+        yield Record(RecordKind.RUN, seq, "", 1 + first + start, codec.encode_record(part))
 
 
 def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
@@ -97,7 +97,7 @@ def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
     reads = list[Read]()
     parts = b""
     for record in records:
-        if record.kind is RecordKind.RUN and record.index > 0:
+        if record.kind is RecordKind.RUN and 0 < record.index < END_OF_PART:
             begins, ends, part = fields_of(codec, record.data, 3)
             parts = part if begins else parts + part
             if ends:

@@ -12,7 +12,7 @@ later runs go first. It keeps its number and its records, and runs when its inpu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import Record, RecordKind
@@ -31,21 +31,18 @@ class RecordedRuns:
 
     def __init__(self, codec: ValueCodec, records: Iterable[Record], skipped: Iterable[int] = ()) -> None:
         self._records: dict[int, list[Record]] = {}
-        self._digests: dict[int, bytes] = {}
-        self._plans: dict[int, str] = {}
-        self._begins: dict[int, int] = {}
+        self._headers: dict[int, RunHeader] = {}
         for record in records:
             self._records.setdefault(record.seq, []).append(record)
             if record.kind is RecordKind.RUN and record.index == 0:
                 header = RunHeader.unpack(codec, record.data)
-                # A later header of the same run replaces an earlier one.
-                self._digests[record.seq], self._plans[record.seq] = header.digest, header.plan
-                self._begins[record.seq] = header.begin
+                # A later header of the same run replaces an earlier one. Values for debugging may be large.
+                self._headers[record.seq] = header._replace(input=None, memory=None)
         self._skipped = {seq for seq in skipped if seq in self._records}
         self._awaited = deque(seq for seq in sorted(self._records) if seq not in self._skipped)
         self._unclaimed: dict[bytes, deque[int]] = {}
-        for seq in sorted(self._digests):
-            self._unclaimed.setdefault(self._digests[seq], deque()).append(seq)
+        for seq, header in sorted(self._headers.items()):
+            self._unclaimed.setdefault(header.digest, deque()).append(seq)
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -57,7 +54,8 @@ class RecordedRuns:
 
     def begin_of(self, seq: int) -> int:
         """Return the first sequence number of the key's generation that a run belongs to."""
-        return self._begins.get(seq, 0)
+        header = self._headers.get(seq)
+        return 0 if header is None else header.begin
 
     @property
     def awaited(self) -> Iterable[int]:
@@ -79,9 +77,9 @@ class RecordedRuns:
         return seq in self._skipped
 
     @property
-    def plans(self) -> Collection[str]:
+    def plans(self) -> Iterable[str]:
         """The fingerprint of the plan of each run."""
-        return self._plans.values()
+        return (header.plan for header in self._headers.values())
 
     def claim(self, digest: bytes) -> int | None:
         """Return the first run whose input has that digest and has not come yet. From now on, it has come."""
@@ -100,7 +98,7 @@ class RecordedRuns:
             assert self._awaited.popleft() == seq
             self._skipped.add(seq)
 
-    def take(self, seq: int) -> list[Record]:
+    def remove_run(self, seq: int) -> list[Record]:
         """Remove and return the records of a run that starts now; empty if it has none."""
         records = self._records.pop(seq, [])
         if self._awaited and self._awaited[0] == seq:
@@ -110,22 +108,26 @@ class RecordedRuns:
 
     def resume(self, seq: int) -> list[Record]:
         """Remove and return the records of a suspended run. Its input is known from state."""
-        if seq in self._digests:
-            unclaimed = self._unclaimed.get(self._digests[seq])
-            if unclaimed is not None and seq in unclaimed:
-                unclaimed.remove(seq)
-        return self.take(seq)
+        unclaimed = self._unclaimed_of(seq)
+        if seq in unclaimed:
+            unclaimed.remove(seq)
+        return self.remove_run(seq)
 
     def give_up(self, seq: int) -> bool:
         """Drop a skipped run; returns False if its input has come."""
-        unclaimed = self._unclaimed.get(self._digests.get(seq, b""), ())
-        if seq in self._digests and seq not in unclaimed:
+        unclaimed = self._unclaimed_of(seq)
+        if seq in unclaimed:
+            unclaimed.remove(seq)
+        elif seq in self._headers:
             return False
         self._records.pop(seq, None)
         self._skipped.discard(seq)
-        if seq in self._digests:
-            self._unclaimed[self._digests[seq]].remove(seq)
         return True
+
+    def _unclaimed_of(self, seq: int) -> deque[int]:
+        """Return the runs with the digest of a run whose inputs have not come."""
+        header = self._headers.get(seq)
+        return deque() if header is None else self._unclaimed.get(header.digest, deque())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ class InputOrder:
         """True if inputs run in the order of arrival from here on."""
         return not self.recorded and self._unknown() is None
 
-    def look(self, digest: bytes | None) -> None:
+    def examine_input(self, digest: bytes | None) -> None:
         """Examine the next input.
 
         Args:
@@ -220,15 +222,15 @@ class InputOrder:
             return NextRun(self._came[first], first)
         return None if waiting else self._skipping(next_seq, unknown)
 
-    def take(self, choice: NextRun) -> list[Record]:
+    def start_run(self, choice: NextRun) -> list[Record]:
         """Let an input run; returns the records of its run."""
-        # Before `take`: a skipped run must not count as awaited any longer.
+        # Before `remove_run`: a skipped run must not count as awaited any longer.
         self.recorded.skip(choice.skips)
         if self._came.pop(choice.seq, None) is None:
             self._cursor = choice.number + 1
         elif self._late and self._late[0] == choice.seq:
             self._late.popleft()
-        return self.recorded.take(choice.seq)
+        return self.recorded.remove_run(choice.seq)
 
     def _unknown(self) -> int | None:
         """Return the oldest examined input that belongs to no recorded run."""

@@ -243,14 +243,14 @@ class GroupedStore(ForwardingStore):
         return owner is not None and journal_id != owner.group and not journal_id.startswith("\x00")
 
     @override
-    def _of(self, journal: JournalKey) -> ActionStateStore:
+    def _store_of(self, journal: JournalKey) -> ActionStateStore:
         """Return the store to read a journal from: that of its former job, or else of this job."""
         return self._others.get(journal.journal_id, self._own)
 
     async def _owned(self, journal: JournalKey) -> ActionStateStore:
         """Return the store to write a journal to."""
         await self.claim(journal.journal_id)
-        return self._of(journal)
+        return self._store_of(journal)
 
     # -- writing ----------------------------------------------------------------------
 

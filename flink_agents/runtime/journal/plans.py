@@ -179,7 +179,7 @@ class SharedValues:
         if len(data) <= _SMALL:
             return data
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        if not await self._keep(digest, data):
+        if not await self._store_result(digest, data):
             return data
         return self._codec.encode({_DIGEST: digest, "bytes": len(data)})
 
@@ -206,7 +206,7 @@ class SharedValues:
             )
         return zlib.decompress(compressed)
 
-    async def _keep(self, digest: str, data: bytes) -> bool:
+    async def _store_result(self, digest: str, data: bytes) -> bool:
         """Store a result; returns False if that is impossible, so that the record has to contain it."""
         if digest in self._known:
             return True

@@ -2,8 +2,8 @@
 
 The store handles the identity of a record (kind, sequence number, step, index). This module handles its data,
 and splits records into appends that a store accepts.
-All data is ``codec`` bytes, whose first byte is a version. They contain a list that starts with the number of
-the layout. New fields are added at the end, and readers ignore fields that they do not know.
+All data is ``codec`` bytes, whose first byte is a version. They contain a list: the number of the layout, and
+all fields of the record.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from flink_agents.api.action_state import Record, check_records
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
-from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.serde.codec import FIX_VERSION, ValueCodec
 
-_LAYOUT = 1
+LAYOUT = 1
+"""The layout of all records. A record of another one is rejected."""
 
 FRAME = 64
 """An upper bound for the bytes that a store uses for a record besides its data and its step."""
@@ -25,15 +26,8 @@ FRAME = 64
 RECORD_FRAME = 64
 """An upper bound for the bytes of a call's record besides its identity, value and error."""
 
-_MOST_OF_OUTCOME = 7
-"""The number of fields of the record of a call that describe its outcome."""
-
-FLAT_NUMBERS = 1
-"""Layout of headers of runs whose calls share one row of numbers, in whichever task."""
-
-TASK_NUMBERS = 2
-"""Layout of headers of runs whose calls are numbered within the task that makes them."""
-
+END_OF_PART = 2**62
+"""The index of the record which says that a part of the run ends after the records before it."""
 
 SIGNAL = "signal"
 TIMEOUT = "timeout"
@@ -63,7 +57,6 @@ class RunHeader(NamedTuple):
         input: Encoded pair of the input and its event time, for debugging; None if it is large.
         memory: Encoded nodes of short-term memory before the run, by path; None if they are large.
         begin: The first sequence number of the key's generation.
-        layout: The layout of the numbers of calls: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
     digest: bytes
@@ -72,18 +65,15 @@ class RunHeader(NamedTuple):
     input: bytes | None = None
     memory: dict[str, bytes] | None = None
     begin: int = 0
-    layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the header."""
-        fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
-        return codec.encode_record([self.layout, *fields])
+        return codec.encode_record([LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
         """Return the header from its bytes."""
-        layout, *fields = fields_of(codec, data, 5, layout=True, added=1)
-        return cls(*fields, layout=layout)
+        return cls(*fields_of(codec, data, len(cls._fields)))
 
 
 class CallIdentity(NamedTuple):
@@ -108,13 +98,12 @@ class CallIdentity(NamedTuple):
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the record that the call is about to be made."""
-        fields = [_LAYOUT, self.function, self.arguments, self.request]
-        return codec.encode_record(fields if self.fields is None else [*fields, self.fields])
+        return codec.encode_record([LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
         """Return the identity from its bytes."""
-        return cls(*fields_of(codec, data, 3, added=1))
+        return cls(*fields_of(codec, data, len(cls._fields)))
 
 
 class CallRecord(NamedTuple):
@@ -143,29 +132,14 @@ class CallRecord(NamedTuple):
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the record."""
-        call = self.call
-        fields = [
-            _LAYOUT,
-            call.function,
-            call.arguments,
-            call.request,
-            self.value,
-            self.error,
-            self.attempts,
-            self.ended_at,
-            self.order,
-            self.elapsed,
-        ]
-        if self.result_type is not None or call.fields is not None:
-            fields += [self.result_type, call.fields]
-        return codec.encode_record(fields)
+        return codec.encode_record([LAYOUT, *self.call, *self[1:]])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
         """Return the record from its bytes."""
-        function, arguments, request, *outcome_fields = fields_of(codec, data, 8, added=3)
-        fields = outcome_fields.pop() if len(outcome_fields) > _MOST_OF_OUTCOME else None
-        return cls(CallIdentity(function, arguments, request, fields), *outcome_fields)
+        of_call = len(CallIdentity._fields)
+        fields = fields_of(codec, data, of_call + len(cls._fields) - 1)
+        return cls(CallIdentity(*fields[:of_call]), *fields[of_call:])
 
 
 class WaitRecord(NamedTuple):
@@ -197,12 +171,12 @@ class WaitRecord(NamedTuple):
 
     def pack(self, codec: ValueCodec) -> bytes:
         """Return the bytes of the record."""
-        return codec.encode([_LAYOUT, *(self if self.end is not None else self[:4])])
+        return codec.encode_record([LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
         """Return the record from its bytes."""
-        return cls(*fields_of(codec, data, 4, added=5))
+        return cls(*fields_of(codec, data, len(cls._fields)))
 
 
 class ActionRecord(NamedTuple):
@@ -228,33 +202,34 @@ class ActionRecord(NamedTuple):
         Raises:
             UnserializableValueError: An event has a value that cannot be recorded.
         """
-        return codec.encode([_LAYOUT, self.short_term, self.sensory, self.events, self.side, self.calls])
+        return codec.encode([LAYOUT, *self])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
         """Return the record from its bytes."""
-        return cls(*fields_of(codec, data, 5))
+        return cls(*fields_of(codec, data, len(cls._fields)))
 
 
-def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
-    """Return the bytes of fields, after the number of the layout."""
-    return codec.encode([_LAYOUT, *fields])
-
-
-def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
+def fields_of(codec: ValueCodec, data: bytes, count: int) -> list[Any]:
     """Return the fields of a record.
 
     Args:
         codec: Decodes them.
         data: The bytes of a record.
-        count: The number of fields that each record of that kind has.
-        layout: True to return the number of the layout before them.
-        added: The number of further fields that later versions added.
+        count: The number of fields that a record of that kind has.
+
+    Raises:
+        StateFormatError: The bytes are no such record, or are of another layout.
     """
     fields = codec.decode(data)
-    if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):
-        raise StateFormatError("a record of a journal cannot be read", found=repr(fields)[:200])
-    return fields[0 if layout else 1 : count + added + 1]
+    if not isinstance(fields, list) or len(fields) != count + 1 or fields[0] != LAYOUT:
+        raise StateFormatError(
+            "a record of a journal cannot be read",
+            expected=f"the layout {LAYOUT}, and {count} fields",
+            found=repr(fields)[:200],
+            fix=FIX_VERSION,
+        )
+    return fields[1:]
 
 
 def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:

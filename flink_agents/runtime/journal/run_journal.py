@@ -11,14 +11,13 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, 
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.memory_reads import ReadLog, packed_reads
 from flink_agents.runtime.journal.records import (
+    END_OF_PART,
     FRAME,
-    TASK_NUMBERS,
     ActionRecord,
     CallIdentity,
     RunHeader,
     input_digest,
     portions,
-    with_layout,
 )
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree
@@ -29,9 +28,6 @@ MOST_BYTES = 16 * 1024 * 1024
 
 MAX_DEBUG_BYTES = 64 * 1024
 """The most bytes of an input, and of memory, that a run's header stores for debugging."""
-
-END_OF_PART = 2**62
-"""The index of the record which says that a part of the run ends after the records before it."""
 
 
 class RunJournal:
@@ -121,7 +117,7 @@ class RunJournal:
         # A crash may have come between the append and the checkpoint: then the store has some of them.
         stored_records = set(stored)
         self._unstored = {record: None for record in unstored if record not in stored_records}
-        self._steps = steps_of(self._codec, [*headers, *self.records])
+        self._steps = steps_of(self._codec, self.records)
         self.replayed = bool(self.records)
         self.has_records = bool(recorded) or (suspension is not None and suspension.recorded)
         # A run that only waited has nothing that state lacks: its next call is made for the first time.
@@ -129,10 +125,7 @@ class RunJournal:
             bool(since) or (bool(headers) and not was_bound) or len(self._unstored) < len(unstored)
         )
         # If the store has records, only those decide: state may be older.
-        self.bound = was_bound and not recorded
-        if headers:
-            # If an earlier version numbered calls otherwise, its header does not hold for new records.
-            self.bound = layout_of(self._codec, headers) == TASK_NUMBERS
+        self.bound = bool(headers) if recorded else was_bound
 
     @property
     def steps(self) -> Iterable[str]:
@@ -163,7 +156,7 @@ class RunJournal:
             record for record in self.records if record.kind is not RecordKind.ACTION or record.step != step
         ]
 
-    def keep(self, records: list[Record]) -> None:
+    def add_records(self, records: list[Record]) -> None:
         """Add records to those in memory. The store gets them with the next record."""
         self.records += records
         if self._has_store:
@@ -171,12 +164,12 @@ class RunJournal:
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
         """Add the outcomes of waits to the records in memory."""
-        self.keep(self._outcomes(step, outcomes))
+        self.add_records(self._outcomes(step, outcomes))
 
     def keep_reads(self) -> None:
         """Add the run's reads of memory so far to the records in memory."""
         if self._log is not None:
-            self.keep(self._new_reads(self._log))
+            self.add_records(self._new_reads(self._log))
             self._logged = len(self._log.reads)
 
     # -- appends ----------------------------------------------------------------------
@@ -222,13 +215,12 @@ class RunJournal:
         records.append(self.end_of(step, record))
         # No later record can depend on a call that it did not make, so the next one may take its end along.
         if self.has_waits and not record.calls:
-            self.keep(records)
+            self.add_records(records)
             return _nothing()
         return self._append(records)
 
     async def void(self, step: str) -> None:
         """Make the records of an execution void."""
-        # New records of the execution are numbered as this version does.
         self._steps[step] = StepRecords()
         # Equal records count once in state, so each has its own index.
         times = sum(record.kind is RecordKind.RERUN and record.step == step for record in self.records)
@@ -242,9 +234,7 @@ class RunJournal:
         """
         if self._has_store and (self._unstored or (counts and not self._has_ended)):
             self._has_ended = True
-            # Code that does not know this index takes it for a record of reads, with no reads in it.
-            nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
-            await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
+            await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, b"")])
 
     def end_of(self, step: str, record: ActionRecord) -> Record:
         """Return the record of the end of an execution.
@@ -338,12 +328,6 @@ def _is_kept(record: Record) -> bool:
 
 async def _nothing() -> None:
     """Return at once: no append is needed."""
-
-
-def layout_of(codec: ValueCodec, records: list[Record]) -> int:
-    """Return the layout of the numbers of calls that are recorded after ``records`` of a run."""
-    headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
-    return RunHeader.unpack(codec, headers[-1].data).layout if headers else TASK_NUMBERS
 
 
 def header_of(

@@ -171,7 +171,7 @@ class AgentLoop:
 
         It is cancelled if the loop has ended.
         """
-        return self._bridge.ask(coroutine)
+        return self._bridge.call_on_loop(coroutine)
 
     def _wake_for(self, actor: KeyActor) -> None:
         # Before the flag is read: the loop resets the flag, then empties the inbox. So no key is missed.

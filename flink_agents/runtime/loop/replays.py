@@ -89,7 +89,7 @@ class Replays:
             # Flink's task thread has loaded these inputs already, and will not examine them again.
             for number in range(order.looked, actor.loaded):
                 packed = recovery.cached.get(number)
-                order.look(None if packed is None else input_digest(packed))
+                order.examine_input(None if packed is None else input_digest(packed))
             recovery.order = order
             # The suspended run goes first, before any other input is chosen.
             if recovery.resumes is not None:
@@ -114,7 +114,7 @@ class Replays:
         assert journals is not None and actor.journal is not None
         recovery.resumes = None
         waiting.records = order.recorded.resume(waiting.seq)
-        journals.left(actor.journal.key, order.recorded)
+        journals.note_unreplayed_runs(actor.journal.key, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.ends_replay = not order.recorded
         waiting.ordered = True
@@ -170,8 +170,8 @@ class Replays:
         packed = None if choice is None else load(choice.number)
         if choice is None or packed is None:
             return None
-        records = order.take(choice)
-        journals.left(actor.journal.key, order.recorded)
+        records = order.start_run(choice)
+        journals.note_unreplayed_runs(actor.journal.key, order.recorded)
         recovery.cached.pop(choice.number, None)
         # A skipped run that comes late has a number below the next one, which stays.
         actor.next_seq = max(actor.next_seq, choice.seq + 1)

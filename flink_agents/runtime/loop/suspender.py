@@ -117,7 +117,7 @@ class RunSuspender:
         journal.has_waits = True
         # Whatever was recorded of it as an end was refused: it has not ended.
         journal.drop_end(step.path)
-        journal.keep(ends)
+        journal.add_records(ends)
         run.waits = waits
         run.ended = None
         run.emit_queued()

@@ -69,7 +69,7 @@ class Observers:
         def dispatch(name: str, among: Sequence[RunObserver] = other_observers) -> Callable[..., None] | None:
             methods = [getattr(own_observer, name)] if _overrides(own_observer, name) else []
             methods += [_harmless(observer, name, failed) for observer in among if _overrides(observer, name)]
-            return methods[0] if len(methods) == 1 else _all(methods) if methods else None
+            return methods[0] if len(methods) == 1 else _notify_all(methods) if methods else None
 
         self.phase_changed = dispatch("phase_changed")
         self.action_ended = dispatch("action_ended") or _ignore
@@ -124,7 +124,7 @@ def _ignore(*arguments: Any) -> None:
     """Do nothing."""
 
 
-def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
+def _notify_all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
     def notify(*arguments: Any) -> None:
         for method in methods:
             method(*arguments)

@@ -176,7 +176,7 @@ class InputDispatcher:
         number = order.looked
         packed = self.load(number, actor)
         # Also if it is gone: numbers are examined in order, each once, and the order knows how far.
-        order.look(None if packed is None else input_digest(packed))
+        order.examine_input(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
         is_input = not actor.head.suspended or number not in self._suspended_runs.woken(actor.head)
         if packed is not None and is_input and self._may_cache(actor, recovery):

@@ -82,7 +82,7 @@ class CheckpointView:
         )
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
+    def from_answer(cls, answer: Mapping[str, Any], connection: int) -> CheckpointView:
         """Return the view of the body of an answer.
 
         Raises:
@@ -157,7 +157,7 @@ class CheckpointClient:
         self._number = 0
         self._path = ""
 
-    def ask(self) -> CheckpointView:
+    def request_view(self) -> CheckpointView:
         """Return Flink's answer, which may be some seconds old.
 
         Raises:
@@ -165,13 +165,13 @@ class CheckpointClient:
         """
         if self._connection is not None:
             try:
-                return self._ask(self._connection)
+                return self._request(self._connection)
             except RestError:
                 self.close()  # it was left alone for too long, or its other end has gone
         errors: list[str] = []
         for address in self._addresses:
             try:
-                return self._ask(self._connect(address))
+                return self._request(self._connect(address))
             except RestError as error:
                 errors.append(f"{address}: {error}")
                 self.close()
@@ -195,7 +195,7 @@ class CheckpointClient:
         self._path = f"{parts.path.rstrip('/')}/jobs/{self._job_id}/checkpoints"
         return self._connection
 
-    def _ask(self, connection: HTTPConnection) -> CheckpointView:
+    def _request(self, connection: HTTPConnection) -> CheckpointView:
         try:
             connection.request("GET", self._path, headers={"Accept": "application/json"})
             response = connection.getresponse()
@@ -210,7 +210,7 @@ class CheckpointClient:
         if response.will_close:
             raise RestError("the connection is not kept open, so that answers cannot be told apart")
         try:
-            return CheckpointView.of(json.loads(body), self._number)
+            return CheckpointView.from_answer(json.loads(body), self._number)
         except ValueError as error:
             raise RestError(f"an answer that is no JSON: {error}") from error
 
@@ -255,7 +255,7 @@ class CheckpointPoller:
         client = CheckpointClient(*self._place)
         try:
             while not stop.is_set():
-                self._ask(client)
+                self._poll_once(client)
                 stop.wait(self._interval)
         except BaseException as error:
             self._end(stop, error)
@@ -269,27 +269,27 @@ class CheckpointPoller:
             if self._stop is stop:
                 self._stop = None
             listeners = list(self._listeners)
-        self._tell(listeners, lambda listener: listener.ended(error))
+        self._notify(listeners, lambda listener: listener.ended(error))
 
-    def _ask(self, client: CheckpointClient) -> None:
+    def _poll_once(self, client: CheckpointClient) -> None:
         # A listener that is added now did not see the request, so it does not get the answer.
         listeners = list(self._listeners)
-        self._tell(listeners, lambda listener: listener.asking())
+        self._notify(listeners, lambda listener: listener.asking())
         try:
-            view = client.ask()
+            view = client.request_view()
         except Exception as error:
             failure = error if isinstance(error, RestError) else RestError(f"{type(error).__name__}: {error}")
             if failure is not error:
                 self._log_once(f"Flink could not be asked for checkpoints: {failure}", error)
                 client.close()
-            self._tell(listeners, lambda listener: listener.failed(failure))
+            self._notify(listeners, lambda listener: listener.failed(failure))
         else:
-            self._tell(listeners, lambda listener: listener.answered(view))
+            self._notify(listeners, lambda listener: listener.answered(view))
 
-    def _tell(self, listeners: list[Listener], tell: Callable[[Listener], None]) -> None:
+    def _notify(self, listeners: list[Listener], notify: Callable[[Listener], None]) -> None:
         for listener in listeners:
             try:
-                tell(listener)
+                notify(listener)
             except Exception as error:
                 self._log_once(f"a listener for checkpoints failed: {error!r}", error)
 

@@ -66,14 +66,14 @@ class PruneExecutor:
         self._warned = False
         self._given = self._added = 0
 
-    def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
+    def schedule(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
         """Schedule journals to be pruned after some seconds. For any thread."""
         self._given += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
             # All state of the executor belongs to the loop's thread.
             self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
 
-    def wait(self, seconds: float) -> None:
+    def wait_until_pruned(self, seconds: float) -> None:
         """Block until all scheduled journals were pruned, or failed; for tests, not on the loop's thread."""
         asyncio.run_coroutine_threadsafe(self._at_rest(), self._loop).result(seconds)
 

@@ -175,7 +175,7 @@ class Pruner(Listener):
         clock: Returns the time in seconds.
 
     Attributes:
-        take: Prunes journals, each up to a run, after some seconds; None before the store was opened.
+        schedule: Prunes journals, each up to a run, after some seconds; None before the store was opened.
         watched: The progress of pruning.
     """
 
@@ -209,7 +209,7 @@ class Pruner(Listener):
         # True if Flink answers; None if that is not known yet.
         self._reached: bool | None = None if self._poller is not None else False
         self._ever_reached = False
-        self.take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
+        self.schedule: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
         self._executor: PruneExecutor | None = None
         self._off = False
         for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
@@ -261,7 +261,7 @@ class Pruner(Listener):
         if self._reached is False:
             self._prune_restored()
 
-    def found(self, journal: JournalKey, through: int, marker: bytes | None, untouched: bool) -> None:
+    def note_unpruned(self, journal: JournalKey, through: int, marker: bytes | None, untouched: bool) -> None:
         """Note a key of the restored state whose records were not pruned.
 
         Args:
@@ -282,7 +282,7 @@ class Pruner(Listener):
     def open(self, store: ActionStateStore) -> None:
         """Start to prune ``store`` on the running loop."""
         self._executor = PruneExecutor(store, self._metrics, self.watched)
-        self.take = self._executor.take
+        self.schedule = self._executor.schedule
         if self._poller is not None:
             self._poller.listen(self)
 
@@ -297,7 +297,7 @@ class Pruner(Listener):
     def wait_until_pruned(self, seconds: float) -> None:
         """Block until all scheduled journals were pruned; for tests."""
         if self._executor is not None:
-            self._executor.wait(seconds)
+            self._executor.wait_until_pruned(seconds)
 
     # -- for the thread that asks -----------------------------------------------------
 
@@ -374,10 +374,10 @@ class Pruner(Listener):
             (due if covered and now - notes.at >= self._retention else waiting).append(notes)
         self._notes = waiting
         # One hand-over for all, because each costs a call of the loop.
-        if due and self.take is not None:
+        if due and self.schedule is not None:
             for notes in due[1:]:
                 due[0].merge(notes)
-            self.take(due[0].journals, 0.0)
+            self.schedule(due[0].journals, 0.0)
 
     def _not_enabled(self) -> None:
         """Keep all records if the job takes no checkpoints: each restart replays from the start."""
@@ -408,10 +408,10 @@ class Pruner(Listener):
 
     def _prune_restored(self) -> None:
         """Prune the runs that the checkpoint has that the job was restored from."""
-        while self._restored and self.take is not None:
+        while self._restored and self.schedule is not None:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 journal, through = self._restored.popleft()
-                self.take({journal: (through, 0)}, self._retention)
+                self.schedule({journal: (through, 0)}, self._retention)
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

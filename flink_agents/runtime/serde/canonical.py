@@ -113,7 +113,7 @@ def _object_in(key: Any, content: Any) -> Stored | None:
     """Return the object of an entry that the codec wrote, without type markers, which are no values."""
     if not (isinstance(key, msgpack.ExtType) and key.code in KINDS and isinstance(content, list)):
         return None
-    stored = Stored.of(key.code, content)
+    stored = Stored.from_content(key.code, content)
     stored.fields = (
         {"": stored.member} if key.code == ENUM else {**stored.fields, **dict(stored.private or ())}
     )

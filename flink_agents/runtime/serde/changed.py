@@ -66,7 +66,7 @@ class Stored:
     marks: bytes = b""
 
     @classmethod
-    def of(cls, code: int, content: Any) -> Stored:
+    def from_content(cls, code: int, content: Any) -> Stored:
         """Return the stored form from what the format has for a value of a class."""
         name, *parts = content
         kind = KINDS[code]
@@ -76,10 +76,7 @@ class Stored:
             _, fields, unset, *optional_parts = parts
             extra, private = optional_parts[:2] or (None, None)
             return cls(name, kind, dict(fields), extra=extra, private=private, unset=unset)
-        if kind is Kind.DATACLASS:
-            return cls(name, kind, dict(parts[0]), marks=parts[1])
-        names = parts[1].split(",") if parts[1] else []
-        return cls(name, kind, dict(zip(names, parts[0], strict=True)), marks=parts[2])
+        return cls(name, kind, dict(parts[0]), marks=parts[1])
 
     def unchanged_fields(self, cls: type) -> frozenset[str]:
         """Return the fields whose declared type in a class is the same."""

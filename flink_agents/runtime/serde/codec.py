@@ -60,11 +60,11 @@ _EXPECTED = (
 FIX_VERSION = "run the version of flink-agents-python that wrote it, or a newer one"
 
 
-def unknown_version(what: str, data: bytes, *versions: bytes) -> StateFormatError:
-    """Return the error of bytes that do not begin with one of ``versions``."""
+def unknown_version(what: str, data: bytes, version: bytes) -> StateFormatError:
+    """Return the error of bytes that do not begin with ``version``."""
     return StateFormatError(
         f"{what} has a format that this version cannot read",
-        expected=f"version {' or '.join(str(version[0]) for version in versions)}",
+        expected=f"version {version[0]}",
         found=f"version {data[0]}" if data else "no bytes",
         fix=FIX_VERSION,
     )
@@ -332,7 +332,7 @@ def _fields_of(content: dict[Any, Any]) -> Any:
     """Return the fields of an object of a named class; other values as they are."""
     for key, inner in content.items():
         if type(key) is _Tag and key.code in KINDS and key.code != ENUM:
-            stored = Stored.of(key.code, inner)
+            stored = Stored.from_content(key.code, inner)
             return {**stored.fields, **(stored.extra or {})}
         if type(key) is _Tag and key.code == OWN_FORM:
             return inner

@@ -85,23 +85,23 @@ def _items(value: Any) -> list[list[Any]]:
 
 
 def _header_maker(name: str) -> Callable[[Any], Any]:
-    def make(pairs: list[Any]) -> Any:
+    def make_message(pairs: list[Any]) -> Any:
         message = getattr(import_module(name.partition(":")[0]), name.partition(":")[2])()
         for key, value in pairs:
             message.add_header(key, value)
         return message
 
-    return make
+    return make_message
 
 
 def _of_package(package: str, *names: str) -> Callable[[Any], Any]:
-    def make(content: Any) -> Any:
+    def make_value(content: Any) -> Any:
         module = import_module(package)
         for name in names:
             content = getattr(module, name)(content)
         return content
 
-    return make
+    return make_value
 
 
 def _nothing(value: Any) -> None:
@@ -118,13 +118,13 @@ def _read_stream(stream: Any) -> Any:
 
 
 def _stream_maker(kind: Any) -> Callable[[Any], Any]:
-    def make(content: Any) -> Any:
+    def make_stream(content: Any) -> Any:
         stream = kind(content)
         if content is None:
             stream.close()
         return stream
 
-    return make
+    return make_stream
 
 
 def _read_attempt(attempt: Any) -> list[Any]:
@@ -249,7 +249,7 @@ class Copies:
         self._inside = list(inside)
         self._count = 0
 
-    def of_attributes(self, content: Mapping[str, Any], delegates: bool = False) -> dict[str, Any]:
+    def copy_attributes(self, content: Mapping[str, Any], delegates: bool = False) -> dict[str, Any]:
         """Return attributes of an exception; None in place of those that cannot be recorded.
 
         Args:
@@ -258,12 +258,12 @@ class Copies:
                 the methods that they find there. Without them, they find those of the restored object.
         """
         return {
-            name: self.of(value, name)
+            name: self.copy_part(value, name)
             for name, value in content.items()
             if not (delegates and isinstance(value, _METHODS))
         }
 
-    def of(self, value: Any, path: str) -> Any:
+    def copy_part(self, value: Any, path: str) -> Any:
         """Return a value that state can hold; None if it cannot be recorded."""
         try:
             return self._copy(value, path)
@@ -307,9 +307,11 @@ class Copies:
         if cls is dict:
             return self._of_dict(value, path)
         if cls in (list, tuple):
-            return _without_credentials(cls(self.of(item, f"{path}[{at}]") for at, item in enumerate(value)))
+            return _without_credentials(
+                cls(self.copy_part(item, f"{path}[{at}]") for at, item in enumerate(value))
+            )
         if (form := _form_of(cls)) is not None:
-            return RecordedObject(form, self.of(self._content(form, value), path))
+            return RecordedObject(form, self.copy_part(self._content(form, value), path))
         scalar: Any = next((base for base in _SCALARS if isinstance(value, base)), None)
         if scalar is not None:
             return self._storable(scalar.__new__(scalar, value))
@@ -319,12 +321,14 @@ class Copies:
             and find_class(name_of(cls)) is cls
         ):
             fields: Any = zip(cls._fields, value, strict=True)
-            return RecordedObject(name_of(cls), [self.of(item, f"{path}.{name}") for name, item in fields])
+            return RecordedObject(
+                name_of(cls), [self.copy_part(item, f"{path}.{name}") for name, item in fields]
+            )
         attributes = _attributes(value)
         if not _is_restorable(cls) or find_class(name_of(cls)) is not cls or _holds_resource(cls, attributes):
             raise _LeftOut
         return RecordedObject(
-            name_of(cls), {name: self.of(part, f"{path}.{name}") for name, part in attributes.items()}
+            name_of(cls), {name: self.copy_part(part, f"{path}.{name}") for name, part in attributes.items()}
         )
 
     @staticmethod
@@ -340,7 +344,7 @@ class Copies:
         for key, item in value.items():
             if self._storable(key) is _NOT_STORABLE:
                 raise _LeftOut
-            copied[key] = self.of(item, f"{path}[{key!r}]"[:100])
+            copied[key] = self.copy_part(item, f"{path}[{key!r}]"[:100])
         return _without_credentials(copied)
 
 
@@ -378,30 +382,30 @@ class Restored:
         self.missing: set[str] = set()
         self._rebuild = rebuild
 
-    def of(self, value: Any) -> Any:
+    def restore_part(self, value: Any) -> Any:
         """Return a part as it was before it was recorded."""
         kind: Any = type(value)
         if kind is dict:
-            return {key: self.of(item) for key, item in value.items()}
+            return {key: self.restore_part(item) for key, item in value.items()}
         if kind in (list, tuple):
-            return kind(map(self.of, value))
+            return kind(map(self.restore_part, value))
         return self._object(value) if kind is RecordedObject else value
 
     def _object(self, recorded: RecordedObject) -> Any:
         if recorded.kind == ERROR:
             return self._rebuild(recorded.content)
-        content = self.of(recorded.content)
+        content = self.restore_part(recorded.content)
         try:
             if recorded.kind in _FORMS:
                 return _FORMS[recorded.kind].make(content)
-            return _made(recorded.kind, content)
+            return _make_object(recorded.kind, content)
         except Exception:
             # Code of a library that may have changed since.
             self.missing.add(recorded.kind)
             return None
 
 
-def _made(name: str, content: Any) -> Any:
+def _make_object(name: str, content: Any) -> Any:
     cls: Any = find_class(name)
     if cls is None:
         raise LookupError(name)

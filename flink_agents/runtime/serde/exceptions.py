@@ -147,10 +147,10 @@ def _contents_of(codec: ValueCodec, error: BaseException, inside: tuple[int, ...
 
     copies = Copies(codec, describe_part, inside)
     parts: dict[str, Any] = {
-        "args": [copies.of(argument, f"args[{at}]") for at, argument in enumerate(_arguments(error))],
-        "state": copies.of_attributes(_raw(error, "__dict__", {}), delegates=_delegates(type(error))),
+        "args": [copies.copy_part(argument, f"args[{at}]") for at, argument in enumerate(_arguments(error))],
+        "state": copies.copy_attributes(_raw(error, "__dict__", {}), delegates=_delegates(type(error))),
     }
-    fields = copies.of_attributes(_fields(error))
+    fields = copies.copy_attributes(_fields(error))
     if fields:
         parts["fields"] = fields
     members = None
@@ -344,7 +344,7 @@ def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | No
         if kind is None or described.get("args") is None:
             return None
         restored = Restored(lambda inner: rebuild(codec, inner, (BaseException,)))
-        args = restored.of(codec.decode(described["args"]))
+        args = restored.restore_part(codec.decode(described["args"]))
         builtin = _builtin(kind)
         if issubclass(kind, BaseExceptionGroup):
             args.append(
@@ -361,9 +361,9 @@ def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | No
         # constructor of the class may take other arguments, and is not called.
         builtin.__init__(error, *args)
         if described.get("state") is not None:
-            _raw(error, "__dict__", {}).update(restored.of(codec.decode(described["state"])))
+            _raw(error, "__dict__", {}).update(restored.restore_part(codec.decode(described["state"])))
         if described.get("fields") is not None:
-            for name, value in restored.of(codec.decode(described["fields"])).items():
+            for name, value in restored.restore_part(codec.decode(described["fields"])).items():
                 object.__setattr__(error, name, value)
         left_out = [*described.get("left_out", ()), *sorted(restored.missing)]
         # A group of class BaseExceptionGroup has become another one if none of its members needs that.

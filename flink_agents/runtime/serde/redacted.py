@@ -174,9 +174,9 @@ def _validation(error: ValidationError) -> ValidationError:
 def _as(new: BaseException, old: BaseException) -> BaseException:
     """Give ``new`` the cause, context and traceback of ``old``."""
     new.__traceback__ = old.__traceback__
-    new.__suppress_context__ = old.__suppress_context__
     BaseException.__setattr__(new, "__cause__", old.__cause__)
     BaseException.__setattr__(new, "__context__", old.__context__)
+    # After the cause, which sets it.
     new.__suppress_context__ = old.__suppress_context__
     for note in redaction.hidden(notes_of(old)):
         new.add_note(note)

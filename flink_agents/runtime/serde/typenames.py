@@ -45,7 +45,8 @@ def stored_name(cls: type) -> str:
     try:
         return type_name(cls)
     except UnserializableValueError:
-        name = local_name(cls)
+        local_classes = _local_classes.get()
+        name = None if local_classes is None else local_classes.name_of(cls)
         if name is None:
             raise
         return name
@@ -124,7 +125,8 @@ def find_type(name: str) -> type[Any] | None:
     try:
         return resolve_type(name)
     except UnknownTypeNameError:
-        return local_class(name)
+        local_classes = _local_classes.get()
+        return None if local_classes is None else local_classes.find(name)
 
 
 class Kind(Enum):
@@ -404,7 +406,7 @@ def _text(value: Any) -> str:
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
-_known: ContextVar[LocalClasses | None] = ContextVar("flink_agents_local_classes", default=None)
+_local_classes: ContextVar[LocalClasses | None] = ContextVar("flink_agents_local_classes", default=None)
 
 
 class LocalClasses:
@@ -426,13 +428,13 @@ class LocalClasses:
         self._by_class = {cls: name for name, cls in self._names.items()}
 
     @contextmanager
-    def known(self) -> Generator[None]:
+    def activate(self) -> Generator[None]:
         """Let the codec find these classes."""
-        token = _known.set(self)
+        token = _local_classes.set(self)
         try:
             yield
         finally:
-            _known.reset(token)
+            _local_classes.reset(token)
 
     def name_of(self, cls: type) -> str | None:
         """Return the name of a class, or None."""
@@ -449,18 +451,6 @@ class LocalClasses:
             return cls
         subclasses = [sub for base in self._by_class for sub in _subclasses(base) if _name(sub) == name]
         return subclasses[-1] if subclasses else None
-
-
-def local_name(cls: type) -> str | None:
-    """Return the name of a class that the declared type gives, or None."""
-    classes = _known.get()
-    return None if classes is None else classes.name_of(cls)
-
-
-def local_class(name: str) -> type | None:
-    """Return the class with that name that the declared type gives, or None."""
-    classes = _known.get()
-    return None if classes is None else classes.find(name)
 
 
 def _name(cls: type) -> str:

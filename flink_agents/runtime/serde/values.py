@@ -31,6 +31,7 @@ from flink_agents.runtime.serde import library
 from flink_agents.runtime.serde.changed import (
     DATACLASS,
     ENUM,
+    KINDS,
     MODEL,
     NAMED_TUPLE,
     Stored,
@@ -59,7 +60,7 @@ def writer_of(kind: type) -> Writer | None:
         _check_constructor(kind)
         return _write_dataclass
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _named_tuple_writer(kind)
+        return _write_named_tuple
     return None
 
 
@@ -159,58 +160,52 @@ def fields_of_dataclass(value: Any) -> dict[str, Any]:
     return fields
 
 
-def _write_dataclass(value: Any) -> tuple[int, Any]:
-    kind = type(value)
-    fields = fields_of_dataclass(value)
+def _marked_fields(kind: type, fields: dict[str, Any]) -> list[Any]:
+    """Return the stored content of a dataclass or a named tuple with these fields."""
     if own_fields(kind):
         fields = with_own_forms(kind, fields)
-    content = [stored_name(kind), fields, marks_of(kind)[1]]
+    return [stored_name(kind), fields, marks_of(kind)[1]]
+
+
+def _write_dataclass(value: Any) -> tuple[int, Any]:
+    kind = type(value)
+    content = _marked_fields(kind, fields_of_dataclass(value))
     if carries_origin(kind) and (origin := origin_of(value)) is not None:
         content.append(origin)
     return DATACLASS, content
 
 
-def _read_dataclass(content: list[Any]) -> Any:
-    name, fields, marks, *origin = content
-    cls = find_type(name)
-    if cls is not None and kind_of(cls) is Kind.DATACLASS:
-        names, current_marks = marks_of(cls)
-        is_complete = len(fields) == len(names) or (len(fields) > len(names) and allows_extra_fields(cls))
-        if marks == current_marks and is_complete and all(field_name in fields for field_name in names):
-            if own_fields(cls):
-                fields = from_own_forms(cls, fields)
-            return _from(origin, remake_dataclass(cls, fields))
-    return _from(origin, _read_changed(DATACLASS, content, cls))
+def _write_named_tuple(value: Any) -> tuple[int, Any]:
+    kind = type(value)
+    return NAMED_TUPLE, _marked_fields(kind, dict(zip(marks_of(kind)[0], value, strict=True)))
 
 
-def _named_tuple_writer(kind: type) -> Writer:
-    names, marks = marks_of(kind)
-    behind = [",".join(names), marks]
-    if not own_fields(kind):
-        return lambda value: (NAMED_TUPLE, [stored_name(kind), list(value), *behind])
+def _reader_of(code: int, remake: Callable[[Any, dict[str, Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return the function that reads dataclasses or named tuples.
 
-    def write(value: Any) -> tuple[int, Any]:
-        fields = with_own_forms(kind, dict(zip(names, value, strict=True)))
-        return NAMED_TUPLE, [stored_name(kind), list(fields.values()), *behind]
+    Args:
+        code: Their code in the format.
+        remake: Returns a value of a class, which has not changed, from its fields.
+    """
 
-    return write
+    def read(content: list[Any]) -> Any:
+        name, fields, marks, *origin = content
+        cls: Any = find_type(name)
+        if cls is not None and kind_of(cls) is KINDS[code]:
+            names, current_marks = marks_of(cls)
+            is_complete = len(fields) == len(names) or (len(fields) > len(names) and allows_extra_fields(cls))
+            if marks == current_marks and is_complete and all(field_name in fields for field_name in names):
+                if own_fields(cls):
+                    fields = from_own_forms(cls, fields)
+                return _from(origin, remake(cls, fields))
+        return _from(origin, _read_changed(code, content, cls))
 
-
-def _read_named_tuple(content: list[Any]) -> Any:
-    name, values, names, marks = content
-    cls: Any = find_type(name)
-    if cls is not None and kind_of(cls) is Kind.NAMED_TUPLE:
-        current_names, current_marks = marks_of(cls)
-        if marks == current_marks and names == ",".join(current_names):
-            if own_fields(cls):
-                values = from_own_forms(cls, dict(zip(names.split(","), values, strict=True))).values()
-            return cls(*values)
-    return _read_changed(NAMED_TUPLE, content, cls)
+    return read
 
 
 def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
     """Return a value whose class has changed. Its own forms are JSON, which Pydantic validates."""
-    stored = Stored.of(code, content)
+    stored = Stored.from_content(code, content)
     fields = {**stored.fields, **(stored.extra or {})}
     stored.fields = {
         name: value.content if isinstance(value, OwnForm) else value for name, value in fields.items()
@@ -221,8 +216,8 @@ def _read_changed(code: int, content: list[Any], cls: type | None) -> Any:
 READERS: dict[int, Callable[[Any], Any]] = {
     ENUM: _read_enum,
     MODEL: _read_model,
-    DATACLASS: _read_dataclass,
-    NAMED_TUPLE: _read_named_tuple,
+    DATACLASS: _reader_of(DATACLASS, remake_dataclass),
+    NAMED_TUPLE: _reader_of(NAMED_TUPLE, lambda cls, fields: cls(*(fields[name] for name in cls._fields))),
 }
 
 

@@ -148,7 +148,6 @@ class Head:
         delayed_due: The time of the first of the key's delayed events, in milliseconds; or None.
         ends: Runs that a user wants to end, by their sequence numbers: id of the request, reason, name of the
             user, and id of the run. Replace it, never change it.
-        unknown: Fields that a later version added, kept unchanged; or None.
     """
 
     journal_id: str
@@ -168,7 +167,6 @@ class Head:
     signals_expire: int | None = None
     delayed_due: int | None = None
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
-    unknown: dict[str, Any] | None = None
 
     def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
         """Note that input ``number`` was committed.
@@ -247,12 +245,10 @@ class Head:
     def extra(self) -> dict[str, Any] | None:
         """The rare fields that differ from their default, by their names in the bytes; None if none does."""
         extra: dict[str, Any] = {}
-        for name, value, default in zip(_RARE, _rare_of(self), _NOTHING_RARE, strict=False):
+        for name, value, default in zip(_RARE, _rare_of(self), _NOTHING_RARE, strict=True):
             # A time can be 0, where None says that there is none.
             if value is not default and value != default and value not in _EMPTY:
                 extra[name] = list(value.items()) if type(value) is dict else value
-        if self.unknown:
-            extra.update(self.unknown)
         return extra or None
 
     def pack(self) -> bytes:
@@ -280,18 +276,9 @@ class Head:
     def _from_fields(cls, fields: Any) -> Head:
         journal_id, next_seq, first_pending, next_pending, extra = fields
         head = cls(journal_id, next_seq, first_pending, next_pending)
-        if extra is not None:
-            head._take_rare(extra)
+        for name, value in (extra or {}).items():
+            setattr(head, _RARE[name], _FROM_BYTES[name](value) if name in _FROM_BYTES else value)
         return head
-
-    def _take_rare(self, extra: dict[str, Any]) -> None:
-        """Set the rare fields from the form of :attr:`extra`."""
-        unknown = dict(extra)
-        for name, attribute in _RARE.items():
-            if name in unknown:
-                value = unknown.pop(name)
-                setattr(self, attribute, _FROM_BYTES[name](value) if name in _FROM_BYTES else value)
-        self.unknown = unknown or None
 
 
 _RARE = {
@@ -323,5 +310,5 @@ _EMPTY: tuple[object, ...] = ((), [], {})
 """Values that count as equal to a default of another type."""
 
 # Each input packs a head, so that all of its fields are compared at once.
-_rare_of = attrgetter(*_RARE.values(), "unknown")
+_rare_of = attrgetter(*_RARE.values())
 _NOTHING_RARE = _rare_of(Head(""))

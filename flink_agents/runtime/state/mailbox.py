@@ -18,8 +18,6 @@ from flink_agents.api.events.signals import Signal
 from flink_agents.runtime.state.slots import pack, unpack
 
 _VERSION = b"\x01"
-_MEANT_VERSION = b"\x02"
-"""Version of a mailbox in which a signal is meant for a run: its signals have one more field."""
 
 UNDECIDED = -1
 """The run of a signal if only records that were not read yet can show which run it belongs to."""
@@ -163,9 +161,7 @@ class Mailbox:
         """Return the bytes; None if the mailbox is empty."""
         if not (self.signals or self.seen or self.owed):
             return None
-        meant = any(signal.run is not None for signal in self.signals)
-        signals = [list(signal if meant else signal[:6]) for signal in self.signals]
-        return (_MEANT_VERSION if meant else _VERSION) + pack((signals, self.seen, self.owed))
+        return _VERSION + pack((self.signals, self.seen, self.owed))
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:
@@ -176,11 +172,11 @@ class Mailbox:
         """
         if data is None:
             return cls()
-        return unpack("the list of signals of a key", data, cls._from_fields, _VERSION, _MEANT_VERSION)
+        return unpack("the list of signals of a key", data, cls._from_fields, _VERSION)
 
     @classmethod
     def _from_fields(cls, fields: Any) -> Mailbox:
-        signals, seen, owed = fields[:3]
+        signals, seen, owed = fields
         return cls(
             [StoredSignal(*signal) for signal in signals], seen, [(name, until) for name, until in owed]
         )

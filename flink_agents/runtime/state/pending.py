@@ -1,8 +1,7 @@
 """The entries of ``pending``: the inputs of a key that wait, and other entries, each with its kind.
 
-An entry of version 2 consists of the version, a byte for the kind, and the content. Version 1 had inputs
-only, and wrote their ``codec`` bytes alone. A run records the digest of these ``codec`` bytes, so it does not
-depend on the version of the entry.
+An entry consists of its version, a byte for its kind, and its content: for an input, its ``codec`` bytes. A
+run records the digest of these, so it does not depend on the version of the entry.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import msgpack
 
 from flink_agents.api.errors import StateError, StateFormatError
-from flink_agents.runtime.serde.codec import FIX_VERSION, VERSION, ValueCodec
+from flink_agents.runtime.serde.codec import FIX_VERSION, VERSION, ValueCodec, unknown_version
 from flink_agents.runtime.state.mailbox import Mailbox
 from flink_agents.runtime.state.slots import MapSlot
 from flink_agents.runtime.state.suspended import Suspension
@@ -56,11 +55,10 @@ def unpack_input(entry: bytes) -> bytes:
     """Return the bytes of the input, or of the wake-up, in ``entry``.
 
     Raises:
-        StateFormatError: This version does not support the kind of the entry.
+        StateFormatError: This version does not support the entry, or its kind.
     """
     if entry[:1] != _INPUT[:1]:
-        # An entry of version 1 has no kind. Other versions are rejected when the bytes are decoded.
-        return entry
+        raise unknown_version("an input in keyed state", entry, _INPUT[:1])
     if entry[1:2] not in (_INPUT[1:], _WAKE_UP[1:]):
         raise StateFormatError(
             "unsupported entry in keyed state: an input of a kind that this version does not know",

@@ -19,20 +19,20 @@ T = TypeVar("T")
 pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
-def unpack(what: str, data: bytes, make: Callable[[Any], T], *versions: bytes) -> T:
+def unpack(what: str, data: bytes, make: Callable[[Any], T], version: bytes) -> T:
     """Return an entry from its bytes.
 
     Args:
         what: The entry, for messages.
         data: The bytes.
         make: Returns the entry for what MessagePack has.
-        versions: The versions that it may have.
+        version: The version that it must have.
 
     Raises:
         StateFormatError: The bytes are corrupt, or of an unknown version.
     """
-    if data[:1] not in versions:
-        raise unknown_version(what, data, *versions)
+    if data[:1] != version:
+        raise unknown_version(what, data, version)
     try:
         return make(msgpack.unpackb(data[1:], strict_map_key=False))
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:

@@ -132,7 +132,7 @@ patch(
 )
 patch(
     "rest-counts",
-    "concurrency.timeouts:ThreadWait.rest",
+    "concurrency.timeouts:ThreadWait.set_at_rest",
     "if at_rest is not self.at_rest:",
     "if False:",
     "The timeout of an action counts the time for which it waits durably.",

@@ -5,13 +5,6 @@ from tests.mutations.patches.patch import Room
 patch = Room("runtime.journal")
 
 patch(
-    "cancelled-delivered",
-    "calls:StepRecords.in_order",
-    "if not is_cancelled(item[1])]",
-    "]",
-    "A replay waits for calls that the action had cancelled.",
-)
-patch(
     "order-of-last-again",
     "calls:ExecutionOutcomes.__init__",
     "1 + max(",
@@ -55,7 +48,7 @@ patch(
 )
 patch(
     "attempt-calls-again",
-    "calls:ExecutionOutcomes.keep",
+    "calls:ExecutionOutcomes.mark_recorded",
     "self._records.outcomes.update(recorded)",
     "pass",
     "A further attempt of an action makes its recorded calls again.",
@@ -118,7 +111,7 @@ patch(
 )
 patch(
     "late-unnoticed",
-    "order:InputOrder.look",
+    "order:InputOrder.examine_input",
     "self._late.append(seq)",
     "pass",
     "The input of an overtaken run that comes late does not run.",
@@ -132,7 +125,7 @@ patch(
 )
 patch(
     "overtaken-unnoted",
-    "order:InputOrder.take",
+    "order:InputOrder.start_run",
     "self.recorded.skip(choice.skips)",
     "pass",
     "Recorded runs that are overtaken are still waited for.",
@@ -192,13 +185,6 @@ patch(
     "parts = part if begins else parts + part",
     "parts = parts + part",
     "What a run read is decoded with the parts of an append that failed.",
-)
-patch(
-    "old-layout-bound",
-    "run_journal:RunJournal._restore",
-    "layout_of(self._codec, headers) == TASK_NUMBERS",
-    "True",
-    "A run that an old version recorded goes on under the old header.",
 )
 patch(
     "reads-recorded-again",

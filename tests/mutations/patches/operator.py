@@ -98,8 +98,8 @@ patch(
 patch(
     "feed-unknown",
     "input_dispatch:InputDispatcher._choose",
-    "order.look(None if packed is None else input_digest(packed))",
-    "order.look(None)",
+    "order.examine_input(None if packed is None else input_digest(packed))",
+    "order.examine_input(None)",
     "No input that waits is known again.",
 )
 patch(

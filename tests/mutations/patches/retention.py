@@ -83,14 +83,14 @@ patch(
 )
 patch(
     "discarded-latest",
-    "checkpoints:CheckpointView.of",
+    "checkpoints:CheckpointView.from_answer",
     'if entry["discarded"] and entry["id"] < newest',
     'if entry["discarded"]',
     "A checkpoint counts as discarded although none behind it is kept.",
 )
 patch(
     "savepoints-count",
-    "checkpoints:CheckpointView.of",
+    "checkpoints:CheckpointView.from_answer",
     'entry["status"] == "COMPLETED" and not entry["is_savepoint"]',
     'entry["status"] == "COMPLETED"',
     "Savepoints count as checkpoints that are kept.",

@@ -69,9 +69,9 @@ patch(
 )
 patch(
     "mail-expiry-stays",
-    "keyed_state:Head._take_rare",
-    "if name in unknown:",
-    'if name in unknown and name != "mail":',
+    "keyed_state:Head._of",
+    "for name, value in (extra or {}).items():",
+    'for name, value in ((name, value) for name, value in (extra or {}).items() if name != "mail"):',
     "The head does not say when the first signal expires.",
 )
 patch(
@@ -126,8 +126,8 @@ patch(
 patch(
     "reservation-unpacked",
     "mailbox:Mailbox.pack",
-    "list(signal if meant else signal[:6])",
-    "list(signal[:6])",
+    "pack((self.signals, self.seen, self.owed))",
+    "pack(([signal[:6] for signal in self.signals], self.seen, self.owed))",
     "For which run a signal is reserved is not in state.",
 )
 patch(

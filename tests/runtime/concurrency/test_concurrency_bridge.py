@@ -26,7 +26,7 @@ class World:
 
     def close(self) -> None:
         if not self.loop.is_closed():
-            self.bridge.ask(self._end_tasks()).result(30)
+            self.bridge.call_on_loop(self._end_tasks()).result(30)
             self.bridge.hand(self.loop.stop)
             self.thread.join(30)
             self.loop.close()
@@ -56,7 +56,7 @@ async def never() -> None:
 def test_a_thread_gets_what_the_loop_finds(world: World) -> None:
     assert world.bridge.wait_for(here) == world.thread.ident
     assert world.bridge.answer(here(), lambda: None) == world.thread.ident
-    assert world.bridge.ask(here()).result(30) == world.thread.ident
+    assert world.bridge.call_on_loop(here()).result(30) == world.thread.ident
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_closed_loop_answers_nobody_and_keeps_nobody_waiting(world: World) -> 
     world.close()
     assert not world.bridge.hand(print)
     with pytest.raises(NeverAsked):
-        world.bridge.ask(here()).result(30)
+        world.bridge.call_on_loop(here()).result(30)
     with pytest.raises(asyncio.CancelledError):
         world.bridge.wait_for(here)
 

@@ -373,5 +373,5 @@ def test_a_large_body_is_cut_and_the_status_stays() -> None:
 )
 def test_a_record_restores_no_class_that_does_something(kind: str) -> None:
     restored = error_parts.Restored(lambda described: ValueError())
-    assert restored.of(error_parts.RecordedObject(kind, {"status": 3})) is None
+    assert restored.restore_part(error_parts.RecordedObject(kind, {"status": 3})) is None
     assert restored.missing == {kind}

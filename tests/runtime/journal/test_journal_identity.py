@@ -166,7 +166,7 @@ def test_journals_that_were_pruned_to_nothing_are_the_same(tmp_path: Path) -> No
 
 
 def test_the_state_names_the_journals_from_each_start_on(tmp_path: Path) -> None:
-    """A checkpoint of an earlier version names none. A start between two starts may have no store."""
+    """A checkpoint of a job without a store names none. A start between two starts may have no store."""
     file = tmp_path / "journal.sqlite"
     with job(file) as harness:
         harness.push("o1")

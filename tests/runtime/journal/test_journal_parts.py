@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
+from flink_agents.api.errors import StateFormatError
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.journal.calls import (
-    CANCELLED,
     ExecutionOutcomes,
     Mismatch,
     Number,
@@ -22,7 +22,7 @@ from flink_agents.runtime.journal.calls import (
 from flink_agents.runtime.journal.memory_reads import ReadLog, TracedTree, overlaid, recorded_reads
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
-from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.journal.records import LAYOUT, CallIdentity, CallRecord, RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec
 
@@ -116,12 +116,12 @@ def test_what_a_run_has_read_is_kept_once() -> None:
 def test_the_order_of_outcomes() -> None:
     """A replay delivers what the action had seen; what ends now ends behind all of that."""
     outcomes: dict[Number, Outcome] = {
-        nth(0): call(order=0, error=CANCELLED),
+        nth(0): call(order=0),
         nth(1): call(order=2),
         nth(2): call(order=1),
     }
     records = StepRecords(outcomes=outcomes)
-    assert [number.nth for number, _ in records.in_order()] == [2, 1]
+    assert [number.nth for number, _ in records.in_order()] == [0, 2, 1]
     calls = ExecutionOutcomes(records)
     assert (calls.next_place(), calls.next_place()) == (3, 4)
 
@@ -175,13 +175,20 @@ def test_what_a_run_reads_is_recorded_once_and_in_records_of_its_own() -> None:
     assert len({(record.kind, record.step, record.index) for record in stored}) == len(stored)
 
 
-def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
-    for layout, bound in ((FLAT_NUMBERS, False), (2, True)):
-        records = [header(0, b"input", layout=layout)]
-        store: Any = Appended()
-        journal = RunJournal(store, CODEC, KEY, 0, first_header, records)
-        done(journal.add_outcomes("act", {nth(0): call()}))
-        assert store.kinds == [[RecordKind.CALL] if bound else [RecordKind.RUN, RecordKind.CALL]]
+def test_a_run_with_a_header_gets_no_other_one() -> None:
+    store: Any = Appended()
+    journal = RunJournal(store, CODEC, KEY, 0, first_header, [header(0, b"input")])
+    done(journal.add_outcomes("act", {nth(0): call()}))
+    assert store.kinds == [[RecordKind.CALL]]
+
+
+@pytest.mark.parametrize(
+    "fields", [[LAYOUT + 1, b"digest", 1, "plan", None, None, 0], [LAYOUT, b"digest"], 5]
+)
+def test_a_record_of_another_layout_is_a_named_error(fields: Any) -> None:
+    with pytest.raises(StateFormatError, match="a record of a journal cannot be read") as caught:
+        RunHeader.unpack(CODEC, CODEC.encode(fields))
+    assert caught.value.expected == f"the layout {LAYOUT}, and 6 fields"
 
 
 def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
@@ -220,9 +227,9 @@ def test_runs_that_were_overtaken_are_not_waited_for() -> None:
     runs = RecordedRuns(CODEC, [header(seq, b"%d" % seq) for seq in range(3)], skipped=[0])
     assert (runs.first, list(runs.awaited)) == (1, [1, 2])
     order = InputOrder(runs, 0)
-    order.look(b"2")
+    order.examine_input(b"2")
     assert order.next(3, waiting=True) is None
     choice = order.next(3, waiting=False)
     assert choice is not None and (choice.seq, choice.skips) == (2, (1,))
-    assert [record.seq for record in order.take(choice)] == [2]
+    assert [record.seq for record in order.start_run(choice)] == [2]
     assert (runs.first, runs.skipped) == (None, {0, 1})

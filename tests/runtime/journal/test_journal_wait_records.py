@@ -1,10 +1,6 @@
-"""The bytes of records of waits, of this version and of those before."""
+"""The bytes of records of waits."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.journal.records import WaitRecord
@@ -12,32 +8,13 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import StoredPause, Suspension
 
 CODEC = ValueCodec()
-LAYOUT = 1
-
-WRITTEN_BEFORE: dict[str, tuple[list[Any], WaitRecord]] = {
-    "a timer": (["a timer", 5, 0, 7], WaitRecord("a timer", 5, 0, 7)),
-    "a pause": (
-        ["a pause", 5, 0, 7, "timeout", None, None],
-        WaitRecord("a pause", 5, 0, 7, "timeout"),
-    ),
-    "a signal": (
-        ["signal 'a'", 5, 0, 7, "signal", "id 1", b"x"],
-        WaitRecord("signal 'a'", 5, 0, 7, "signal", "id 1", b"x"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", WRITTEN_BEFORE)
-def test_records_that_earlier_versions_wrote_are_read(what: str) -> None:
-    fields, record = WRITTEN_BEFORE[what]
-    assert WaitRecord.unpack(CODEC, CODEC.encode([LAYOUT, *fields])) == record
 
 
 def test_all_of_a_record_is_read_again() -> None:
     record = WaitRecord("signal 'a'", 5, 0, 7, "signal", "id 1", b"x", "a", "k|0|0/ask||0")
     assert WaitRecord.unpack(CODEC, record.pack(CODEC)) == record
     timer = WaitRecord("a timer", 5, 0, 7)
-    assert timer.pack(CODEC) == CODEC.encode([LAYOUT, "a timer", 5, 0, 7])
+    assert WaitRecord.unpack(CODEC, timer.pack(CODEC)) == timer
 
 
 def test_the_deadline_of_a_run_is_no_part_of_what_is_left_of_it() -> None:

@@ -73,7 +73,7 @@ def test_inputs_are_not_held_back_if_one_of_them_can_run() -> None:
     recorded = Record(RecordKind.RUN, 0, "", 0, RunHeader(b"input", 1, "plan").pack(codec))
     actor, recovery = recovering(Head("journal", next_pending=1))
     recovery.order = InputOrder(RecordedRuns(codec, [recorded]), 0)
-    recovery.order.look(b"input")
+    recovery.order.examine_input(b"input")
     assert actor.backlog == 1
     Replays.hold(cast(Any, "no replays"), actor)
     assert actor.held is None

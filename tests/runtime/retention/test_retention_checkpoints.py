@@ -22,7 +22,7 @@ UNKNOWN = {"errors": [f"Job {JOB} not found"]}
 
 
 def view(flink: Flink) -> CheckpointView:
-    return CheckpointView.of(flink.answer(), 1)
+    return CheckpointView.from_answer(flink.answer(), 1)
 
 
 # -- answers --------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_ids_that_the_history_does_not_show() -> None:
         flink.fail(flink.trigger())
     answer = flink.answer()
     answer["latest"]["savepoint"] = {**savepoint.json(), "id": 99}
-    assert CheckpointView.of(answer, 1).highest == 99
+    assert CheckpointView.from_answer(answer, 1).highest == 99
 
 
 def test_what_changes_in_place_is_no_new_content() -> None:
@@ -82,9 +82,9 @@ def test_what_changes_in_place_is_no_new_content() -> None:
     entry = flink.trigger()
     previous_view = view(flink)
     entry.acknowledged += 1
-    assert CheckpointView.of(flink.answer(cache=True), 1).content == previous_view.content
+    assert CheckpointView.from_answer(flink.answer(cache=True), 1).content == previous_view.content
     flink.complete(entry)
-    assert CheckpointView.of(flink.answer(cache=True), 1).content == previous_view.content
+    assert CheckpointView.from_answer(flink.answer(cache=True), 1).content == previous_view.content
     assert view(flink).content != previous_view.content
 
 
@@ -109,7 +109,7 @@ def test_failures_hide_nothing() -> None:
 @pytest.mark.parametrize("answer", [{}, [], None, {"history": [{}], "counts": {}, "latest": {}}, "text"])
 def test_an_answer_of_something_else(answer: Any) -> None:
     with pytest.raises(RestError, match="not Flink's"):
-        CheckpointView.of(answer, 1)
+        CheckpointView.from_answer(answer, 1)
 
 
 # -- asking ---------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_one_connection_serves_many_questions() -> None:
     flink = Flink()
     with FlinkServer(lambda path: (200, flink.answer())) as server:
         client = CheckpointClient((server.address,), JOB)
-        views = [client.ask() for _ in range(3)]
+        views = [client.request_view() for _ in range(3)]
         client.close()
     assert server.paths == [f"/jobs/{JOB}/checkpoints"] * 3
     assert server.connections == 1
@@ -130,12 +130,12 @@ def test_another_connection_has_another_number() -> None:
     flink = Flink()
     with FlinkServer(lambda path: (200, flink.answer())) as server:
         client = CheckpointClient((server.address,), JOB)
-        first = client.ask()
+        first = client.request_view()
         client.close()
-        second = client.ask()
+        second = client.request_view()
         client.close()
         other_client = CheckpointClient((server.address,), JOB)
-        third = other_client.ask()
+        third = other_client.request_view()
         other_client.close()
     assert len({first.connection, second.connection, third.connection}) == 3
 
@@ -149,8 +149,8 @@ def test_the_first_address_that_knows_the_job() -> None:
     ):
         addresses = (stranger.address, page.address, f"http://{server.address}/prefix/")
         client = CheckpointClient(addresses, JOB)
-        client.ask()
-        client.ask()
+        client.request_view()
+        client.request_view()
         client.close()
     assert server.paths == [f"/prefix/jobs/{JOB}/checkpoints"] * 2
     assert stranger.paths == [f"/jobs/{JOB}/checkpoints"]
@@ -159,7 +159,7 @@ def test_the_first_address_that_knows_the_job() -> None:
 def test_a_job_that_takes_no_checkpoints() -> None:
     with FlinkServer(lambda path: (404, DISABLED)) as server:
         client = CheckpointClient((server.address,), JOB)
-        assert not client.ask().enabled
+        assert not client.request_view().enabled
         client.close()
 
 
@@ -167,13 +167,13 @@ def test_connections_that_are_not_kept() -> None:
     flink = Flink()
     with FlinkServer(lambda path: (200, flink.answer()), keeps=False) as server:
         with pytest.raises(RestError, match="not kept open"):
-            CheckpointClient((server.address,), JOB).ask()
+            CheckpointClient((server.address,), JOB).request_view()
 
 
 @pytest.mark.parametrize("addresses", [(), ("127.0.0.1:1",), ("http://[broken",), ("127.0.0.1:port",)])
 def test_nobody_answers(addresses: tuple[str, ...]) -> None:
     with pytest.raises(RestError):
-        CheckpointClient(addresses, JOB).ask()
+        CheckpointClient(addresses, JOB).request_view()
 
 
 class Hearer:

@@ -87,13 +87,13 @@ ERRORS = [
 def test_no_exception_ends_the_thread(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[bool] = []
 
-    def ask(self: CheckpointClient) -> CheckpointView:
+    def request_view(self: CheckpointClient) -> CheckpointView:
         answers.append(len(answers) > 5)
         if not answers[-1]:
             raise error
         return CheckpointView(1, None)
 
-    monkeypatch.setattr(CheckpointClient, "ask", ask)
+    monkeypatch.setattr(CheckpointClient, "request_view", request_view)
     with hearer_of("nobody") as hearer:
         hearer.wait_for("answered", 2)
         assert hearer.told.count("failed") == 6
@@ -105,18 +105,20 @@ def test_an_end_of_the_thread_is_said(
 ) -> None:
     ends = [error]
 
-    def ask(self: CheckpointClient) -> CheckpointView:
+    def request_view(self: CheckpointClient) -> CheckpointView:
         if ends:
             raise ends.pop()
         return CheckpointView(1, None)
 
-    monkeypatch.setattr(CheckpointClient, "ask", ask)
+    monkeypatch.setattr(CheckpointClient, "request_view", request_view)
     poller = CheckpointPoller((), JOB, interval=0.001)
     metrics = RunMetrics(())
     pruner = Pruner(Prune.CHECKPOINTS, 0, metrics, poller, True)
     hearer = Hearer()
     pruned: dict[JournalKey, int] = {}
-    pruner.take = lambda journals, delay: pruned.update({key: bounds[0] for key, bounds in journals.items()})
+    pruner.schedule = lambda journals, delay: pruned.update(
+        {key: bounds[0] for key, bounds in journals.items()}
+    )
     pruner.restored(KEY, 3)
     poller._listeners.append(pruner)
     poller.listen(hearer)
@@ -166,7 +168,7 @@ def test_a_whole_answer_keeps_its_connection() -> None:
         flink.complete(flink.trigger())
     with FlinkServer(lambda path: (200, {**flink.answer(), "more": "x" * 200_000})) as server:
         client = CheckpointClient((server.address,), JOB)
-        views = [client.ask() for _ in range(3)]
+        views = [client.request_view() for _ in range(3)]
         client.close()
         assert len({view.connection for view in views}) == server.connections == 1
         assert views[0].highest == 8

@@ -16,7 +16,7 @@ from flink_agents.api.action_state import JournalKey, RecordKind
 from flink_agents.api.durable import Prune
 from flink_agents.api.events.key_requests import ERASE
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
+from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.operator.services.idle_keys import ANSWER_MS, IdleKeyExpiry
@@ -390,13 +390,6 @@ def test_the_header_of_a_run_says_where_its_incarnation_began() -> None:
     )
     headers = [RunHeader.unpack(ValueCodec(), records[0].data) for records in journal.runs.values()]
     assert [header.begin for header in headers] == [begin, begin]
-
-
-def test_headers_of_the_version_before_are_read() -> None:
-    codec = ValueCodec()
-    header = RunHeader(b"digest", 1, "plan", b"input", {"a": b"b"})
-    old = codec.encode([1, header.digest, header.started_at, header.plan, header.input, header.memory])
-    assert RunHeader.unpack(codec, old) == header._replace(layout=FLAT_NUMBERS)
 
 
 class Source:

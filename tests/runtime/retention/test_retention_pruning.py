@@ -132,7 +132,7 @@ class Proxied:
         """What one of them answers."""
         flink = self.world.flink
         flink.cached = self.caches[manager]
-        view = CheckpointView.of(flink.answer(**how), 1)
+        view = CheckpointView.from_answer(flink.answer(**how), 1)
         self.caches[manager] = flink.cached
         return view
 
@@ -217,7 +217,7 @@ def test_a_commit_while_the_answer_is_under_way_has_to_wait() -> None:
     world.pruner.asking()
     answer = flink.answer()
     world.commit(4)
-    world.pruner.answered(CheckpointView.of(answer, 1))
+    world.pruner.answered(CheckpointView.from_answer(answer, 1))
     assert world.gauge("journals_unpruned") == 0, "it takes part from the next question on"
     for _ in range(4):
         world.checkpoint()
@@ -427,7 +427,9 @@ def test_what_the_options_say(
     pruner = pruner_of(Configuration.load(options), flink, JOB, RunMetrics(()))
     assert pruner is not None
     pruned: dict[JournalKey, int] = {}
-    pruner.take = lambda journals, delay: pruned.update({key: bounds[0] for key, bounds in journals.items()})
+    pruner.schedule = lambda journals, delay: pruned.update(
+        {key: bounds[0] for key, bounds in journals.items()}
+    )
     pruner.restored(KEY, 1)
     assert pruned == restored
 

@@ -41,7 +41,7 @@ class Model:
 
     def attempt(self) -> None:
         self.pruner = Pruner(Prune.CHECKPOINTS, 0, RunMetrics(()), NO_POLLER, True)
-        self.pruner.take = self.take
+        self.pruner.schedule = self.take
         self.barriers, self.touched = [], set()
         self.asked = False
         self.answer = None
@@ -113,7 +113,7 @@ class Model:
         stale = self.chance.random() < old
         answer = self.flink.answer(cache, stale)
         self.caches[endpoint] = self.flink.cached
-        return CheckpointView.of(answer, self.connection)
+        return CheckpointView.from_answer(answer, self.connection)
 
     def somebody_asks(self) -> None:
         self.chance.choice([self.flink.take_snapshot, lambda: self.fetch(0), lambda: self.fetch(1)])()

@@ -75,8 +75,8 @@ def key(number: int) -> JournalKey:
 
 def test_journals_are_pruned_together() -> None:
     async def act(pruner: Pruner, store: Store, metrics: RunMetrics) -> None:
-        assert pruner.take is not None
-        pruner.take({key(number): (0, 1) for number in range(250)}, 0.0)
+        assert pruner.schedule is not None
+        pruner.schedule({key(number): (0, 1) for number in range(250)}, 0.0)
         counter = metrics.group.get_counter("runs_pruned")
         await until(lambda: counter.get_count() == 250)
         assert (await store.stats()).records == 0
@@ -91,14 +91,14 @@ def test_an_error_of_the_store_is_counted_and_the_journal_tried_again(
     async def act(pruner: Pruner, store: Store, metrics: RunMetrics) -> None:
         errors, pruned = (metrics.group.get_counter(name) for name in ("prune_errors", "runs_pruned"))
         store.error = StoreUnavailableError("the disk is full")
-        assert pruner.take is not None
-        pruner.take({key(0): (0, 1), key(1): (0, 1)}, 0.0)
+        assert pruner.schedule is not None
+        pruner.schedule({key(0): (0, 1), key(1): (0, 1)}, 0.0)
         await until(lambda: errors.get_count() == 2)
         store.error = None
 
         def more() -> bool:
-            assert pruner.take is not None
-            pruner.take({key(2): (0, 0)}, 0.0)
+            assert pruner.schedule is not None
+            pruner.schedule({key(2): (0, 0)}, 0.0)
             return pruned.get_count() == 2
 
         await until(more)

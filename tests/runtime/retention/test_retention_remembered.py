@@ -95,7 +95,7 @@ def test_a_pruner_that_nobody_answers_does_not_grow(
 ) -> None:
     monkeypatch.setattr(pruning, "MAX_WAITING", 100)
     pruner = Pruner(policy, 0, RunMetrics(()), poller, one_retained)
-    pruner.take = lambda journals, delay: None
+    pruner.schedule = lambda journals, delay: None
 
     def keys(first: int) -> None:
         for number in range(first, first + 3000):
@@ -132,7 +132,7 @@ def test_a_store_that_never_prunes_is_not_remembered_for_ever(monkeypatch: pytes
         await store.open(Owner.create("job", "group"))
         pruner.open(store)
         errors = metrics.group.get_counter("prune_errors")
-        pruner_take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = pruner.take
+        pruner_take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = pruner.schedule
         assert pruner_take is not None
         for turn in range(4):
             pruner_take({JournalKey("job", f"i{turn}_{index}"): (0, 1) for index in range(100)}, 0.0)

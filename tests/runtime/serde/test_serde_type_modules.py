@@ -139,7 +139,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "enum": reads(11, "RED"),
     "model": reads(12, 0, {"number": 1}, []),
     "dataclass": reads(13, {"number": 1}, b""),
-    "named tuple": reads(14, [1], "number", b""),
+    "named tuple": reads(14, {"number": 1}, b""),
     "nested": reads_nested,
     "failure": reads_failure,
     "key": reads_key,

@@ -105,7 +105,7 @@ def read_store_id(connection: sqlite3.Connection) -> str:
 
 
 def read_position(connection: sqlite3.Connection) -> int:
-    """Return the number of transactions that appended records; 0 before the first."""
+    """Return the number of transactions that appended records; 0 for a new file."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
     return 0 if row is None else int(row[0])
 

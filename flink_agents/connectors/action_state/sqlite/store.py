@@ -296,6 +296,6 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
 
 
 def _describe_marker(marker: bytes) -> str:
-    if len(marker) not in (_ID_BYTES, _ID_BYTES + _POSITION_BYTES):
+    if len(marker) != _ID_BYTES + _POSITION_BYTES:
         return f"a marker of {len(marker)} bytes"
     return f"store {uuid.UUID(bytes=marker[:_ID_BYTES])}"

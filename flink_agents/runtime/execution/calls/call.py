@@ -26,7 +26,7 @@ from flink_agents.runtime.execution.calls.threads import Threads
 from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
-from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
+from flink_agents.runtime.journal.calls import Number, Outcome
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.serde import exceptions as failures
@@ -148,8 +148,7 @@ class DurableCall(AttemptedCall):
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
         pending = PendingCall(self)
-        if self.recorded is None or not is_cancelled(self.recorded):
-            self._delivery.expect(pending)
+        self._delivery.expect(pending)
         try:
             outcome = await pending.future
         except asyncio.CancelledError:

@@ -92,7 +92,7 @@ class CallsInFlight:
                 self.fail(error)
             else:
                 if delivery is not None and outcomes:
-                    delivery.keep(outcomes)
+                    delivery.mark_recorded(outcomes)
                 return len(outcomes)
             # Outside of the handler: a frame that waits inside would keep the error alive as its context.
             await self._wait_for_end()

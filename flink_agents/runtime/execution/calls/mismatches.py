@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from flink_agents import redaction
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import BranchesRecordedEarlierError, NonDeterminismError
+from flink_agents.api.errors import NonDeterminismError
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.journal.calls import Mismatch
 from flink_agents.runtime.journal.records import CallIdentity
@@ -37,14 +37,6 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
     what = "call" if number.kind is RecordKind.CALL else "wait"
     task = f" of its task {number.task}" if number.task else ""
     place = f"key {run.key!r}, sequence {run.sequence_number}, {what} {number.nth}{task}"
-    if mismatch.flat:
-        return BranchesRecordedEarlierError(
-            f"a run of action {step.action.name!r} has branches that an earlier version recorded: {place}",
-            expected="calls that are numbered within the branch that makes them",
-            found="calls with one row of numbers for all branches, which says of none which branch made it",
-            fix="finish these runs with the version that began them, or set action-state.on-mismatch to "
-            "'rerun' (their effects are repeated) or 'dead-letter'",
-        )
     recorded, requested = _call_texts(mismatch.recorded, mismatch.requested)
     return NonDeterminismError(
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",

@@ -74,7 +74,7 @@ class ResultType:
             UnserializableValueError: A part of it cannot be encoded.
         """
         result = with_own_form(self._own_form, self._adapter.validate_python(value))
-        with self._classes.known():
+        with self._classes.activate():
             return codec.encode(result)
 
     def decode(self, codec: ValueCodec, data: bytes, recorded_type: str | None) -> Any:
@@ -85,7 +85,7 @@ class ResultType:
             data: The bytes of the result.
             recorded_type: The text of the type for which it was recorded; None if there was none.
         """
-        with self._classes.known():
+        with self._classes.activate():
             try:
                 value = self._restored(codec.decode(data))
             except UnknownTypeNameError:

@@ -51,7 +51,7 @@ class EventRecords:
         Args:
             kind: Its type.
             content: Its fields.
-            shape: The shape of its class; None if that is unchanged, or if an earlier version recorded it.
+            shape: The shape of its class; None if that is unchanged.
 
         Raises:
             PlanChangedError: Its class has a new field without a default.

@@ -261,7 +261,7 @@ class Delivery(ExecutionOutcomes):
             # The first outcome is still being recorded. Later ones must not pass it.
             if not self._ended or self._ended[0].outcome is None:
                 for timed in self.deadlines:
-                    timed.wait.rest(self._outlasts(timed.path))
+                    timed.wait.set_at_rest(self._outlasts(timed.path))
                 if self.at_rest is not None and self.outlasts:
                     self.at_rest()
                 return
@@ -361,7 +361,7 @@ class Delivery(ExecutionOutcomes):
         """Let the time run of the actions to which the code belongs that waits for an outcome, or gets it."""
         for timed in self.deadlines:
             if is_inside(pending.number.task, timed.path):
-                timed.wait.rest(False)
+                timed.wait.set_at_rest(False)
 
     def restart(self, path: str, repeats: bool) -> None:
         """Prepare an attempt of an action of a sub-agent.

@@ -299,7 +299,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         assert journal is not None
         outcomes: dict[Any, Outcome] = {**delivery.seen_by(self.number.task), self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
-        delivery.keep(outcomes)
+        delivery.mark_recorded(outcomes)
 
     def _close(self) -> None:
         self._stop()

@@ -38,6 +38,6 @@ def suspend(step: ActionRun, waits: RunWaits) -> None:
         # The action has seen these outcomes. A replay needs them to come to the same place.
         outcomes = dict(delivery.unrecorded)
         journal.keep_outcomes(step.path, outcomes)
-        delivery.keep(outcomes)
+        delivery.mark_recorded(outcomes)
     step.end()
     delivery.interrupt()

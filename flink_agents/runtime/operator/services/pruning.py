@@ -146,7 +146,7 @@ class UnprunedKeys(KeyService):
         elif head.journal_id == self._job_id and not head.fresh:
             # The numbers of a fresh head belong to a generation whose journal may be another one.
             journal = self._watch(key, head, key_text)
-            self._pruner.found(journal, head.committed_through, marker, key_text not in self._touched)
+            self._pruner.note_unpruned(journal, head.committed_through, marker, key_text not in self._touched)
 
     def _watch(self, key: Any, head: Head, key_text: str) -> JournalKey:
         journal = self._journal_of(head.journal_id, key_text)

@@ -58,8 +58,7 @@ OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
 """Kinds of records that an owner has, the claim first: without the claim, the others mean nothing."""
 
 LEASE_PART = -1
-"""In a fence, this is not a partition but the owner's lease in milliseconds: earlier versions, which have no
-leases, ignore it."""
+"""In a fence, this is not a partition but the owner's lease in milliseconds."""
 
 
 @dataclass
