@@ -15,7 +15,12 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.execution.calls.call_scope import durable_function, inside, name_of, running
+from flink_agents.runtime.execution.calls.call_scope import (
+    durable_function,
+    find_durable_function,
+    name_of,
+    running,
+)
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
@@ -150,12 +155,12 @@ class ActionRun:
 
     def context_here(self) -> RunnerContext | None:
         """Return the context if the calling code may use it; else None."""
-        return self.context if inside() is None and get_ident() == self._thread else None
+        return self.context if find_durable_function() is None and get_ident() == self._thread else None
 
     @property
     def own_code_of(self) -> str | None:
         """The name of the action if its own code runs; None inside a durable function."""
-        return self.action.name if self._active and inside() is None else None
+        return self.action.name if self._active and find_durable_function() is None else None
 
     def has_to_await(self, action_coroutine: Coroutine[Any, Any, Any]) -> None:
         """Note a coroutine that the action's code has to await."""
@@ -210,7 +215,7 @@ class ActionRun:
             and (self.slot is None or (durable_function.get() is None and running.function is None))
         ):
             return
-        function = inside()
+        function = find_durable_function()
         if function is not None:
             raise ContextMisuseError(
                 f"the context of action {self.action.name!r} is used inside the durable function "
@@ -241,12 +246,12 @@ class ActionRun:
             recorded: True if it comes from a record, so it was checked when the action sent it.
         """
         self.guard()
-        route = self.shared.routes.of(event)
+        route = self.shared.routes.find_route(event)
         if route is None:
             raise no_event(self.action.name, event)
-        self.take(event, route, recorded)
+        self.emit_routed(event, route, recorded)
 
-    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
+    def emit_routed(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event with a known route to those that the action sent."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:

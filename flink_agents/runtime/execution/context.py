@@ -205,7 +205,7 @@ class ActionRunContext(RunnerContext):
         if self._of.shared.services.sub_agents is None:
             self._of.require_slot()
         assert self._of.shared.services.sub_agents is not None
-        return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
+        return self._of.shared.services.sub_agents.prepare_call(self._of, agent, event, traced)
 
     @override
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:

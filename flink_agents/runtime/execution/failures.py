@@ -99,7 +99,7 @@ class FailurePolicies:
 
     def restart(self, step: ActionRun) -> ActionRun:
         """Roll back an attempt, and return one that takes its place without counting as a retry."""
-        return self._again(step, step.retry_state)
+        return self._replace_attempt(step, step.retry_state)
 
     def mismatched(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
         """End a step whose replay differs from its records.
@@ -190,7 +190,7 @@ class FailurePolicies:
         The action starts on the loop from now on.
         """
         self._shared.leaves_thread(step.action)
-        return self._again(step, None)
+        return self._replace_attempt(step, None)
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that measures attempts."""
@@ -205,7 +205,7 @@ class FailurePolicies:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
+    def _replace_attempt(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
         """Roll back an attempt, and return the next one."""
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
@@ -213,7 +213,7 @@ class FailurePolicies:
         return following
 
     def _retry_step(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
-        following = self._again(step, retry_state)
+        following = self._replace_attempt(step, retry_state)
         self.observers.action_retried(step.run.state, step.action.name, len(retry_state.failed) + 1)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
@@ -240,7 +240,7 @@ class FailurePolicies:
             step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def _unhandled(self, run: Run, event: Event) -> None:
-        route = self._shared.routes.of(event)
+        route = self._shared.routes.find_route(event)
         assert route is not None
         if route.actions:
             place = f"key {run.key!r}, sequence {run.sequence_number}"

@@ -161,7 +161,7 @@ class LoopExecutor(StepExecutor):
             slot = step.slot = Slot(self.slots, state)
             try:
                 if not slot.take_now():
-                    await slot.take()
+                    await slot.take_slot()
                 started = clock()
                 if step.awaited is None:
                     await self._start_code(step)
@@ -285,7 +285,7 @@ class LoopExecutor(StepExecutor):
         if step.action.settings.timeout is not None:
             self._limit_time(step, "", "")
         try:
-            await in_context(variables, self.wait(step))
+            await in_context(variables, self.await_result(step))
         except BaseException as error:
             if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
                 # Its calls took effect, or will. They must be recorded, not cancelled.

@@ -215,7 +215,7 @@ class Run:
         """Emit the outputs that are queued among events, as a run with waits does with each execution."""
         events: deque[Event] = deque()
         for event in self.queue:
-            route = self._shared.routes.of(event)
+            route = self._shared.routes.find_route(event)
             if route is not None and route.leaves:
                 self.outputs.append(cast("OutputEvent", event).output)
             else:

@@ -144,7 +144,7 @@ class StepExecutor(FailurePolicies):
         action = step.action
         event = step.event
         if action.name in self._owned or step.slot is not None:
-            event = self._shared.events.own(event)
+            event = self._shared.events.copy_for_attempt(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
         try:
@@ -155,7 +155,7 @@ class StepExecutor(FailurePolicies):
                 # Most actions return one event of a class that was emitted before.
                 route = self._shared.routes.by_class.get(type(result))
                 if route is not None:
-                    step.take(result, route)
+                    step.emit_routed(result, route)
                 else:
                     self._emit(step, result)
             if step.unawaited is not None and step.awaited is None:
@@ -165,7 +165,7 @@ class StepExecutor(FailurePolicies):
         finally:
             called_action_run.reset(token)
 
-    async def wait(self, step: ActionRun) -> None:
+    async def await_result(self, step: ActionRun) -> None:
         """Await the awaitable that :meth:`call` left, on the loop's thread; run it in ``step.variables``."""
         while step.awaited is not None:
             awaited = step.awaited
@@ -178,7 +178,7 @@ class StepExecutor(FailurePolicies):
             else:
                 result = await cast("Awaitable[Any]", awaited)
                 if (route := self._shared.routes.by_class.get(type(result))) is not None:
-                    step.take(result, route)
+                    step.emit_routed(result, route)
                 elif result is not None:
                     self._emit(step, result)
         if step.unawaited is not None:
@@ -192,7 +192,7 @@ class StepExecutor(FailurePolicies):
         run = step.run
         run.emitted += len(step.sent)
         if run.waits is not None:
-            self._put(step)
+            self._emit_outputs(step)
             return
         # If the run waits later, its replay must not execute the step again.
         if run.ended is not None:
@@ -201,11 +201,11 @@ class StepExecutor(FailurePolicies):
         if step.side is not None:
             run.side_outputs.extend(step.side)
 
-    def _put(self, step: ActionRun) -> None:
+    def _emit_outputs(self, step: ActionRun) -> None:
         """Emit the outputs of a step in a run that may have been suspended, except those that left then."""
         outputs: list[Any] = []
         for event in step.sent:
-            route = self._shared.routes.of(event)
+            route = self._shared.routes.find_route(event)
             if route is not None and route.leaves:
                 outputs.append(cast("OutputEvent", event).output)
             else:
@@ -221,7 +221,7 @@ class StepExecutor(FailurePolicies):
         routes_by_class = routes.by_class
         while queue:
             event = queue.popleft()
-            route = routes_by_class.get(type(event)) or routes.of(event)
+            route = routes_by_class.get(type(event)) or routes.find_route(event)
             assert route is not None
             if route.leaves:
                 run.outputs.append(cast("OutputEvent", event).output)
@@ -258,8 +258,8 @@ class StepExecutor(FailurePolicies):
             step.awaited = result
             return
         routes = self._shared.routes
-        if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
-            step.take(result, route)
+        if (route := routes.by_class.get(type(result)) or routes.find_route(result)) is not None:
+            step.emit_routed(result, route)
         elif inspect.isgenerator(result):
             # If it fails, close it at once: its own clean-up still belongs to the action.
             with closing(result):

@@ -212,7 +212,7 @@ def _make_action_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None, options: dict[str, Any]
 ) -> asyncio.Task[Any]:
     delivery = current_delivery.get()
-    function = call_scope.inside()
+    function = call_scope.find_durable_function()
     if context is not None:
         # The context may come from elsewhere. The task still belongs to the code that runs now.
         context.run(current_delivery.set, delivery)

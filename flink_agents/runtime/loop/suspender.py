@@ -167,7 +167,7 @@ class RunSuspender:
             journal.bound,
             journal.has_records,
             waits,
-            run.waits.left(),
+            run.waits.count_sent_outputs(),
             {step.path: failed} if failed else {},
             self._shared.submission,
             last_deadline=run.waits.last_deadline,

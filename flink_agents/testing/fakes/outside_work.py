@@ -153,7 +153,7 @@ class _Look:
         if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
         self._seen_ids.add(id(awaitable))
-        stack = Stack.of(awaitable)
+        stack = Stack.of_awaitable(awaitable)
         frame = stack.frames[-1] if stack.frames else None
         if frame is not None:
             if frame.f_code is asyncio.sleep.__code__:

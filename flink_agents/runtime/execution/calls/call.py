@@ -1,6 +1,7 @@
 """One durable call of an action: returns its recorded outcome, or makes the call.
 
-:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the event loop.
+:meth:`DurableCall.make_call` is the only place in which a call starts and ends. All of it runs on the event
+loop.
 """
 
 from __future__ import annotations
@@ -114,12 +115,12 @@ class DurableCall(AttemptedCall):
             return await self._beside_others()
         # The short path: the record is the next one in order.
         if delivery.replaying:
-            recorded = delivery.take(self.number)
+            recorded = delivery.take_recorded(self.number)
             return await self._beside_others() if recorded is None else self._result(recorded)
         # Tasks and timers of the function do not count as the action's own.
         current_delivery.set(None)
         try:
-            outcome = await self.make(None)
+            outcome = await self.make_call(None)
         finally:
             current_delivery.set(delivery)
         if self._bridge.closed:
@@ -153,7 +154,7 @@ class DurableCall(AttemptedCall):
         try:
             outcome = await pending.future
         except asyncio.CancelledError:
-            self._delivery.leave(pending)
+            self._delivery.detach_wait(pending)
             if not (self._delivery.lets_finish(self.number) or self._bridge.closed):
                 pending.stop()
             raise
@@ -174,7 +175,7 @@ class DurableCall(AttemptedCall):
 
     # -- start and end ----------------------------------------------------------------
 
-    async def make(self, pending: PendingCall | None) -> CallRecord | None:
+    async def make_call(self, pending: PendingCall | None) -> CallRecord | None:
         """Make the call and record its outcome.
 
         Args:
@@ -218,7 +219,7 @@ class DurableCall(AttemptedCall):
             self._in_flight.end(self)
             if pending is not None and self._bridge.closed:
                 # No outcome comes any more, so nothing may wait for this one, or for one that came later.
-                pending.drop()
+                pending.abandon_wait()
                 delivery.forget(pending)
 
     def _end_failed(self, pending: PendingCall | None, error: BaseException) -> CallRecord | None:
@@ -390,7 +391,7 @@ class PendingCall(PendingOutcome):
 
     def begin(self) -> None:
         """Make the call in a task that does not belong to the action."""
-        self.perform(self.call.make(self), self._context)
+        self.perform(self.call.make_call(self), self._context)
 
     def deliver(self, outcome: Outcome) -> None:
         """End the wait for the call."""
@@ -398,7 +399,7 @@ class PendingCall(PendingOutcome):
         if not self.future.done():
             self.future.set_result(outcome)
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome."""
         self.future.cancel()
 

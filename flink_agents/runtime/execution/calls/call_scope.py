@@ -27,7 +27,7 @@ running = _Running()
 """Set together with ``durable_function``, by ``runtime.execution.calls.attempts``."""
 
 
-def inside() -> Callable[..., Any] | None:
+def find_durable_function() -> Callable[..., Any] | None:
     """Return the durable function, or the reconciler, whose code runs; None in other code."""
     function = durable_function.get()
     return function if function is not None else running.function

@@ -62,10 +62,10 @@ def _call(
     """
     outcome = outcome_of(function)
 
-    def tell() -> None:
+    def set_outcome() -> None:
         if not done.done():
             done.set_result(outcome)
 
     # If the loop is closed, nothing waits for the outcome.
-    hand_to(loop, tell)
+    hand_to(loop, set_outcome)
     return False

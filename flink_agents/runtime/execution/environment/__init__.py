@@ -46,7 +46,7 @@ class Telemetry:
     observers: Observers
 
     @classmethod
-    def of(
+    def create(
         cls,
         agent_name: str,
         metrics: LocalMetricGroup,
@@ -171,7 +171,7 @@ class RunEnvironment:
             agent,
             self.config,
             self.codec,
-            Telemetry.of(name, telemetry.metrics.get_sub_group(name), telemetry.run_metrics, observers),
+            Telemetry.create(name, telemetry.metrics.get_sub_group(name), telemetry.run_metrics, observers),
             services,
             clock=self.clock,
             pause=self.pause,

@@ -94,7 +94,7 @@ class EventRecords:
         stamp(copied_event, lineage_of_sent(event))
         return copied_event, [kind, content, *shape]
 
-    def own(self, event: Event) -> Event:
+    def copy_for_attempt(self, event: Event) -> Event:
         """Return a copy for one attempt of an action; the event itself if all of its values are immutable."""
         values = event.__dict__.values()
         if UNCHANGING.issuperset(map(type, values)) or are_unchanging(values):

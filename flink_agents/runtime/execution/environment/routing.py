@@ -51,7 +51,8 @@ class Routes:
         actions: The agent's actions, in the order in which they run.
 
     Attributes:
-        by_class: The cached routes that depend on the class alone. Look here before you call :meth:`of`.
+        by_class: The cached routes that depend on the class alone. Look here before you call
+            :meth:`find_route`.
     """
 
     def __init__(self, actions: Sequence[BoundAction]) -> None:
@@ -59,7 +60,7 @@ class Routes:
         self.by_class: dict[Any, Route] = {}
         self._by_name: dict[Any, Route] = {}
 
-    def of(self, event: object) -> Route | None:
+    def find_route(self, event: object) -> Route | None:
         """Return the route of ``event``; None if it is not an event."""
         # isinstance of a Pydantic class costs as much as the rest of this function.
         return self.by_class.get(type(event)) or self._find(event)

@@ -125,7 +125,7 @@ class Delivery(ExecutionOutcomes):
             self.running = False
             self.ready -= 1
             if not self.ready:
-                self.rest()
+                self.deliver_next()
 
     def count(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to count handles: the action does more than to wait for one call after the other."""
@@ -140,7 +140,7 @@ class Delivery(ExecutionOutcomes):
         """Note that a handle that was counted has run, or will never run."""
         self.ready -= 1
         if not (self.ready or self.running):
-            self.rest()
+            self.deliver_next()
 
     def task_path(self) -> str:
         """Return the path of the running task; see ``journal.calls``."""
@@ -182,9 +182,9 @@ class Delivery(ExecutionOutcomes):
             # The thread of the action waits.
             self.ready = 0
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
-    def take(self, number: Number) -> Outcome | None:
+    def take_recorded(self, number: Number) -> Outcome | None:
         """Return the next recorded outcome if it has that number; for an action that waits for one only."""
         if self._replay[0][0] != number:
             return None
@@ -194,7 +194,7 @@ class Delivery(ExecutionOutcomes):
         self._begun = self._seconds() - self.now
         return outcome
 
-    def leave(self, pending: PendingOutcome) -> None:
+    def detach_wait(self, pending: PendingOutcome) -> None:
         """Note that the action no longer waits for an outcome: it cancelled the wait."""
         if not pending.gone and self._pending.pop(pending.number, None) is not None:
             pending.gone = True
@@ -211,7 +211,7 @@ class Delivery(ExecutionOutcomes):
         ended = QueuedOutcome(pending, outcome)
         self._ended.append(ended)
         if outcome is not None and not self.ready:
-            self.rest()
+            self.deliver_next()
         return ended
 
     def resolve(self, ended: QueuedOutcome, outcome: Outcome) -> None:
@@ -219,7 +219,7 @@ class Delivery(ExecutionOutcomes):
         ended.outcome = outcome
         ended.recorded = True
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
     def forget(self, pending: PendingOutcome) -> None:
         """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
@@ -232,7 +232,7 @@ class Delivery(ExecutionOutcomes):
             if queued_outcome.pending is not pending or queued_outcome.outcome is not None
         )
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
     def elapsed(self) -> int:
         """Return microseconds since the start of the execution. They continue from the end of a replay."""
@@ -242,7 +242,7 @@ class Delivery(ExecutionOutcomes):
         """Return the time of the event loop as code of the action sees it."""
         return self._origin + self.now
 
-    def rest(self) -> None:
+    def deliver_next(self) -> None:
         """Deliver the next outcome if the action is at rest and there is one."""
         while not (self.ready or self.closed):
             if self._replay:
@@ -287,7 +287,7 @@ class Delivery(ExecutionOutcomes):
                 return False
             self._replay.popleft()
             self._passed = max(self._passed, outcome.order)
-            self._give(pending, outcome)
+            self._deliver_outcome(pending, outcome)
             self._begun = self._seconds() - self.now
         else:
             self._replay.popleft()
@@ -310,9 +310,9 @@ class Delivery(ExecutionOutcomes):
         # It is not in the store yet, so it goes with the action's next record.
         if not ended.recorded:
             self.seen(pending.number, ended.outcome)
-        self._give(pending, ended.outcome)
+        self._deliver_outcome(pending, ended.outcome)
 
-    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
+    def _deliver_outcome(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._pending.pop(pending.number, None)
         if self.deadlines:
             self._count_time(pending)
@@ -439,7 +439,7 @@ class Delivery(ExecutionOutcomes):
             waiting = list(self._pending.values())
             self._pending = {}
             for pending in waiting:
-                pending.drop()
+                pending.abandon_wait()
             self._deferred.clear()
         # An execution must not be part of a reference cycle.
         self._stuck = _ignore

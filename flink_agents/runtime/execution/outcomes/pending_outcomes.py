@@ -50,7 +50,7 @@ class PendingOutcome:
         """Hand the outcome to the code that waits for it."""
         raise NotImplementedError
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome: the execution is over."""
 
     def stop(self) -> None:

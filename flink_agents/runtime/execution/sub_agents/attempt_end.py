@@ -144,7 +144,7 @@ class AttemptEnd(PendingOutcome):
         Args:
             tasks: Tasks that its code started.
         """
-        self._delivery.leave(self)
+        self._delivery.detach_wait(self)
         self._delivery.forget_repeated(self.path)
         self._delivery.end_attempt(self.path)
         inner = self.future.inner
@@ -169,7 +169,7 @@ class AttemptEnd(PendingOutcome):
         if not self.future.done():
             self.future.set_result(outcome)
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome."""
         self.future.cancel()
 
@@ -213,7 +213,7 @@ class AttemptEnd(PendingOutcome):
             self.gone = True
             self.future.set_exception(carried(error) if error is not None else asyncio.CancelledError())
         elif self.recorded is not None:
-            delivery.rest()
+            delivery.deliver_next()
         else:
             self._error = error
             delivery.end(self, self._record(error))

@@ -230,7 +230,7 @@ class SubAgentExecutor(LoopExecutor):
         """Execute the user's code, whose exception a task may not be able to carry."""
         try:
             self.call(step)
-            await self.wait(step)
+            await self.await_result(step)
         except BaseException as error:
             return Outcome(error=error)
         return Outcome()

@@ -126,7 +126,7 @@ class SubAgentRun(Run):
         self._task = ""
         self._call = self._places = 0
 
-    def take(self, event: Any, task: str, number: int) -> Event:
+    def receive_event(self, event: Any, task: str, number: int) -> Event:
         """Return the event that the sub-agent handles, with its place in the run.
 
         Args:

@@ -69,7 +69,7 @@ class ActionTimer(PendingOutcome):
     def cancel(self) -> None:
         """Cancel the timer."""
         self._stop()
-        self._delivery.leave(self)
+        self._delivery.detach_wait(self)
         self.gone = True
 
     def cancelled(self) -> bool:
@@ -81,7 +81,7 @@ class ActionTimer(PendingOutcome):
         self._stop()
         self._call()
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """Fire without an order, if a library set the timer and it outlives the action."""
         if self._fired:
             self._call()
@@ -150,7 +150,7 @@ class ResourceWait(PendingOutcome):
         else:
             self.future.set_result(performing.result())
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome."""
         self.future.cancel()
 
@@ -161,7 +161,7 @@ class ResourceWait(PendingOutcome):
         if self._delivery.closed or self.gone:
             return
         if self._delivery.replaying:
-            self._delivery.rest()
+            self._delivery.deliver_next()
         else:
             self._delivery.end(self, _wait_record(self._delivery, self._what))
 
@@ -184,7 +184,7 @@ async def in_turn(
     try:
         return await pending.future
     except asyncio.CancelledError:
-        delivery.leave(pending)
+        delivery.detach_wait(pending)
         pending.stop()
         if pending.performing is not None and _came_about(pending.performing):
             undo()

@@ -71,7 +71,7 @@ def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment
 
 
 def _check_steps(steps: Iterable[str], event: Event, shared: RunEnvironment) -> None:
-    route = shared.routes.of(event)
+    route = shared.routes.find_route(event)
     if route is not None and not route.actions:
         # The event follows on_unhandled.
         return

@@ -61,7 +61,7 @@ def _checked(step: ActionRun, event: Event) -> Event:
             found="delay=...",
             fix="return what is to be sent, and let the agent that asks send it",
         )
-    route = step.shared.routes.of(event)
+    route = step.shared.routes.find_route(event)
     if route is None:
         raise no_event(step.action.name, event)
     if route.leaves:

@@ -93,11 +93,11 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Return True if a signal of that name can end the wait. Only waits for signals override it."""
         return False
 
-    def take(self) -> bool:
+    def take_signal(self) -> bool:
         """End by a signal that is there for the wait; returns True if it has ended.
 
         It is called when the wait opens, and when a signal comes. A wait that something else ends does that
-        in :meth:`look`.
+        in :meth:`end_if_due`.
         """
         return False
 
@@ -162,7 +162,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
             return await self.future
         except asyncio.CancelledError:
             # Close first, then release: else this wait would take the signal again that it gives back.
-            delivery.leave(self)
+            delivery.detach_wait(self)
             self._close()
             self._give_back()
             raise
@@ -219,15 +219,15 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         if mailbox.resuming:
             # All waits that were open when the run was suspended begin together.
             outside().run(asyncio.get_running_loop().call_soon, mailbox.resumed)
-        if not self.take():
-            self.look()
+        if not self.take_signal():
+            self.end_if_due()
 
     @property
     def _is_closed(self) -> bool:
         """True if nothing may end the wait any longer, or not in this part of the run."""
         return self.ended or self.gone or self._delivery.closed or self._waits.ends_part
 
-    def look(self, number: int = 0) -> None:
+    def end_if_due(self, number: int = 0) -> None:
         """End if the time has come, or if nothing else can end the wait; else schedule the next look."""
         if self._is_closed:
             return
@@ -250,7 +250,9 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
             delay_seconds = (min(ends) - now) / 1000
             if not getattr(loop, "moves_wall_clock", False):
                 delay_seconds = min(delay_seconds, most, least * 2 ** min(number, 10))
-            self._timer = outside().run(loop.call_later, max(delay_seconds, 0.001), self.look, number + 1)
+            self._timer = outside().run(
+                loop.call_later, max(delay_seconds, 0.001), self.end_if_due, number + 1
+            )
 
     # -- its end ----------------------------------------------------------------------
 
@@ -263,10 +265,10 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         # A wait that ends by a record takes no signal, and its end is already recorded.
         if self.ended:
             self._learned()
-            self._keep(outcome)
+            self._record_end(outcome)
         self.future.set_result(outcome)
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome."""
         self._close()
         self._give_back()
@@ -288,7 +290,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
         delivery.resolve(delivery.end(self), record)
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _record_end(self, outcome: Outcome) -> None:
         """Record the end of the wait, with failures of calls that the action saw before it."""
         delivery = self._delivery
         journal = self._step.run.journal

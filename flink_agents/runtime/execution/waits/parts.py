@@ -89,13 +89,13 @@ class PartDelivery(Delivery):
         self._path = path
 
     @override
-    def take(self, number: Number) -> Outcome | None:
-        outcome = super().take(number)
+    def take_recorded(self, number: Number) -> Outcome | None:
+        outcome = super().take_recorded(number)
         if outcome is not None:
             self._parts.deliver(self._path, number)
         return outcome
 
     @override
-    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
+    def _deliver_outcome(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._parts.deliver(self._path, pending.number)
-        super()._give(pending, outcome)
+        super()._deliver_outcome(pending, outcome)

@@ -215,7 +215,7 @@ class RunWaits:
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
 
-    def left(self) -> dict[str, tuple[int, int]]:
+    def count_sent_outputs(self) -> dict[str, tuple[int, int]]:
         """Return the number of outputs of each execution that have left if the run is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
@@ -232,7 +232,7 @@ def _after(began: int, seconds: float | None) -> int | None:
 def outputs_of(step: Execution) -> list[OutputEvent]:
     """Return the events of an execution that leave the agent."""
     routes = step.shared.routes
-    routed_events = [(routes.of(event), event) for event in step.sent]
+    routed_events = [(routes.find_route(event), event) for event in step.sent]
     return [
         cast("OutputEvent", event) for route, event in routed_events if route is not None and route.leaves
     ]

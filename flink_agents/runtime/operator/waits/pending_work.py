@@ -86,6 +86,6 @@ class PendingWork:
             if self._runs:
                 raise
             return
-        route = self._shared.routes.of(event)
+        route = self._shared.routes.find_route(event)
         if self._events and route is not None and not (route.leaves or route.actions):
             raise no_action_takes(event, self._shared)
