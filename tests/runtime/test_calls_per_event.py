@@ -16,7 +16,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.execution import run
-from flink_agents.runtime.execution.environment import received
+from flink_agents.runtime.execution.environment import events
 from flink_agents.testing import OperatorHarness
 from tests.suite import conditions
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.own_conditions
 @pytest.fixture(autouse=True)
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget that another test of the process has loaded the model library: each input is searched then."""
-    for module in (run, received):
+    for module in (run, events):
         monkeypatch.setattr(module, "LIBRARY", "not loaded")
 
 

@@ -31,10 +31,10 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
-from flink_agents.runtime.execution.environment.routing import (
+from flink_agents.runtime.execution.environment.events import (
     given_client,
 )
+from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
 from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of

@@ -22,7 +22,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.routing import not_accepted
+from flink_agents.runtime.execution.environment.events import not_accepted
 from flink_agents.runtime.execution.retry import (
     RetryState,
     is_of_deployment,
@@ -145,7 +145,7 @@ class FailurePolicies:
         """
         if self._on_error in (OnError.FAIL, OnError.RETRY):
             raise error
-        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
+        self._give_up(run, None, run.begin(record), error, "", self._on_error)
 
     def give_up(self, run: Run, record: Any, error: StateError) -> None:
         """End a run that the present code cannot continue. Only outputs that were already emitted remain.

@@ -86,15 +86,17 @@ class Slot:
     Args:
         slots: The slots.
         state: The state of the run.
+        limiter: The limits of the action, which the execution has acquired; None if there are none.
 
     Attributes:
         state: The state of the run.
     """
 
-    __slots__ = ("_ended", "_held", "_slots", "_waits", "state")
+    __slots__ = ("_ended", "_held", "_limiter", "_slots", "_waits", "state")
 
-    def __init__(self, slots: Slots, state: RunState) -> None:
+    def __init__(self, slots: Slots, state: RunState, limiter: Limiter | None = None) -> None:
         self._slots = slots
+        self._limiter = limiter
         self.state = state
         self._held = False
         self._ended = False
@@ -107,16 +109,22 @@ class Slot:
 
     async def take_slot(self) -> None:
         """Wait until a slot is free, and take it."""
-        with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
-            await self._slots.take_slot()
+        try:
+            with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
+                await self._slots.take_slot()
+        except BaseException:
+            self.end()
+            raise
         self._held = True
 
     def end(self) -> None:
-        """Give the slot back, because the execution has ended."""
+        """Give back the slot, and then the place in the limits: the execution has ended."""
         self._ended = True
         if self._held:
             self._held = False
             self._slots.release_slot()
+        if self._limiter is not None:
+            self._limiter.release()
 
     @contextmanager
     def lent(self) -> Iterator[None]:

@@ -40,8 +40,7 @@ from flink_agents.runtime.concurrency.bridge import (
 from flink_agents.runtime.concurrency.timeouts import Deadline, ThreadWait, seconds_of, thread_wait, within
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.calls.arguments import with_clients
-from flink_agents.runtime.execution.calls.call_scope import durable_function, running
-from flink_agents.runtime.execution.calls.threads import Threads
+from flink_agents.runtime.execution.calls.durable_code import Threads, durable_function, running
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Number, step_name

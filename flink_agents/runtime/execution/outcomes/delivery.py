@@ -20,14 +20,15 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.outcomes.action_tasks import (
+from flink_agents.runtime.execution.outcomes.pending import (
     ActionTask,
+    PendingOutcome,
+    QueuedOutcome,
     TimedCode,
     awaits_foreign,
     is_foreign,
     is_task_inside,
 )
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome, QueuedOutcome
 from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
 from flink_agents.runtime.journal.calls import ExecutionOutcomes, Number, Outcome, StepRecords, is_inside
 
@@ -67,6 +68,8 @@ class Delivery(ExecutionOutcomes):
         now: Seconds since the start, as the execution sees them. They change only with an outcome.
         swallowed: The cancellations of a suspended run that its code has swallowed; None if there are none.
         at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
+        show_part: Shows the memory of the part of the run that an outcome belongs to, before it is delivered;
+            None if the run has no parts.
         failing_paths: Paths of actions of sub-agents that have raised, so their calls may end.
         deadlines: The code of attempts with timeouts. Empty for most.
     """
@@ -78,6 +81,7 @@ class Delivery(ExecutionOutcomes):
     now = 0.0
     main: asyncio.Task[Any] | None = None
     at_rest: Callable[[], None] | None = None
+    show_part: Callable[[Number], None] | None = None
     swallowed: SwallowedSuspension | None = None
     failing_paths: Collection[str] = ()
     deadlines: tuple[TimedCode, ...] = ()
@@ -192,6 +196,8 @@ class Delivery(ExecutionOutcomes):
         self._passed = max(self._passed, outcome.order)
         self.now = max(self.now, outcome.elapsed / 1e6)
         self._begun = self._seconds() - self.now
+        if self.show_part is not None:
+            self.show_part(number)
         return outcome
 
     def detach_wait(self, pending: PendingOutcome) -> None:
@@ -223,13 +229,9 @@ class Delivery(ExecutionOutcomes):
 
     def forget(self, pending: PendingOutcome) -> None:
         """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
-        queued_outcomes = self._ended
-        self._ended = deque[QueuedOutcome]()
         # Outcomes that are in the queue keep their order.
-        self._ended.extend(
-            queued_outcome
-            for queued_outcome in queued_outcomes
-            if queued_outcome.pending is not pending or queued_outcome.outcome is not None
+        self._ended = deque(
+            ended for ended in self._ended if ended.pending is not pending or ended.outcome is not None
         )
         if not self.ready:
             self.deliver_next()
@@ -313,6 +315,8 @@ class Delivery(ExecutionOutcomes):
         self._deliver_outcome(pending, ended.outcome)
 
     def _deliver_outcome(self, pending: PendingOutcome, outcome: Outcome) -> None:
+        if self.show_part is not None:
+            self.show_part(pending.number)
         self._pending.pop(pending.number, None)
         if self.deadlines:
             self._count_time(pending)
@@ -381,7 +385,7 @@ class Delivery(ExecutionOutcomes):
             self.forget_repeated(path)
             repeated = self.of_attempts(path, self._passed)
             # An enclosing attempt may repeat its own outcomes meanwhile: they keep their places among these.
-            self._replay = deque(sorted([*repeated, *self._replay], key=_place))
+            self._replay = deque(sorted([*repeated, *self._replay], key=lambda item: item[1].order))
 
     def forget_repeated(self, path: str) -> None:
         """Deliver nothing a second time to an attempt of a sub-agent's action, which has ended."""
@@ -442,7 +446,7 @@ class Delivery(ExecutionOutcomes):
                 pending.abandon_wait()
             self._deferred.clear()
         # An execution must not be part of a reference cycle.
-        self._stuck = _ignore
+        self._stuck = lambda number, outcome: None
         self.at_rest = None
         if self.main is not None:
             for _ in range(self.interrupted):
@@ -479,14 +483,6 @@ class Delivery(ExecutionOutcomes):
     def hash_of(self, ordinal: int) -> int:
         """Return the hash of the task that the execution created at position ``ordinal``."""
         return (crc32(repr(self._seed).encode("utf-8", "surrogatepass")) + ordinal * _SPREAD) & _HASH_MASK
-
-
-def _place(item: tuple[Number, Outcome]) -> int:
-    return item[1].order
-
-
-def _ignore(number: Number, outcome: Outcome) -> None:
-    """Ignore an outcome: the execution is over."""
 
 
 _SPREAD = 0x9E3779B97F4A7C15

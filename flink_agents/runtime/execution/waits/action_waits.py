@@ -9,9 +9,8 @@ from contextvars import Context
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 

@@ -5,6 +5,9 @@ how it ended. The end is recorded when the action learns of it: in the state of 
 the next record that may depend on it. All of this happens on the event loop.
 
 Each kind of wait is a subclass. It defines the object of the wait, the ways to end it, and the result.
+
+If the actions of a run have come to rest, and wait only for timers and signals, :func:`suspend` suspends it.
+``loop.suspender`` then makes its stored form.
 """
 
 from __future__ import annotations
@@ -21,9 +24,8 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
@@ -362,3 +364,33 @@ def check_waits_awaited(step: ActionRun) -> None:
         found="a wait without an await",
         fix=f"write await {called}, or remove the call",
     )
+
+
+def suspend_at_rest(step: ActionRun, waits: RunWaits) -> None:
+    """Schedule the suspension of a run, unless something else can still wake it."""
+    if step.suspended is None and waits.may_be_suspended:
+        outside().run(asyncio.get_running_loop().call_soon, suspend, step, waits)
+
+
+def suspend(step: ActionRun, waits: RunWaits) -> None:
+    """End an execution whose waits outlast it, and leave these waits in ``step.suspended``.
+
+    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any longer.
+    """
+    delivery = step.delivery
+    if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
+        return
+    step.suspended = [wait.leave_open() for wait in delivery.waits if isinstance(wait, DurableWait)]
+    if delivery.deadlines and step.retry_state is not None:
+        step.retry_state.ran = {timed.name: timed.before + timed.wait.ran for timed in delivery.deadlines}
+    # Outputs from here on come from code that handles the cancellation, and are dropped.
+    step.put = len(step.sent), len(step.side or ())
+    journal = step.run.journal
+    assert journal is not None
+    if delivery.unrecorded:
+        # The action has seen these outcomes. A replay needs them to come to the same place.
+        outcomes = dict(delivery.unrecorded)
+        journal.keep_outcomes(step.path, outcomes)
+        delivery.keep(outcomes)
+    step.end()
+    delivery.interrupt()

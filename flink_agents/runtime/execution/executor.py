@@ -1,20 +1,18 @@
-"""Executes the actions of a run one after the other.
+"""Executes the actions of a run, attempt by attempt. All attempts take the same sequence of steps.
 
-A *step* is one attempt of an action on an event, an ``ActionRun``. ``StepExecutor`` decides which steps
-follow each other; ``execution.failures`` decides what follows from a failure. Flink's task thread must not
-wait. So there, ``advance`` stops at a step that has to wait. The event loop continues with it:
-``execution.loop_executor`` adds to a step what it waits for.
+Flink's task thread must not wait. So there, an attempt lacks the steps that wait, which ``loop_executor``
+has, and the run stops at the first attempt that needs one of them. The event loop continues with it.
+``execution.failures`` decides what follows from a failure.
 """
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from types import CoroutineType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.current import DECIMALS, called_action_run, isolated
@@ -26,30 +24,31 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
 from flink_agents.runtime.execution.limits import ControlFlow, MoveToLoop
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.changed_code import begin_event
-from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
-from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.memory import check_reads
-from flink_agents.runtime.state.pending import UnreadableInput
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 
 
-class StepExecutor(FailurePolicies):
-    """Executes the steps of runs.
+class RunExecutor(FailurePolicies):
+    """Executes runs: on Flink's task thread as it is, on the event loop as a ``LoopExecutor``.
 
     Args:
         shared: The agent's shared objects.
 
     Attributes:
-        observers: Observers of runs.
+        may_wait: True on the event loop.
+        durable: Makes durable calls, and records the ends of executions; only on the event loop.
     """
+
+    may_wait = False
+    durable: DurableCalls
 
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
         self._context_type = context_type(shared.agent.context_class)
-        self._notifies_sent = self.observers.events_sent_unnoted is not None
-        self._action_ended = self.observers.action_ended_unnoted
         # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
@@ -57,78 +56,147 @@ class StepExecutor(FailurePolicies):
             if shared.journals is not None or action.is_async or self._retry_of(action) is not None
         }
 
-    def begin(self, run: Run, record: Any) -> None:
-        """Start ``run`` with ``record``: an input, or an event that another run sent with a delay.
-
-        Raises:
-            StateError: The code has changed, so that the run cannot start.
-        """
-        kind = type(record)
-        begins = kind is DelayedInput or kind is UnreadableInput
-        run.queue.append(begin_event(run, record, self._shared) if begins else run.input_event(record))
-        run.steps = self._walk(run)
-
     def advance(self, run: Run) -> ActionRun | None:
-        """Execute steps on this thread up to the first one that cannot finish here.
+        """Execute a run on Flink's task thread, up to the first attempt that cannot finish there.
 
         Returns:
-            That step; None at the end of the run. The step has an awaitable, or was not called yet: it is a
-            retry, or
-            its action must not run on this thread.
+            That attempt; None at the end of the run. The attempt has an awaitable, or was not started: it is
+            a retry, or its action must not run on this thread.
 
         Raises:
             ActionFailedError: An action raised and its policy is to fail.
             UnhandledEventError: No action accepted an event and the policy is to fail.
         """
         try:
-            for step in run.steps:
-                if (unfinished_step := self._execute_here(step)) is not None:
-                    return unfinished_step
+            # Nothing is awaited here, so the coroutine ends at once.
+            self.execute(run).send(None)
+        except StopIteration as end:
+            return end.value
         except BaseException:
             run.state.fail()
             raise
-        return None
+        raise AssertionError("an attempt waits on Flink's task thread")
 
-    def _execute_here(self, step: ActionRun) -> ActionRun | None:
-        """Execute a step on Flink's task thread.
+    async def execute(self, run: Run) -> ActionRun | None:
+        """Execute the rest of a run, attempt by attempt.
 
         Returns:
-            The step that the event loop has to continue with; None if it has ended.
+            The attempt that needs the event loop, and comes next there; None at the end of the run.
         """
-        if step.action.off_thread:
-            return step
-        began = clock()
-        step.variables = variables = copy_context()
-        if DECIMALS in variables:
-            variables.run(DECIMALS.set, variables[DECIMALS].copy())
-        try:
-            variables.run(self.call, step)
-        except MoveToLoop:
-            return self.leave_thread(step)
-        except ControlFlow:
-            raise
-        except FAILURES as error:
-            # A further attempt may have to pause first.
-            return self.failed(step, error)
-        if step.awaited is not None:
-            return step
-        if step.needs_loop:
-            # The user's code caught the exception that should have left this thread.
-            return self.leave_thread(step)
-        if self._notifies_sent:
-            notify_sent(self.observers.events_sent_unnoted, step)
-        state = step.run.state
-        name = step.action.name
-        seconds = clock() - began
-        self._action_ended(state, name, seconds, True)
-        if (notes := state.notes) is not None and notes.folds:
-            sent = step.sent
-            # Mostly, an action sends one event. The property of its type would be a call.
-            route = self._shared.routes.by_class.get(type(sent[0])) if len(sent) == 1 else None
-            types = types_of(sent) if route is None else route.types
-            notes.steps.append((None, name, None, seconds, types))
-        self.succeed(step)
+        if run.steps is None:
+            run.steps = self._walk(run)
+        for step in run.steps:
+            if self.may_wait:
+                if await self._is_replayed(step):
+                    continue
+            elif step.action.off_thread or step.retry_state is not None:
+                # A further attempt may have to pause first.
+                run.following = step
+                return step
+            try:
+                seconds = await self.perform(step)
+            except ControlFlow:
+                if self.may_wait:
+                    raise
+                run.following = self.leave_thread(step)
+            except FAILURES as error:
+                run.following = await self.end_failed(step, error)
+            else:
+                if step.awaited is not None:
+                    run.following = step
+                    return step
+                step.succeed(seconds)
+            finally:
+                if step.tasks is not None:
+                    await self.end_tasks(step)
         return None
+
+    async def perform(self, step: ActionRun) -> float | None:
+        """Execute an attempt, and record its end if it made durable calls.
+
+        Returns:
+            The seconds that its code took; None if nothing measured them. On Flink's task thread, an attempt
+            that has something to await has not ended.
+
+        Raises:
+            MoveToLoop: The attempt has to wait, on Flink's task thread.
+            RunSuspended: The run is suspended, whatever its code did with the cancellation.
+            ContextMisuseError: The code swallowed it again and again.
+        """
+        if self.may_wait:
+            await self._take_turn(step)
+        raised: BaseException | None = None
+        try:
+            started = clock()
+            try:
+                if step.awaited is None:
+                    step.variables = variables = copy_context()
+                    if self.may_wait and not step.action.is_async:
+                        await self._call_in_thread(step, variables)
+                    else:
+                        # Of an async action, only decorators may run yet: this creates its coroutine.
+                        variables.run(self.call, step)
+                if step.awaited is not None:
+                    if not self.may_wait:
+                        return None
+                    timeout = step.action.settings.timeout
+                    await (
+                        self._await_code(step) if timeout is None else self._in_time(step, started + timeout)
+                    )
+                seconds = clock() - started
+            finally:
+                if step.slot is not None:
+                    step.slot.end()
+            if step.needs_loop and not self.may_wait:
+                # The user's code caught the exception that should have left this thread.
+                raise MoveToLoop
+            if step.delivery is not None:
+                await self.durable.end_succeeded(step)
+            if step.suspended is None:
+                return seconds
+        except BaseException as error:
+            if step.suspended is None:
+                raise
+            raised = error
+        try:
+            await self._end_suspended(step, raised)
+        finally:
+            # Its traceback has this frame, which must not be part of a reference cycle.
+            del raised
+
+    # -- steps that wait: a ``LoopExecutor`` has them -----------------------------------
+
+    async def _is_replayed(self, step: ActionRun) -> bool:
+        """Prepare an attempt; returns True if a record has its effects."""
+        raise NotImplementedError
+
+    async def _take_turn(self, step: ActionRun) -> None:
+        """Wait until an attempt may start, and give it a slot."""
+        raise NotImplementedError
+
+    async def _call_in_thread(self, step: ActionRun, variables: Context) -> None:
+        """Call a ``def`` action in a thread of the pool."""
+        raise NotImplementedError
+
+    async def _await_code(self, step: ActionRun) -> None:
+        """Await the result of an action."""
+        raise NotImplementedError
+
+    def _in_time(self, step: ActionRun, deadline: float) -> Awaitable[None]:
+        """Await the result of an action, until a time by the clock of its attempt."""
+        raise NotImplementedError
+
+    async def _end_suspended(self, step: ActionRun, raised: BaseException | None) -> NoReturn:
+        """End an attempt whose run is suspended, whatever its code did with the cancellation."""
+        raise NotImplementedError
+
+    async def end_tasks(self, step: ActionRun) -> None:
+        """Cancel the tasks that an attempt left running, and wait for their end."""
+        raise NotImplementedError
+
+    async def end_failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
+        """End an attempt that raised; returns the next one, or None if the run continues without one."""
+        return self.failed(step, error)
 
     # -- one step ---------------------------------------------------------------------
 
@@ -147,6 +215,9 @@ class StepExecutor(FailurePolicies):
             event = self._shared.events.copy_for_attempt(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
+        if (decimals := DECIMALS.get(None)) is not None:
+            # As in `isolated`: what the code sets in `decimal` stays in its context.
+            DECIMALS.set(decimals.copy())
         try:
             result = action.call(event, step.context)
             if type(result) is CoroutineType:
@@ -186,36 +257,10 @@ class StepExecutor(FailurePolicies):
         if step.reads:
             check_reads(step)
 
-    def succeed(self, step: ActionRun) -> None:
-        """End a step. The events that it emitted become part of the run."""
-        step.end()
-        run = step.run
-        run.emitted += len(step.sent)
-        if run.waits is not None:
-            self._emit_outputs(step)
-            return
-        # If the run waits later, its replay must not execute the step again.
-        if run.ended is not None:
-            run.ended.append((step, len(run.undo)))
-        run.queue += step.sent
-        if step.side is not None:
-            run.side_outputs.extend(step.side)
-
-    def _emit_outputs(self, step: ActionRun) -> None:
-        """Emit the outputs of a step in a run that may have been suspended, except those that left then."""
-        outputs: list[Any] = []
-        for event in step.sent:
-            route = self._shared.routes.find_route(event)
-            if route is not None and route.leaves:
-                outputs.append(cast("OutputEvent", event).output)
-            else:
-                step.run.queue.append(event)
-        step.run.put_out(step.path, outputs, step.side or [])
-
     # -- the chain --------------------------------------------------------------------
 
     def _walk(self, run: Run) -> Iterator[ActionRun]:
-        """Yield the next step, as long as events are queued."""
+        """Yield the next attempt: a further one of the same step, or the next step of a queued event."""
         queue = run.queue
         routes = self._shared.routes
         routes_by_class = routes.by_class
@@ -231,6 +276,9 @@ class StepExecutor(FailurePolicies):
                 accepted = action.settings.when is None or self._accepts(run, action, event)
                 if accepted:
                     yield ActionRun(self._shared, run, action, event)
+                while (following := run.following) is not None:
+                    run.following = None
+                    yield following
                 # A condition that raised is a failure of the action, with its own policy.
                 handled = handled or accepted is not False
             if not handled:
@@ -275,29 +323,3 @@ class StepExecutor(FailurePolicies):
         for event in events:
             if event is not None:
                 step.emit(event)
-
-
-def notify_ended(observers: Observers, step: ActionRun, seconds: float) -> None:
-    """Note or notify observers that an attempt of an action has ended outside of Flink's task thread."""
-    state = step.run.state
-    name = step.action.name
-    notes = step.run.state.notes
-    noted = notes is not None and notes.folds and not notes.lasts
-    sent = observers.events_sent_unnoted if noted else observers.events_sent
-    if sent is not None:
-        notify_sent(sent, step)
-    (observers.action_ended_unnoted if noted else observers.action_ended)(state, name, seconds, False)
-    if notes is not None and noted:
-        # If the writer of the trace takes the steps of the run meanwhile, the next report takes this one.
-        notes.steps.append((None, name, time.time(), seconds, types_of(step.sent)))
-
-
-def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:
-    """Notify observers of the events that a step sent. Call it right before they learn of its end."""
-    if (sent := step.sent) and notify is not None:
-        notify(step.run.state, step.action.name, types_of(sent))
-
-
-def types_of(sent: Sequence[Event]) -> tuple[str, ...]:
-    """Return the types of events."""
-    return (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])
