@@ -234,6 +234,9 @@ class ActionRun:
 
     def abandon(self) -> None:
         """Close its coroutine if that never started."""
+        if self.run.following is self:
+            # It refers to the run: both would be garbage of a cycle.
+            self.run.following = None
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()
 

@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from contextvars import Context, copy_context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.current import DECIMALS, called_action_run, isolated
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.action_run import ActionRun, check_awaited
+from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import context_type
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
@@ -27,9 +28,6 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.memory import check_reads
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 
 
 class RunExecutor(FailurePolicies):

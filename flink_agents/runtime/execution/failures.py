@@ -56,7 +56,10 @@ class FailurePolicies:
 
     Attributes:
         observers: Observers of runs.
+        emits_letters: False if an error is raised instead: a dead letter has the event of the calling agent.
     """
+
+    emits_letters = True
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
@@ -285,6 +288,8 @@ class FailurePolicies:
         path: str = "",
     ) -> None:
         """Log an event that the agent gives up, and emit a dead letter if the policy says so."""
+        if policy is OnError.DEAD_LETTER and not self.emits_letters:
+            raise error
         name = action.name if action is not None else None
         self.observers.event_given_up(run.state, event.event_type, policy is OnError.DEAD_LETTER)
         _log.warning(
@@ -300,33 +305,22 @@ class FailurePolicies:
         )
         if policy is OnError.DEAD_LETTER:
             self._shared.telemetry.run_metrics.count_letter(name, error)
-            letter = self._dead_letter(run, name, event, error, where, attempts)
+            letter = DeadLetter(
+                agent=self._shared.agent.name,
+                action=name,
+                key=run.key,
+                sequence_number=run.sequence_number,
+                timestamp=run.timestamp,
+                event=event,
+                event_type=event.event_type,
+                error_type=type(error).__qualname__,
+                error_message=shown_text(error),
+                where=where,
+                traceback=users_traceback(error),
+                attempts=attempts,
+                run_input=None if isinstance(event, InputEvent) else run.record,
+            )
             run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
-
-    def _dead_letter(
-        self,
-        run: Run,
-        action: str | None,
-        event: Event,
-        error: BaseException,
-        where: str,
-        attempts: tuple[FailedAttempt, ...],
-    ) -> DeadLetter:
-        return DeadLetter(
-            agent=self._shared.agent.name,
-            action=action,
-            key=run.key,
-            sequence_number=run.sequence_number,
-            timestamp=run.timestamp,
-            event=event,
-            event_type=event.event_type,
-            error_type=type(error).__qualname__,
-            error_message=shown_text(error),
-            where=where,
-            traceback=users_traceback(error),
-            attempts=attempts,
-            run_input=None if isinstance(event, InputEvent) else run.record,
-        )
 
 
 def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:

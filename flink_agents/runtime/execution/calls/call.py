@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.calls.durable_code import Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome, is_cancelled
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
@@ -369,7 +369,7 @@ class DurableCall(AttemptedCall):
         return as_data(result_type_of(result_type).decode(codec, data, record.result_type))
 
 
-class PendingCall(PendingOutcome):
+class PendingCall(FutureOutcome):
     """A durable call whose outcome is delivered in order.
 
     Args:
@@ -377,30 +377,18 @@ class PendingCall(PendingOutcome):
 
     Attributes:
         call: The call.
-        future: Ends when the outcome is delivered.
     """
 
-    __slots__ = ("_context", "call", "future")
+    __slots__ = ("_context", "call")
 
     def __init__(self, call: DurableCall) -> None:
         super().__init__(call.number)
         self.call = call
         self._context = outside()
-        self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
 
     def begin(self) -> None:
         """Make the call in a task that does not belong to the action."""
         self.perform(self.call.make_call(self), self._context)
-
-    def deliver(self, outcome: Outcome) -> None:
-        """End the wait for the call."""
-        assert isinstance(outcome, CallRecord)
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def abandon_wait(self) -> None:
-        """End the wait without an outcome."""
-        self.future.cancel()
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` in the action, at the place where it waits for the call."""

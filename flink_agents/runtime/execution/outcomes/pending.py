@@ -1,4 +1,4 @@
-"""What an action waits for: outcomes, pending or queued, and tasks and futures that only outcomes can end."""
+"""Outcomes that an action waits for, pending or queued, and the tasks and futures that only they can end."""
 
 from __future__ import annotations
 
@@ -66,6 +66,32 @@ class PendingOutcome:
         loop = asyncio.get_running_loop()
         self.performing = asyncio.Task(coroutine, loop=loop, context=context)
         return self.performing
+
+
+class FutureOutcome(PendingOutcome):
+    """An outcome that code of the action awaits.
+
+    Args:
+        number: Its number.
+
+    Attributes:
+        future: Ends when the outcome is delivered.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, number: Number) -> None:
+        super().__init__(number)
+        self.future = OwnFuture(loop=asyncio.get_running_loop())
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def abandon_wait(self) -> None:
+        """End the wait without an outcome."""
+        self.future.cancel()
 
 
 class QueuedOutcome:
@@ -154,9 +180,11 @@ class OwnFuture(asyncio.Future[Any]):
 
     Attributes:
         enders: Other futures that can end it, if those may be foreign.
+        inner: The task of the attempt that ends it, so that stacks show it; or None.
     """
 
     enders: Collection[Any] = ()
+    inner: asyncio.Task[Any] | None = None
 
 
 def is_foreign(future: Any, delivery: TaskOwner) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.policies import FailedAttempt, OnError
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.events import Event
 from flink_agents.plan import BoundAction
@@ -44,6 +44,8 @@ class SubAgentExecutor(LoopExecutor):
         shared: The shared objects of the sub-agent.
         caller: The executor of the job's agent.
     """
+
+    emits_letters = False
 
     def __init__(self, shared: RunEnvironment, caller: LoopExecutor) -> None:
         super().__init__(shared, caller.slots, caller.pool, caller.durable, caller.is_over)
@@ -292,23 +294,6 @@ class SubAgentExecutor(LoopExecutor):
         if isinstance(error, ENDS) or self._policy_of(step.action) is not OnError.IGNORE:
             raise error
         self._give_up(step.run, step.action, step.event, error, "", OnError.IGNORE)
-
-    @override
-    def _give_up(
-        self,
-        run: Run,
-        action: BoundAction | None,
-        event: Event,
-        error: BaseException,
-        where: str,
-        policy: OnError,
-        attempts: tuple[FailedAttempt, ...] = (),
-        path: str = "",
-    ) -> None:
-        if policy is OnError.DEAD_LETTER:
-            # The dead letter has the event of the calling agent, not this one.
-            raise error
-        super()._give_up(run, action, event, error, where, policy, attempts, path)
 
     @override
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:

@@ -22,7 +22,7 @@ from flink_agents.runtime.concurrency.bridge import Outcome as CodeOutcome, carr
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.approvals import asked_inside, forget_asked
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, attempts_task, sub_agent_path
@@ -231,17 +231,7 @@ _ROOM = 256
 """An upper bound for the bytes of a record besides its error and the requests for approvals."""
 
 
-class AttemptFuture(OwnFuture):
-    """The future for the end of an attempt.
-
-    Attributes:
-        inner: The task of the attempt, so that stacks show it.
-    """
-
-    inner: asyncio.Task[Any] | None = None
-
-
-class AttemptEnd(PendingOutcome):
+class AttemptEnd(FutureOutcome):
     """The end of an attempt of a sub-agent's action.
 
     Args:
@@ -252,7 +242,6 @@ class AttemptEnd(PendingOutcome):
 
     Attributes:
         path: The path of the action of the sub-agent.
-        future: Ends when the outcome is delivered.
         attempt: The attempt, after those of the enclosing sub-agents.
         name: The name of the attempt in state.
     """
@@ -265,7 +254,6 @@ class AttemptEnd(PendingOutcome):
         "_root",
         "_starting",
         "attempt",
-        "future",
         "name",
         "path",
     )
@@ -279,7 +267,6 @@ class AttemptEnd(PendingOutcome):
         self.path = path
         self.attempt = f"{outer}.{self.number.nth}" if outer else str(self.number.nth)
         self.name = f"{path}!{self.attempt}"
-        self.future = AttemptFuture(loop=asyncio.get_running_loop())
 
     @property
     def recorded(self) -> Outcome | None:
@@ -364,15 +351,6 @@ class AttemptEnd(PendingOutcome):
     def is_there(self) -> bool:
         """Return True if the attempt has ended. Its code has to be executed again if it succeeded."""
         return self.performing is None or self.performing.done()
-
-    def deliver(self, outcome: Outcome) -> None:
-        """Hand the record of the end to the executor."""
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def abandon_wait(self) -> None:
-        """End the wait without an outcome."""
-        self.future.cancel()
 
     def result(self) -> ActionRun:
         """Return the execution that has succeeded; raise the error of one that has failed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome, PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 
@@ -100,26 +100,22 @@ class ActionTimer(PendingOutcome):
         self._loop.call_soon(self._callback, *self._args, context=self._context)
 
 
-class ResourceWait(PendingOutcome):
+class ResourceWait(FutureOutcome):
     """A wait of the context for a limit or a client.
 
     Args:
         delivery: The delivery of the action.
         what: The object of the wait, for people.
         make: Creates the coroutine that waits.
-
-    Attributes:
-        future: Ends when the outcome is delivered.
     """
 
-    __slots__ = ("_delivery", "_error", "_make", "_what", "future")
+    __slots__ = ("_delivery", "_make", "_what")
 
     def __init__(self, delivery: Delivery, what: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
         self._delivery = delivery
         self._what = what
         self._make = make
-        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
     def begin(self) -> None:
         """Start the wait."""
@@ -148,10 +144,6 @@ class ResourceWait(PendingOutcome):
             self.future.set_exception(error)
         else:
             self.future.set_result(performing.result())
-
-    def abandon_wait(self) -> None:
-        """End the wait without an outcome."""
-        self.future.cancel()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():

@@ -25,7 +25,7 @@ from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import OwnFuture, PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.05, 1.0
 """The first and the longest interval after which a wait in memory reads the clock, which may be set."""
 
 
-class DurableWait(PendingOutcome, SignalWait[Any]):
+class DurableWait(FutureOutcome, SignalWait[Any]):
     """A durable wait that the action awaits.
 
     Args:
@@ -46,13 +46,12 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     Attributes:
         called: The method of the context that creates such waits.
-        future: Ends when the outcome is delivered.
     """
 
     called: ClassVar[str]
     outlasts = True
 
-    __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer", "future")
+    __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer")
 
     def __init__(self, step: ActionRun, delivery: Delivery, seconds: float | None) -> None:
         super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
@@ -61,7 +60,6 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._seconds = seconds
         self._timed: StoredWait | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
     # -- the kind of the wait ---------------------------------------------------------
 
