@@ -28,7 +28,7 @@ def old_part_sees_the_present(before: Any) -> Any:
     return parts
 
 
-@mutation("parts-not-told-apart", "runtime.execution.waits.parts:RunParts.deliver", overtakes=True)
+@mutation("parts-not-told-apart", "runtime.execution.waits.run_waits:RunParts.show", overtakes=True)
 def parts_not_told_apart(before: Any) -> Any:
     """What an action reads behind its wait is what it would have read before."""
     return lambda self, path, number: None

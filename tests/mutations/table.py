@@ -53,7 +53,7 @@ def delivered_at_once(before: Any) -> Any:
     def at_once(self: Any) -> None:
         ready = self.ready
         self.ready = 0
-        self.rest()
+        self.deliver_next()
         self.ready += ready
 
     def settle(self: Any, ended: Any, outcome: Any) -> None:
@@ -114,7 +114,7 @@ def by_number(before: Any) -> Any:
     return lambda self: sorted(before(self), key=lambda outcome: outcome[0])
 
 
-@mutation("tasks-by-address", "runtime.execution.outcomes.action_tasks:ActionTask.__hash__")
+@mutation("tasks-by-address", "runtime.execution.outcomes.pending:ActionTask.__hash__")
 def tasks_by_address(before: Any) -> Any:
     """Tasks in sets are ordered by where they lie in memory."""
     return object.__hash__
@@ -290,7 +290,7 @@ def arguments_shared(before: Any) -> Any:
 _FIRST: dict[int, Any] = {}
 
 
-@mutation("payloads-shared", "runtime.execution.environment.event_records:EventRecords.own")
+@mutation("payloads-shared", "runtime.execution.environment.events:EventRecords.copy_for_attempt")
 def payloads_shared(before: Any) -> Any:
     """What an action changes in its event is seen by the next one, and by its own next attempt."""
     return lambda self, event: event

@@ -16,7 +16,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.execution import run
-from flink_agents.runtime.execution.environment import received
+from flink_agents.runtime.execution.environment import events
 from flink_agents.testing import OperatorHarness
 from tests.suite import conditions
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.own_conditions
 @pytest.fixture(autouse=True)
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget that another test of the process has loaded the model library: each input is searched then."""
-    for module in (run, received):
+    for module in (run, events):
         monkeypatch.setattr(module, "LIBRARY", "not loaded")
 
 
@@ -106,7 +106,7 @@ def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
 
 def test_an_input_of_a_plain_action_passes_through_nothing_that_it_does_not_use() -> None:
     calls, files = measured(Counting(), {})
-    assert calls <= 52
+    assert calls <= 51
     assert files <= 14
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from functools import partial
@@ -15,13 +16,19 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.execution.calls.call_scope import durable_function, inside, name_of, running
+from flink_agents.runtime.execution.calls.durable_code import (
+    durable_function,
+    find_durable_function,
+    name_of,
+    running,
+)
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.routing import Route, no_event, too_many_events, unknown_event
+from flink_agents.runtime.execution.environment.events import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
 from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.run_waits import outputs_of
 from flink_agents.runtime.execution.waits.swallowed import cancel_again
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.raised_texts import close_unawaited
@@ -51,7 +58,9 @@ class ActionRun:
         mark: The length of the run's undo log when the execution began.
         task: The task that awaits the user's code, or None.
         tasks: The tasks that the action started on the event loop, or None.
+        thread: The thread that executes it.
         slot: Its slot among the executions in flight; None on Flink's task thread, and before it has one.
+        has_ended: True if the execution has ended. A thread that cannot be stopped may still run after that.
         needs_loop: True if it runs on Flink's task thread and cannot finish there.
         retry_state: The attempts before it, and their times; None for most.
         delivery: Delivers outcomes to it, in order; None if nothing can be recorded.
@@ -67,9 +76,7 @@ class ActionRun:
     """
 
     __slots__ = (
-        "_active",
         "_path",
-        "_thread",
         "action",
         "agent_calls",
         "awaited",
@@ -77,6 +84,7 @@ class ActionRun:
         "context",
         "delivery",
         "event",
+        "has_ended",
         "mark",
         "needs_loop",
         "put",
@@ -90,6 +98,7 @@ class ActionRun:
         "suspended",
         "task",
         "tasks",
+        "thread",
         "unawaited",
         "variables",
     )
@@ -117,8 +126,8 @@ class ActionRun:
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
         self.reads: list[MutableRead] | Literal[False] | None = None
         self.variables: Context | None = None
-        self._thread = get_ident()
-        self._active = True
+        self.thread = get_ident()
+        self.has_ended = False
         self._path: str | None = None
 
     @property
@@ -133,29 +142,72 @@ class ActionRun:
             self._path = "/".join((*reversed(parts), self.action.name))
         return self._path
 
-    def adopt(self) -> None:
-        """Move the execution to the calling thread."""
-        self._thread = get_ident()
-
-    @property
-    def thread(self) -> int:
-        """The thread that executes it."""
-        return self._thread
-
     def end(self) -> None:
         """End the execution. From here on, each use of its context is an error."""
-        self._active = False
+        self.has_ended = True
         # They refer to each other: without this, only Python's garbage collector would free them.
         self.context = self.unawaited = self.variables = None
 
+    def succeed(self, seconds: float | None = None) -> None:
+        """End the execution. The events that it emitted become part of the run.
+
+        Args:
+            seconds: The seconds that its code took, for observers; None if they do not learn of the end.
+        """
+        run = self.run
+        sent = self.sent
+        if seconds is not None:
+            observers = self.shared.telemetry.observers
+            if run.state.notes is not None or observers.events_sent is not None:
+                self._notify_ended(seconds)
+            elif self.slot is None:
+                observers.action_ended_unnoted(run.state, self.action.name, seconds, True)
+            else:
+                observers.action_ended(run.state, self.action.name, seconds, False)
+        self.has_ended = True
+        self.context = self.unawaited = self.variables = None
+        run.emitted += len(sent)
+        if run.waits is not None:
+            # Its outputs leave, except those that left when the run was suspended.
+            outputs = outputs_of(self)
+            run.queue.extend([event for event in sent if not isinstance(event, OutputEvent)])
+            run.put_out(self.path, [event.output for event in outputs], self.side or [])
+            return
+        # If the run waits later, its replay must not execute the step again.
+        if run.ended is not None:
+            run.ended.append((self, len(run.undo)))
+        run.queue += sent
+        if self.side is not None:
+            run.side_outputs.extend(self.side)
+
+    def _notify_ended(self, seconds: float) -> None:
+        """Note, or notify observers, that the execution has ended."""
+        observers = self.shared.telemetry.observers
+        state = self.run.state
+        name = self.action.name
+        notes = state.notes
+        is_inline = self.slot is None
+        is_noted = notes is not None and notes.folds and (is_inline or not notes.lasts)
+        is_unnoted = is_inline or is_noted
+        notify_sent = observers.events_sent_unnoted if is_unnoted else observers.events_sent
+        types = tuple([event.event_type for event in self.sent])
+        if types and notify_sent is not None:
+            # Right before they learn of the end.
+            notify_sent(state, name, types)
+        notify_ended = observers.action_ended_unnoted if is_unnoted else observers.action_ended
+        notify_ended(state, name, seconds, is_inline)
+        if notes is not None and is_noted:
+            # If the writer of the trace takes the steps of the run meanwhile, the next report takes this one.
+            notes.steps.append((None, name, None if is_inline else time.time(), seconds, types))
+
     def context_here(self) -> RunnerContext | None:
         """Return the context if the calling code may use it; else None."""
-        return self.context if inside() is None and get_ident() == self._thread else None
+        return self.context if find_durable_function() is None and get_ident() == self.thread else None
 
     @property
     def own_code_of(self) -> str | None:
         """The name of the action if its own code runs; None inside a durable function."""
-        return self.action.name if self._active and inside() is None else None
+        return self.action.name if not self.has_ended and find_durable_function() is None else None
 
     def has_to_await(self, action_coroutine: Coroutine[Any, Any, Any]) -> None:
         """Note a coroutine that the action's code has to await."""
@@ -180,13 +232,11 @@ class ActionRun:
                 self.reads = watch.begin(name)
         return partial(note_read, self.reads) if self.reads is not False else None
 
-    @property
-    def has_ended(self) -> bool:
-        """True if the execution has ended. A thread that cannot be stopped may still run after that."""
-        return not self._active
-
     def abandon(self) -> None:
         """Close its coroutine if that never started."""
+        if self.run.following is self:
+            # It refers to the run: both would be garbage of a cycle.
+            self.run.following = None
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()
 
@@ -205,12 +255,12 @@ class ActionRun:
         """Raise if the calling code may not use the context."""
         # No durable function runs on Flink's thread, where an execution has no slot.
         if (
-            self._active
-            and get_ident() == self._thread
+            not self.has_ended
+            and get_ident() == self.thread
             and (self.slot is None or (durable_function.get() is None and running.function is None))
         ):
             return
-        function = inside()
+        function = find_durable_function()
         if function is not None:
             raise ContextMisuseError(
                 f"the context of action {self.action.name!r} is used inside the durable function "
@@ -220,12 +270,12 @@ class ActionRun:
                 fix="read memory, get clients and draw random numbers in the action, before the call; "
                 "write memory, send events and make durable calls in the action, after it",
             )
-        if self._active:
+        if not self.has_ended:
             raise ContextMisuseError(
                 f"the context of action {self.action.name!r} is used from another thread",
                 fix="read memory before the other thread starts, and write what it returns afterwards",
             )
-        delivery = self.delivery if get_ident() == self._thread else None
+        delivery = self.delivery if get_ident() == self.thread else None
         if self.suspended is not None and delivery is not None and not delivery.closed:
             cancel_again(self)
         raise ContextMisuseError(
@@ -241,12 +291,12 @@ class ActionRun:
             recorded: True if it comes from a record, so it was checked when the action sent it.
         """
         self.guard()
-        route = self.shared.routes.of(event)
+        route = self.shared.routes.find_route(event)
         if route is None:
             raise no_event(self.action.name, event)
-        self.take(event, route, recorded)
+        self.emit_routed(event, route, recorded)
 
-    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
+    def emit_routed(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event with a known route to those that the action sent."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:

@@ -31,10 +31,10 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
-from flink_agents.runtime.execution.environment.routing import (
+from flink_agents.runtime.execution.environment.events import (
     given_client,
 )
+from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
 from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
@@ -205,7 +205,7 @@ class ActionRunContext(RunnerContext):
         if self._of.shared.services.sub_agents is None:
             self._of.require_slot()
         assert self._of.shared.services.sub_agents is not None
-        return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
+        return self._of.shared.services.sub_agents.prepare_call(self._of, agent, event, traced)
 
     @override
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:

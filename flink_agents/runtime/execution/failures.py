@@ -22,7 +22,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.routing import not_accepted
+from flink_agents.runtime.execution.environment.events import not_accepted
 from flink_agents.runtime.execution.retry import (
     RetryState,
     is_of_deployment,
@@ -56,7 +56,10 @@ class FailurePolicies:
 
     Attributes:
         observers: Observers of runs.
+        emits_letters: False if an error is raised instead: a dead letter has the event of the calling agent.
     """
+
+    emits_letters = True
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
@@ -99,7 +102,7 @@ class FailurePolicies:
 
     def restart(self, step: ActionRun) -> ActionRun:
         """Roll back an attempt, and return one that takes its place without counting as a retry."""
-        return self._again(step, step.retry_state)
+        return self._replace_attempt(step, step.retry_state)
 
     def mismatched(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
         """End a step whose replay differs from its records.
@@ -145,7 +148,7 @@ class FailurePolicies:
         """
         if self._on_error in (OnError.FAIL, OnError.RETRY):
             raise error
-        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
+        self._give_up(run, None, run.begin(record), error, "", self._on_error)
 
     def give_up(self, run: Run, record: Any, error: StateError) -> None:
         """End a run that the present code cannot continue. Only outputs that were already emitted remain.
@@ -190,7 +193,7 @@ class FailurePolicies:
         The action starts on the loop from now on.
         """
         self._shared.leaves_thread(step.action)
-        return self._again(step, None)
+        return self._replace_attempt(step, None)
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that measures attempts."""
@@ -205,7 +208,7 @@ class FailurePolicies:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
+    def _replace_attempt(self, step: ActionRun, retry_state: RetryState | None) -> ActionRun:
         """Roll back an attempt, and return the next one."""
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
@@ -213,7 +216,7 @@ class FailurePolicies:
         return following
 
     def _retry_step(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
-        following = self._again(step, retry_state)
+        following = self._replace_attempt(step, retry_state)
         self.observers.action_retried(step.run.state, step.action.name, len(retry_state.failed) + 1)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
@@ -240,7 +243,7 @@ class FailurePolicies:
             step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def _unhandled(self, run: Run, event: Event) -> None:
-        route = self._shared.routes.of(event)
+        route = self._shared.routes.find_route(event)
         assert route is not None
         if route.actions:
             place = f"key {run.key!r}, sequence {run.sequence_number}"
@@ -285,6 +288,8 @@ class FailurePolicies:
         path: str = "",
     ) -> None:
         """Log an event that the agent gives up, and emit a dead letter if the policy says so."""
+        if policy is OnError.DEAD_LETTER and not self.emits_letters:
+            raise error
         name = action.name if action is not None else None
         self.observers.event_given_up(run.state, event.event_type, policy is OnError.DEAD_LETTER)
         _log.warning(
@@ -300,33 +305,22 @@ class FailurePolicies:
         )
         if policy is OnError.DEAD_LETTER:
             self._shared.telemetry.run_metrics.count_letter(name, error)
-            letter = self._dead_letter(run, name, event, error, where, attempts)
+            letter = DeadLetter(
+                agent=self._shared.agent.name,
+                action=name,
+                key=run.key,
+                sequence_number=run.sequence_number,
+                timestamp=run.timestamp,
+                event=event,
+                event_type=event.event_type,
+                error_type=type(error).__qualname__,
+                error_message=shown_text(error),
+                where=where,
+                traceback=users_traceback(error),
+                attempts=attempts,
+                run_input=None if isinstance(event, InputEvent) else run.record,
+            )
             run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
-
-    def _dead_letter(
-        self,
-        run: Run,
-        action: str | None,
-        event: Event,
-        error: BaseException,
-        where: str,
-        attempts: tuple[FailedAttempt, ...],
-    ) -> DeadLetter:
-        return DeadLetter(
-            agent=self._shared.agent.name,
-            action=action,
-            key=run.key,
-            sequence_number=run.sequence_number,
-            timestamp=run.timestamp,
-            event=event,
-            event_type=event.event_type,
-            error_type=type(error).__qualname__,
-            error_message=shown_text(error),
-            where=where,
-            traceback=users_traceback(error),
-            attempts=attempts,
-            run_input=None if isinstance(event, InputEvent) else run.record,
-        )
 
 
 def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:

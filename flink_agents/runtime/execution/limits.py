@@ -52,7 +52,7 @@ class Slots:
         self._free -= 1
         return True
 
-    async def take(self) -> None:
+    async def take_slot(self) -> None:
         """Take a slot, and wait until one is free."""
         if self.take_now():
             return
@@ -63,14 +63,14 @@ class Slots:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 # The slot was handed over before the cancellation came.
-                self.give()
+                self.release_slot()
             raise
 
     def take_back(self) -> None:
         """Take a slot without waiting. If none is free, the limit is exceeded by one."""
         self._free -= 1
 
-    def give(self) -> None:
+    def release_slot(self) -> None:
         """Give a slot to the caller that has waited longest."""
         self._free += 1
         while self._free > 0 and self._waiting:
@@ -86,15 +86,17 @@ class Slot:
     Args:
         slots: The slots.
         state: The state of the run.
+        limiter: The limits of the action, which the execution has acquired; None if there are none.
 
     Attributes:
         state: The state of the run.
     """
 
-    __slots__ = ("_ended", "_held", "_slots", "_waits", "state")
+    __slots__ = ("_ended", "_held", "_limiter", "_slots", "_waits", "state")
 
-    def __init__(self, slots: Slots, state: RunState) -> None:
+    def __init__(self, slots: Slots, state: RunState, limiter: Limiter | None = None) -> None:
         self._slots = slots
+        self._limiter = limiter
         self.state = state
         self._held = False
         self._ended = False
@@ -105,18 +107,24 @@ class Slot:
         self._held = self._slots.take_now()
         return self._held
 
-    async def take(self) -> None:
+    async def take_slot(self) -> None:
         """Wait until a slot is free, and take it."""
-        with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
-            await self._slots.take()
+        try:
+            with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
+                await self._slots.take_slot()
+        except BaseException:
+            self.end()
+            raise
         self._held = True
 
     def end(self) -> None:
-        """Give the slot back, because the execution has ended."""
+        """Give back the slot, and then the place in the limits: the execution has ended."""
         self._ended = True
         if self._held:
             self._held = False
-            self._slots.give()
+            self._slots.release_slot()
+        if self._limiter is not None:
+            self._limiter.release()
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -138,7 +146,7 @@ class Slot:
     def _release(self) -> None:
         if self._held:
             self._held = False
-            self._slots.give()
+            self._slots.release_slot()
 
 
 class Limiter:
@@ -171,9 +179,9 @@ class Limiter:
         if self._slots is not None:
             if state is not None and self._slots.full:
                 with state.waiting(Phase.LIMIT, f"max_concurrency of {self._owner}"):
-                    await self._slots.take()
+                    await self._slots.take_slot()
             else:
-                await self._slots.take()
+                await self._slots.take_slot()
         if self._rate is not None:
             try:
                 if state is not None and not self._rate.has_capacity():
@@ -188,7 +196,7 @@ class Limiter:
     def release(self) -> None:
         """Note that an execution has ended."""
         if self._slots is not None:
-            self._slots.give()
+            self._slots.release_slot()
 
 
 class ControlFlow(BaseException):
@@ -337,10 +345,10 @@ async def _until_done(limiter: Limiter, result: Awaitable[Any]) -> Any:
 
 async def _acquire(limiter: Limiter, slot: Slot | None) -> None:
     """Wait for ``limiter``. Inside an action, the end of the wait is an outcome in its order."""
-    await in_turn("a limit", lambda: _take(limiter, slot), limiter.release)
+    await in_turn("a limit", lambda: _acquire_without_slot(limiter, slot), limiter.release)
 
 
-async def _take(limiter: Limiter, slot: Slot | None) -> None:
+async def _acquire_without_slot(limiter: Limiter, slot: Slot | None) -> None:
     state = None if slot is None else slot.state
     if slot is not None and limiter.busy:
         with slot.lent():

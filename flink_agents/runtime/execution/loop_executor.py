@@ -1,34 +1,36 @@
-"""Executes the actions of a run on the event loop, where each may wait.
+"""The steps of an attempt that only the event loop has: it may wait there.
 
-An attempt of an action takes the steps that it needs: a limit, a slot, a thread, a deadline, the record of
-its end. Tasks that the code of an action starts end with the attempt.
+These are a limit, a slot, a thread, a deadline, and the record of its end. Tasks that the code of an action
+starts end with the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from itertools import chain
+from contextvars import Context
+from threading import get_ident
 from typing import Any, NoReturn
 
+from typing_extensions import override
+
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.current import in_context, is_closing, isolated
+from flink_agents.api.common.current import in_context, is_closing
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnMismatch
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, is_close
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.concurrency.timeouts import Deadline, thread_wait, within
-from flink_agents.runtime.execution.action_run import ActionRun, current_step
+from flink_agents.runtime.execution.action_run import ActionRun, current_step, journal_of
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.failures import ENDS, FAILURES
-from flink_agents.runtime.execution.limits import ControlFlow, RunSuspended, Slot, Slots
-from flink_agents.runtime.execution.outcomes.action_tasks import TimedCode
+from flink_agents.runtime.execution.executor import RunExecutor
+from flink_agents.runtime.execution.failures import ENDS
+from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.outcomes.delivery import current_delivery
+from flink_agents.runtime.execution.outcomes.pending import TimedCode
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
-from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import failure_of
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -46,7 +48,7 @@ async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
             _log.warning("a task did not end when it was cancelled: %r", task)
 
 
-class LoopExecutor(StepExecutor):
+class LoopExecutor(RunExecutor):
     """Executes runs on the event loop.
 
     Args:
@@ -55,13 +57,9 @@ class LoopExecutor(StepExecutor):
         pool: Threads for ``def`` actions.
         durable: Makes durable calls, and records the ends of executions.
         is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
-
-    Attributes:
-        slots: The slots of ``run.max-in-flight``.
-        pool: Threads for ``def`` actions.
-        durable: Makes durable calls, and records the ends of executions.
-        is_over: Returns True if the task attempt has ended.
     """
+
+    may_wait = True
 
     def __init__(
         self,
@@ -78,46 +76,25 @@ class LoopExecutor(StepExecutor):
         self.durable = durable
         self.is_over = is_over
 
-    async def execute(self, run: Run, first: ActionRun | None = None) -> None:
-        """Execute the rest of a run, step by step and attempt by attempt.
-
-        Args:
-            run: The run.
-            first: The step to continue with, if another thread started it.
-        """
-        for step in run.steps if first is None else chain((first,), run.steps):
-            if run.journal is not None and step is not first and self.replay(step):
-                continue
-            attempt: ActionRun | None = step
-            while attempt is not None:
-                if attempt.retry_state is not None and attempt.retry_state.delay:
-                    await self.pause(attempt)
-                if run.journal is not None:
-                    # An exception from here is not a failure of the action.
-                    self.durable.begin(attempt)
-                following: ActionRun | None = None
-                try:
-                    await self.perform(attempt)
-                except ControlFlow:
-                    raise
-                except FAILURES as error:
-                    following = await self.end_failed(attempt, error)
-                else:
-                    self.succeed(attempt)
-                finally:
-                    if attempt.tasks is not None:
-                        await self.end_tasks(attempt)
-                attempt = following
+    @override
+    async def _is_replayed(self, step: ActionRun) -> bool:
+        """Prepare an attempt on the event loop; returns True if a record has its effects."""
+        journal = step.run.journal
+        if journal is not None and journal.replayed and self.replay(step):
+            return True
+        if step.retry_state is not None and step.retry_state.delay:
+            await self.pause(step)
+        if journal is not None:
+            # An exception from here is not a failure of the action.
+            self.durable.begin(step)
+        return False
 
     def replay(self, step: ActionRun) -> bool:
         """Take the effects of a step from its record; returns True if there is one."""
-        journal = step.run.journal
-        if journal is None or not journal.replayed:
-            return False
-        record = journal.step(step.path).action
+        record = journal_of(step).step(step.path).action
         if record is not None:
             self.durable.replay(step, record)
-            self.succeed(step)
+            step.succeed()
         return record is not None
 
     async def pause(self, step: ActionRun) -> None:
@@ -125,86 +102,48 @@ class LoopExecutor(StepExecutor):
         assert step.retry_state is not None
         state = step.run.state
         state.action_run = step
-        step.adopt()
+        step.thread = get_ident()
         with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.retry_state.failed) + 1}"):
             await step.shared.pause(step.retry_state.delay)
         # The average duration of runs, which decides when to wake, does not include pauses.
         state.begun += step.retry_state.delay
 
-    def _begin_attempt(self, step: ActionRun) -> None:
+    @override
+    async def _take_turn(self, step: ActionRun) -> None:
+        """Wait until an attempt may start on the event loop, and give it a slot."""
         state = step.run.state
         if state.ended_by is not None:
             # Its code caught the cancellation and continued.
             raise state.ended_by
         # The watchdog and requests find the execution here.
         state.action_run = step
-        step.adopt()
+        step.thread = get_ident()
         if (waits := step.run.waits) is not None and step.retry_state is None:
             step.retry_state = resumed_attempt(waits.failed.get(step.path, ()), step.shared.seconds())
-
-    async def perform(self, step: ActionRun) -> None:
-        """Execute an attempt, and record its end if it made durable calls.
-
-        Raises:
-            RunSuspended: The run is suspended, whatever its code did with the cancellation.
-            ContextMisuseError: The code swallowed it again and again.
-        """
-        self._begin_attempt(step)
-        state = step.run.state
-        durable = self.durable
         limiter = self._limits.of_action(step.action)
+        if limiter is not None:
+            # The limit first, then the slot. An execution with a slot never waits for a limit.
+            await limiter.acquire(state)
+        slot = Slot(self.slots, state, limiter)
+        if not slot.take_now():
+            await slot.take_slot()
+        step.slot = slot
+
+    @override
+    async def _end_suspended(self, step: ActionRun, raised: BaseException | None) -> NoReturn:
         failure: BaseException | None = None
         try:
-            if limiter is not None:
-                # The limit first, then the slot. An execution with a slot never waits for a limit.
-                await limiter.acquire(state)
-            slot = step.slot = Slot(self.slots, state)
-            try:
-                if not slot.take_now():
-                    await slot.take()
-                started = clock()
-                if step.awaited is None:
-                    await self._start_code(step)
-                if step.awaited is not None:
-                    timeout = step.action.settings.timeout
-                    if timeout is None:
-                        await self._await_code(step)
-                    else:
-                        await self._in_time(step, started + timeout)
-                seconds = clock() - started
-            finally:
-                # In the reverse order of taking them.
-                slot.end()
-                if limiter is not None:
-                    limiter.release()
-            # Before the end is recorded: a forgotten call must fail the action.
-            durable.check_awaited(step)
-            if (going_on := durable.finish(step)) is not None:
+            if raised is not None:
+                if self.is_over():
+                    raise raised
+                failure = failure_of(step, raised)
+            if (going_on := self.durable.finish(step)) is not None:
                 await going_on
-            if step.calls is not None and step.suspended is None:
-                await durable.end(step)
-            if step.suspended is None:
-                # An end that is not in the journal is none: after a crash, the action ends again.
-                notify_ended(self.observers, step, seconds)
-                return
-        except BaseException as error:
-            if step.suspended is None or self.is_over():
-                raise
-            failure = failure_of(step, error)
-        try:
-            await self._end_suspended(step, failure)
-        finally:
-            # Its traceback has this frame, which must not be part of a reference cycle.
-            del failure
-
-    async def _end_suspended(self, step: ActionRun, failure: BaseException | None) -> NoReturn:
-        if (going_on := self.durable.finish(step)) is not None:
-            await going_on
-        try:
             raise failure or failure_of(step) or RunSuspended(step)
         finally:
-            del failure
+            del raised, failure
 
+    @override
     async def end_failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised; returns the next one, or None if the run continues without one."""
         self._end_at_once(step, error)
@@ -230,6 +169,7 @@ class LoopExecutor(StepExecutor):
         self.mismatched(step, mismatch_error(step, mismatch), durable.on_mismatch)
         return None
 
+    @override
     async def end_tasks(self, step: ActionRun) -> None:
         """Cancel the tasks that an attempt left running, and wait for their end."""
         tasks = step.tasks or []
@@ -250,6 +190,7 @@ class LoopExecutor(StepExecutor):
             # It closes this coroutine, in which nothing can follow, or no policy handles it.
             self.fail_whole_job(step, error)
 
+    @override
     def _in_time(self, step: ActionRun, deadline: float) -> Awaitable[None]:
         """Await the result of an action, until a time by the clock of its attempt."""
         remaining_seconds = max(0.0, deadline - clock() - self._ran_before(step))
@@ -271,6 +212,7 @@ class LoopExecutor(StepExecutor):
             timed = TimedCode(path, name, wait, self._ran_before(step))
             delivery.deadlines = (*delivery.deadlines, timed)
 
+    @override
     async def _await_code(self, step: ActionRun) -> None:
         variables = step.variables
         assert variables is not None
@@ -285,7 +227,7 @@ class LoopExecutor(StepExecutor):
         if step.action.settings.timeout is not None:
             self._limit_time(step, "", "")
         try:
-            await in_context(variables, self.wait(step))
+            await in_context(variables, self.await_result(step))
         except BaseException as error:
             if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
                 # Its calls took effect, or will. They must be recorded, not cancelled.
@@ -299,25 +241,33 @@ class LoopExecutor(StepExecutor):
                 # Before the delivery ends: the clean-up of these tasks may wait for outcomes.
                 await self.end_tasks(step)
 
-    async def _start_code(self, step: ActionRun) -> None:
-        step.variables = variables = isolated()
-        if step.action.is_async:
-            # This creates the coroutine. Of the user's code, only decorators may run yet.
-            variables.run(self.call, step)
-        elif step.action.settings.timeout is None:
-            await self._in_pool(step)
-        else:
-            await self._call_within(step)
+    @override
+    async def _call_in_thread(self, step: ActionRun, variables: Context) -> None:
+        """Call a ``def`` action in a thread of the pool.
 
-    async def _in_pool(self, step: ActionRun, deadline: Deadline | None = None) -> None:
+        If it has a timeout, it gets a copy of the memory: the thread may outlive the attempt.
+        """
+        if step.action.settings.timeout is None:
+            return await self._in_pool(step, variables, None)
+        run = step.run
+        step.run = run.fork()
+        try:
+            await self._in_pool(step, variables, Deadline.for_action(step.action))
+            # Only if the thread ended in time. Otherwise it may still write to its copy.
+            run.adopt(step.run)
+        except BaseException:
+            step.end()
+            raise
+        finally:
+            step.run = run
+
+    async def _in_pool(self, step: ActionRun, variables: Context, deadline: Deadline | None) -> None:
         state = step.run.state
-        variables = step.variables
-        assert variables is not None
 
         def call() -> None:
             # In the pool's thread: the wait for a thread is over.
             state.end_wait(wait)
-            step.adopt()
+            step.thread = get_ident()
             variables.run(self.call, step)
             if step.has_ended:
                 # The attempt has ended, for example by a timeout.
@@ -328,18 +278,4 @@ class LoopExecutor(StepExecutor):
                 await self.pool.run(call)
             else:
                 await self.pool.run_within(call, deadline)
-        step.adopt()
-
-    async def _call_within(self, step: ActionRun) -> None:
-        """Call an action in a thread with a copy of the memory. The thread may outlive a timeout."""
-        run = step.run
-        step.run = run.fork()
-        try:
-            await self._in_pool(step, Deadline.for_action(step.action))
-            # Only if the thread ended in time. Otherwise it may still write to its copy.
-            run.adopt(step.run)
-        except BaseException:
-            step.end()
-            raise
-        finally:
-            step.run = run
+        step.thread = get_ident()

@@ -131,7 +131,7 @@ class RunState:
         return run_id_of(self.identity, self.key_text, self.sequence_number) if self.identity else ""
 
     @property
-    def wait(self) -> WaitPhase | None:
+    def newest_wait(self) -> WaitPhase | None:
         """The newest wait of the run; None if it waits for nothing of the runtime."""
         waits = self._waits
         # The thread that executes the run may add one meanwhile.
@@ -140,12 +140,12 @@ class RunState:
     @property
     def waits_for(self) -> str:
         """The reason for the newest wait, as text; empty if there is none."""
-        wait = self.wait
+        wait = self.newest_wait
         return "" if wait is None else wait.what
 
     def describe(self, now: float) -> str:
         """Return key, number, activity and its duration, as text for logs."""
-        wait = self.wait
+        wait = self.newest_wait
         does = self.phase.value if wait is None else f"waits for {wait.what}"
         return f"key {self.key!r}, sequence {self.sequence_number}, {does}, for {now - self.since:.3g} s"
 
@@ -208,7 +208,7 @@ class RunState:
         if not waits or wait not in waits:
             return
         del waits[wait]
-        last = self.wait if waits else None
+        last = self.newest_wait if waits else None
         if last is not None:
             self.enter(last.phase, last.since, clock())
         elif self.phase in IN_FLIGHT:

@@ -10,10 +10,10 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from sys import modules
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.events import Event, InputEvent, InputLineage, OutputEvent, stamp
+from flink_agents.api.events import DelayedLineage, Event, InputEvent, InputLineage, OutputEvent, stamp
 from flink_agents.api.lineage import message_id_of, traceparent_of
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.resources.provenance import LIBRARY
@@ -23,14 +23,14 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.memory_reads import TracedTree
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo, take_back
+from flink_agents.runtime.state.pending import UnreadableInput
 
 _MISSING = object()
 _UNTRACED = frozenset((tuple, list, dict, str, bytes, int, float, bool, type(None)))
 """Types of inputs that carry no id and no trace context."""
-
-_NO_STEPS: Iterator[Any] = iter(())
 
 
 class Run:
@@ -52,7 +52,8 @@ class Run:
 
     Attributes:
         queue: Events that no action has handled yet.
-        steps: Yields the next executions in order, each when the one before has ended.
+        steps: Yields the next executions in order, each when the one before has ended; None before the first.
+        following: The attempt that ``steps`` yields next: a retry, or one that left Flink's thread; or None.
         outputs: The values that the run emitted to the main output.
         side_outputs: Pairs of tag and value.
         emitted: Number of events that its actions emitted.
@@ -82,6 +83,7 @@ class Run:
         "emitted",
         "ended",
         "failed",
+        "following",
         "given_up",
         "identity",
         "journal",
@@ -138,7 +140,8 @@ class Run:
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
-        self.steps: Iterator[Any] = _NO_STEPS
+        self.steps: Iterator[Any] | None = None
+        self.following: Any = None
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0
@@ -180,16 +183,47 @@ class Run:
             self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self.undo)
         return self._sensory
 
-    def input_event(self, record: Any) -> Event:
-        """Return the event that starts the run. Its id derives from job, key and sequence number."""
+    def begin(self, record: Any) -> Event:
+        """Queue the event that starts the run. Its id derives from job, key and sequence number.
+
+        Args:
+            record: An input, or an event that another run sent with a delay.
+
+        Raises:
+            StateError: The code has changed, so that the event cannot be created.
+        """
+        kind = type(record)
+        if kind is DelayedInput:
+            return self._begin_delayed(record)
+        if kind is UnreadableInput:
+            raise record.error
         shared = self._shared
         is_plain = shared.received.convert is None and LIBRARY not in modules
         event = InputEvent(input=record if is_plain else shared.received.as_received(record))
         self.record = record
-        if self._shared.traces_inputs and type(record) not in _UNTRACED:
+        if shared.traces_inputs and kind not in _UNTRACED:
             self.parent = self.state.parent = message_id_of(record)
             self.state.traceparent = traceparent_of(record)
         stamp(event, self.lineage)
+        self.queue.append(event)
+        return event
+
+    def _begin_delayed(self, sent: DelayedInput) -> Event:
+        event = self._shared.events.decode(sent.event)
+        self.lineage = DelayedLineage(
+            self.identity,
+            self.key_text,
+            self.sequence_number,
+            action=sent.action,
+            upstream=sent.upstream,
+            run_id=sent.run_id,
+            sender=sent.sequence_number,
+        )
+        self.record = event
+        if self._shared.traces_inputs:
+            self.parent = self.state.parent = sent.run_id
+        stamp(event, self.lineage)
+        self.queue.append(event)
         return event
 
     def put_out(self, path: str, outputs: list[Any], side: list[tuple[str, Any]]) -> None:
@@ -213,13 +247,9 @@ class Run:
 
     def emit_queued(self) -> None:
         """Emit the outputs that are queued among events, as a run with waits does with each execution."""
-        events: deque[Event] = deque()
-        for event in self.queue:
-            route = self._shared.routes.of(event)
-            if route is not None and route.leaves:
-                self.outputs.append(cast("OutputEvent", event).output)
-            else:
-                events.append(event)
+        self.outputs += [event.output for event in self.queue if isinstance(event, OutputEvent)]
+        events = [event for event in self.queue if not isinstance(event, OutputEvent)]
+        # The same object, which `steps` reads.
         self.queue.clear()
         self.queue.extend(events)
 

@@ -45,7 +45,7 @@ class Stack:
         self.last = last
 
     @classmethod
-    def of(cls, awaitable: Any) -> Stack:
+    def of_awaitable(cls, awaitable: Any) -> Stack:
         """Return the stack of ``awaitable`` with everything that it awaits.
 
         ``asyncio`` shows the first frame only.
@@ -127,10 +127,10 @@ def line_of(task: Any, thread: int, wait: WaitPhase | None) -> str | None:
     inner: Stack | None = None
     if wait is not None:
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
-        inner = Stack.of(awaited) if awaited is not None else None
+        inner = Stack.of_awaitable(awaited) if awaited is not None else None
         if wait.thread not in (None, thread):
             inner = Stack.of_thread(wait.thread)
-    for stack in (inner, Stack.of(task)):
+    for stack in (inner, Stack.of_awaitable(task)):
         if stack is not None and stack.where is not None:
             return stack.where
     thread_stack = Stack.of_thread(thread)
@@ -161,7 +161,7 @@ class StackSnapshot:
 
 def waits_of(task: asyncio.Task[Any]) -> str:
     """Return the place where the user's code waits in ``task``, and the object that it awaits, as text."""
-    stack = Stack.of(task)
+    stack = Stack.of_awaitable(task)
     awaited = stack.frames[-1] if stack.frames and not is_users(stack.frames[-1].f_code.co_filename) else None
     what = name_of(awaited) if awaited is not None else type(stack.last).__name__
     return f"{stack.where or task.get_name()}, which awaits {what}"

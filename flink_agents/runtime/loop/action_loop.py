@@ -17,9 +17,9 @@ from typing import Any
 
 from flink_agents.api.common.current import OWN_LOCKS
 from flink_agents.runtime.execution.action_run import current_step
-from flink_agents.runtime.execution.calls import call_scope
-from flink_agents.runtime.execution.outcomes.action_tasks import ActionTask, OwnFuture
+from flink_agents.runtime.execution.calls import durable_code
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.outcomes.pending import ActionTask, OwnFuture
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
@@ -215,14 +215,14 @@ def _make_action_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None, options: dict[str, Any]
 ) -> asyncio.Task[Any]:
     delivery = current_delivery.get()
-    function = call_scope.inside()
+    function = durable_code.find_durable_function()
     if context is not None:
         # The context may come from elsewhere. The task still belongs to the code that runs now.
         context.run(current_delivery.set, delivery)
-        context.run(call_scope.enter, function)
+        context.run(durable_code.enter, function)
     elif function is not None:
         # The function may have left its context.
-        call_scope.enter(function)
+        durable_code.enter(function)
     if delivery is None or delivery.closed:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()

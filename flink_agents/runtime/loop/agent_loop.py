@@ -416,12 +416,12 @@ class AgentLoop:
             if actor.ends:
                 check_not_ended(actor, run, waiting)
             if waiting.run is None:
-                self._executor.begin(run, waiting.record)
+                run.begin(waiting.record)
             if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
                 check_run(run, waiting.suspension, self._shared)
             # From here on, a request to end the run cancels this task.
             state.executing = True
-            await self._executor.execute(run, waiting.step)
+            await self._executor.execute(run)
             state.executing = False
             # Its code caught the cancellation and ended normally. It must not count as success.
             if state.ended_by is not None:

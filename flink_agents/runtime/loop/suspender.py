@@ -19,10 +19,9 @@ from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import stored_attempts
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
-from flink_agents.runtime.execution.waits.parts import RunParts
-from flink_agents.runtime.execution.waits.requests import settle_requests
-from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
-from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
+from flink_agents.runtime.execution.waits.approvals import settle_requests
+from flink_agents.runtime.execution.waits.durable_wait import suspend_at_rest
+from flink_agents.runtime.execution.waits.run_waits import RunParts, RunWaits, outputs_of
 from flink_agents.runtime.journal.memory_reads import PartTree, Read, TracedTree, recorded_reads
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.journal.run_journal import RunJournal, ends_part
@@ -166,7 +165,7 @@ class RunSuspender:
             journal.bound,
             journal.has_records,
             waits,
-            run.waits.left(),
+            run.waits.count_sent_outputs(),
             {step.path: failed} if failed else {},
             self._shared.submission,
             last_deadline=run.waits.last_deadline,

@@ -169,7 +169,7 @@ class Watchdog:
             step = state.action_run
             if step is not None and step.suspended is not None:
                 # Its code may clean up for as long as a run may take.
-                end_waiting_code(step, Stack.of(step.task or task).frames, LOOKS)
+                end_waiting_code(step, Stack.of_awaitable(step.task or task).frames, LOOKS)
             if self._reported.get(actor) is state:
                 continue
             # Once per run: the key of the table is the run's state.
@@ -211,9 +211,9 @@ class Watchdog:
     ) -> tuple[Any, ...]:
         """Return the fields of a report about a run: place, action, seconds, wait, stack."""
         in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
-        stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
+        stack = Stack.of_thread(step.thread) if in_thread else Stack.of_awaitable(step.task or task)
         waits = stack.awaits
-        wait = state.wait
+        wait = state.newest_wait
         if wait is not None:
             waits = wait.what
             inner = self._awaited_stack(wait, step)
@@ -230,7 +230,7 @@ class Watchdog:
         if wait.thread not in (None, self._loop_thread, step.thread):
             return Stack.of_thread(wait.thread)
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
-        return None if awaited is None else Stack.of(awaited)
+        return None if awaited is None else Stack.of_awaitable(awaited)
 
     def _note_state(self, task: asyncio.Task[Any], actor: KeyActor, state: RunState, seconds: float) -> None:
         """Let the thread log a run for those who read logs by program."""
@@ -238,7 +238,7 @@ class Watchdog:
         waits = state.waits_for or state.phase.value
         more: dict[str, Any] = {"phase": state.phase.name.lower(), "for": waits}
         if step is not None:
-            where = line_of(step.task or task, step.thread, state.wait) or step.action.where
+            where = line_of(step.task or task, step.thread, state.newest_wait) or step.action.where
             more |= {"action": step.action.name, "where": where}
             if step.retry_state is not None and step.retry_state.failed:
                 more["attempt"] = len(step.retry_state.failed) + 1
@@ -401,7 +401,7 @@ def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
     seen = set(map(id, stack.frames))
     texts = list[str]()
     for task in step.tasks or ():
-        inner = Stack.of(task)
+        inner = Stack.of_awaitable(task)
         if task.done() or not inner.frames or id(inner.frames[-1]) in seen:
             continue
         seen.update(map(id, inner.frames))

@@ -199,7 +199,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
         agent,
         config,
         codec,
-        Telemetry.of(agent.plan.name, LocalMetricGroup(), metrics, observers),
+        Telemetry.create(agent.plan.name, LocalMetricGroup(), metrics, observers),
         LoopServices(agent, host.around_durable),
         journals,
         host.clock,

@@ -21,8 +21,8 @@ from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.executor import RunExecutor
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, RunEnd, load_of
@@ -103,7 +103,7 @@ class AgentProcessor:
         self._records_runs = shared.journals is not None
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.memory_expires)
-        self._steps = StepExecutor(shared)
+        self._executor = RunExecutor(shared)
         self.to_look_at: deque[KeyActor] = deque()
         self.loop_access = LoopAccess(shared, clock, check_cancelled, most_seconds, self.to_look_at)
         self.feeder = InputDispatcher(shared, state, features.suspensions, self.loop_access)
@@ -180,8 +180,8 @@ class AgentProcessor:
         seq = head.next_seq
         now = self._clock()
         run = Run(shared, head.journal_id, key_text, seq, timestamp, now, stored, memory, head.unrecorded)
-        self._steps.begin(run, record)
-        step = self._steps.advance(run)
+        run.begin(record)
+        step = self._executor.advance(run)
         if step is None:
             emission = Emission()
             changes = run.short_term.changes()
@@ -439,7 +439,7 @@ class AgentProcessor:
             self._clock(),
             self._state.memory,
         )
-        self._steps.reject_input(run, record, error)
+        self._executor.reject_input(run, record, error)
         emission = Emission()
         emission.take_timed(run)
         return emission

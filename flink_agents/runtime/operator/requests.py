@@ -126,7 +126,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
     step = state.action_run
     if step is not None:
         run["action"] = step.action.name
-        run["where"] = line_of(step.task, step.thread, state.wait) or step.action.where
+        run["where"] = line_of(step.task, step.thread, state.newest_wait) or step.action.where
         failed = step.retry_state.failed if step.retry_state is not None else ()
         if failed:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}

@@ -71,7 +71,7 @@ class StoredWait:
         nth: The number of earlier waits of that task.
         deadline: The time at which it ends by itself, in milliseconds since the epoch; None for never.
         began: The time at which it began, in milliseconds since the epoch; None before that is known.
-        request: The approval request whose answer it waits for, in the form of ``waits.requests``; or None.
+        request: The approval request whose answer it waits for, in the form of ``waits.approvals``; or None.
     """
 
     kind: ClassVar[str]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from flink_agents.runtime.concurrency.bridge import awaited_outcome
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution import limits
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
+from flink_agents.runtime.execution.outcomes.pending import OwnFuture
 from flink_agents.runtime.execution.stacks import Stack
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
@@ -153,7 +153,7 @@ class _Look:
         if id(awaitable) in self._seen_ids or (asyncio.isfuture(awaitable) and awaitable.done()):
             return False
         self._seen_ids.add(id(awaitable))
-        stack = Stack.of(awaitable)
+        stack = Stack.of_awaitable(awaitable)
         frame = stack.frames[-1] if stack.frames else None
         if frame is not None:
             if frame.f_code is asyncio.sleep.__code__:

@@ -34,9 +34,9 @@ patch(
 )
 patch(
     "unreadable-begins",
-    "execution.waits.changed_code:begin_event",
+    "execution.run:Run.begin",
     "raise record.error",
-    "return run.input_event(record)",
+    "pass",
     "An input whose class is gone comes to actions as it lies in state.",
 )
 patch(
@@ -139,7 +139,7 @@ patch(
 )
 patch(
     "tasks-count-attempts",
-    "execution.outcomes.action_tasks:ActionTask.__init__",
+    "execution.outcomes.pending:ActionTask.__init__",
     "ordinal = delivery.own_tasks",
     "ordinal = len(delivery.tasks)",
     "A replay, which does not execute failed attempts of sub-agents, orders sets of tasks in another way.",
@@ -174,22 +174,22 @@ patch(
 )
 patch(
     "pool-memory-lost",
-    "execution.loop_executor:LoopExecutor._call_within",
+    "execution.loop_executor:LoopExecutor._call_in_thread",
     "run.adopt(step.run)",
     "pass",
     "What an action with a timeout wrote in the pool is lost.",
 )
 patch(
     "limiter-kept",
-    "execution.loop_executor:LoopExecutor.perform",
-    "limiter.release()",
+    "execution.limits:Slot.end",
+    "self._limiter.release()",
     "pass",
     "An action keeps its place in a limit for ever.",
 )
 patch(
     "end-unrecorded",
-    "execution.loop_executor:LoopExecutor.perform",
-    "await durable.end(step)",
+    "execution.calls.durable_calls:DurableCalls.end_succeeded",
+    "await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))",
     "pass",
     "The end of an action is not recorded.",
 )

@@ -409,7 +409,7 @@ async def placed(slots: Slots) -> AsyncIterator[Slot]:
     """Have a slot, as an execution of an action has it."""
     slot = Slot(slots, state())
     if not slot.take_now():
-        await slot.take()
+        await slot.take_slot()
     try:
         yield slot
     finally:
@@ -435,16 +435,16 @@ def test_places_are_given_in_the_order_of_arrival() -> None:
 def test_cancelled_waiter_leaves_its_place_to_the_next() -> None:
     async def scenario() -> None:
         slots = Slots(1)
-        await slots.take()
-        first, second = (asyncio.ensure_future(slots.take()) for _ in range(2))
+        await slots.take_slot()
+        first, second = (asyncio.ensure_future(slots.take_slot()) for _ in range(2))
         await asyncio.sleep(0)
-        slots.give()
+        slots.release_slot()
         # The place is the first one's already, which has not heard of it.
         first.cancel()
         await second
         assert first.cancelled()
         assert slots.full
-        slots.give()
+        slots.release_slot()
         assert not slots.full
 
     asyncio.run(scenario())
@@ -457,11 +457,11 @@ def test_lent_place_comes_back_without_waiting() -> None:
             with place.lent():
                 assert not slots.full
                 with place.lent():
-                    await slots.take()
+                    await slots.take_slot()
             assert slots.full
         # One too many had a place; now the other one alone has it.
         assert slots.full
-        slots.give()
+        slots.release_slot()
         assert not slots.full
 
     asyncio.run(scenario())

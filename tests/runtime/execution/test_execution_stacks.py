@@ -57,7 +57,7 @@ depths = set()
 def look(phase, info):
     # The collector runs in the middle of a throw: another thread could look at the same moment.
     if watched is not None:
-        depths.add(len(Stack.of(watched).frames))
+        depths.add(len(Stack.of_awaitable(watched).frames))
 
 
 for make in (outer, delegating, stepping):

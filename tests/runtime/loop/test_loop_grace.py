@@ -442,12 +442,12 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
     unused: Any = None
     call = AttemptedCall(unused, DurableCallable(book), unused, cast("Any", Ending()))
     if moment == "inside":
-        call.enter()
+        call.enter_function()
         assert call.inside
-        call.leave()
+        call.leave_function()
     else:
         with pytest.raises(AttemptEnded):
-            call.enter()
+            call.enter_function()
     assert not call.inside
     assert all(seen)
 

@@ -40,8 +40,7 @@ from flink_agents.runtime.concurrency.bridge import (
 from flink_agents.runtime.concurrency.timeouts import Deadline, ThreadWait, seconds_of, thread_wait, within
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.calls.arguments import with_clients
-from flink_agents.runtime.execution.calls.call_scope import durable_function, running
-from flink_agents.runtime.execution.calls.threads import Threads
+from flink_agents.runtime.execution.calls.durable_code import Threads, durable_function, running
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Number, step_name
@@ -150,7 +149,7 @@ class AttemptedCall(WaitPhase):
         """True if the call may have had an effect that is not recorded."""
         return self.inside or self.recording
 
-    def enter(self) -> None:
+    def enter_function(self) -> None:
         """Note that the function starts, in the thread that executes it.
 
         Raises:
@@ -164,7 +163,7 @@ class AttemptedCall(WaitPhase):
             self.inside = False
             raise AttemptEnded
 
-    def leave(self) -> None:
+    def leave_function(self) -> None:
         """Note that the result was taken, or that nothing waits for it any longer."""
         self.inside = False
         self.awaited = self.thread = None
@@ -193,7 +192,7 @@ class AttemptedCall(WaitPhase):
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
-                    self.leave()
+                    self.leave_function()
                 value = await self._result_of(self._bind(clients), self._callable.is_async)
                 if self.variables is not None and own_cancellations in self.variables:
                     await end_own_cancellations(self._take_own_cancellations())
@@ -210,7 +209,7 @@ class AttemptedCall(WaitPhase):
                 if retry_state is None:
                     return self._fail(error)
             finally:
-                self.leave()
+                self.leave_function()
             await self._pause(retry_state.delay)
 
     def _fail(self, error: BaseException) -> Any:
@@ -322,7 +321,7 @@ class AttemptedCall(WaitPhase):
         self.variables = context = isolated()
         if not is_async:
             return self._result_in_thread(function, context)
-        self.enter()
+        self.enter_function()
         self.awaited = context.run(function)
         return self._in_time(function.func, self.awaited, context)
 
@@ -330,7 +329,7 @@ class AttemptedCall(WaitPhase):
         results: list[Any] = []
 
         def call() -> None:
-            self.enter()
+            self.enter_function()
             durable_function.set(function.func)
             previous_function = running.function
             running.function = function.func

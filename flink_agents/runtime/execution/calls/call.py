@@ -1,6 +1,7 @@
 """One durable call of an action: returns its recorded outcome, or makes the call.
 
-:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the event loop.
+:meth:`DurableCall.make_call` is the only place in which a call starts and ends. All of it runs on the event
+loop.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carr
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.durable_code import Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
-from flink_agents.runtime.execution.calls.threads import Threads
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
@@ -114,12 +114,12 @@ class DurableCall(AttemptedCall):
             return await self._beside_others()
         # The short path: the record is the next one in order.
         if delivery.replaying:
-            recorded = delivery.take(self.number)
+            recorded = delivery.take_recorded(self.number)
             return await self._beside_others() if recorded is None else self._result(recorded)
         # Tasks and timers of the function do not count as the action's own.
         current_delivery.set(None)
         try:
-            outcome = await self.make(None)
+            outcome = await self.make_call(None)
         finally:
             current_delivery.set(delivery)
         if self._bridge.closed:
@@ -152,7 +152,7 @@ class DurableCall(AttemptedCall):
         try:
             outcome = await pending.future
         except asyncio.CancelledError:
-            self._delivery.leave(pending)
+            self._delivery.detach_wait(pending)
             if not (self._delivery.lets_finish(self.number) or self._bridge.closed):
                 pending.stop()
             raise
@@ -173,7 +173,7 @@ class DurableCall(AttemptedCall):
 
     # -- start and end ----------------------------------------------------------------
 
-    async def make(self, pending: PendingCall | None) -> CallRecord | None:
+    async def make_call(self, pending: PendingCall | None) -> CallRecord | None:
         """Make the call and record its outcome.
 
         Args:
@@ -217,7 +217,7 @@ class DurableCall(AttemptedCall):
             self._in_flight.end(self)
             if pending is not None and self._bridge.closed:
                 # No outcome comes any more, so nothing may wait for this one, or for one that came later.
-                pending.drop()
+                pending.abandon_wait()
                 delivery.forget(pending)
 
     def _end_failed(self, pending: PendingCall | None, error: BaseException) -> CallRecord | None:
@@ -368,7 +368,7 @@ class DurableCall(AttemptedCall):
         return as_data(result_type_of(result_type).decode(codec, data, record.result_type))
 
 
-class PendingCall(PendingOutcome):
+class PendingCall(FutureOutcome):
     """A durable call whose outcome is delivered in order.
 
     Args:
@@ -376,30 +376,18 @@ class PendingCall(PendingOutcome):
 
     Attributes:
         call: The call.
-        future: Ends when the outcome is delivered.
     """
 
-    __slots__ = ("_context", "call", "future")
+    __slots__ = ("_context", "call")
 
     def __init__(self, call: DurableCall) -> None:
         super().__init__(call.number)
         self.call = call
         self._context = outside()
-        self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
 
     def begin(self) -> None:
         """Make the call in a task that does not belong to the action."""
-        self.perform(self.call.make(self), self._context)
-
-    def deliver(self, outcome: Outcome) -> None:
-        """End the wait for the call."""
-        assert isinstance(outcome, CallRecord)
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def drop(self) -> None:
-        """End the wait without an outcome."""
-        self.future.cancel()
+        self.perform(self.call.make_call(self), self._context)
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` in the action, at the place where it waits for the call."""

@@ -22,16 +22,15 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.durable_code import CallingThread, Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
 from flink_agents.runtime.execution.calls.results import check_result_type
-from flink_agents.runtime.execution.calls.threads import CallingThread, Threads
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import PendingOutcome
 from flink_agents.runtime.execution.stacks import waits_of
-from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
-from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
+from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited, suspend_at_rest
 from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown, is_inside
 from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
 from flink_agents.runtime.serde.raised_texts import awaitable_text
@@ -132,13 +131,12 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            arguments = records, seed, partial(_stuck, step), waits_of, self._bridge
-            if run.waits is None:
-                step.delivery = Delivery(*arguments)
-            else:
-                parts = run.waits.parts
-                step.delivery = Delivery(*arguments) if parts is None else parts.delivery(path, *arguments)
+            step.delivery = Delivery(records, seed, partial(_stuck, step), waits_of, self._bridge)
+            if run.waits is not None:
                 step.delivery.at_rest = partial(suspend_at_rest, step, run.waits)
+                if run.waits.parts is not None:
+                    # Before each outcome, the execution sees the memory of the part that it belongs to.
+                    step.delivery.show_part = partial(run.waits.parts.show, path)
         return step.delivery
 
     # -- ends of calls ----------------------------------------------------------------
@@ -150,19 +148,37 @@ class DurableCalls:
         delivery.ready = 0
         current_delivery.set(delivery)
 
-    def check_awaited(self, step: ActionRun) -> None:
-        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
+    async def end_succeeded(self, step: ActionRun) -> None:
+        """End an execution that succeeded, and record its end if it made durable calls.
 
         Raises:
-            MissingAwaitError: It has not.
+            MissingAwaitError: It has not awaited all of its calls and waits.
+            NonDeterminismError: It did not make all calls that were recorded.
+            UnserializableValueError: An event that it sent cannot be recorded.
         """
-        delivery = step.delivery
-        if delivery is None:
+        assert step.delivery is not None
+        if step.delivery.unawaited or step.run.waits is not None:
+            # First: a forgotten call must fail the action.
+            self._check_awaited(step, step.delivery)
+        if (going_on := self.finish(step)) is not None:
+            await going_on
+        delivery = step.calls
+        if delivery is None or step.suspended is not None:
             return
-        if step.run.waits is not None:
-            check_waits_awaited(step)
-        if not delivery.unawaited:
-            return
+        try:
+            # An execution that skipped recorded calls must not be recorded as ended.
+            delivery.check_end()
+        except Mismatch as mismatch:
+            raise mismatch_error(step, mismatch) from None
+        events = self._shared.events.record_sent(step)
+        short_term, sensory = step.run.written_since(step.mark)
+        side = list(map(list, step.side or ()))
+        # An end that is not in the journal is none: after a crash, the action ends again.
+        await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))
+
+    def _check_awaited(self, step: ActionRun, delivery: Delivery) -> None:
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits."""
+        check_waits_awaited(step)
         created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
         called = delivery.unawaited.values()
         forgotten = next(
@@ -260,29 +276,10 @@ class DurableCalls:
         ):
             step.calls = self.delivery_of(step)
 
-    async def end(self, step: ActionRun, record: ActionRecord | None = None) -> None:
-        """Record the end of an execution that made durable calls, and the outcomes that are not stored yet.
-
-        Args:
-            step: The execution.
-            record: Its end; by default, that of an execution that succeeded.
-
-        Raises:
-            NonDeterminismError: It did not make all calls that were recorded.
-            UnserializableValueError: An event that it sent cannot be recorded.
-        """
+    async def _record_end(self, step: ActionRun, record: ActionRecord) -> None:
+        """Record the end of an execution, and the outcomes that are not stored yet."""
         delivery = step.calls
         assert delivery is not None
-        if record is None:
-            try:
-                # First: an execution that skipped recorded calls must not be recorded as ended.
-                delivery.check_end()
-            except Mismatch as mismatch:
-                raise mismatch_error(step, mismatch) from None
-            events = self._shared.events.record_sent(step)
-            short_term, sensory = step.run.written_since(step.mark)
-            side = list(map(list, step.side or ()))
-            record = ActionRecord(short_term, sensory, events, side, delivery.call_count)
         outcomes = dict(delivery.unrecorded)
         journal = step.run.journal
         assert journal is not None
@@ -317,7 +314,7 @@ class DurableCalls:
             {}, {}, events, [list(side_output) for side_output in side], delivery.call_count
         )
         try:
-            await self.end(step, record)
+            await self._record_end(step, record)
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
             outcomes = dict(delivery.unrecorded)

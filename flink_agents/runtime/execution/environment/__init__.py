@@ -15,10 +15,13 @@ from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, LoadedAgent
-from flink_agents.runtime.execution.environment.event_records import EventRecords
+from flink_agents.runtime.execution.environment.events import (
+    EventRecords,
+    OutputChecks,
+    ReceivedValues,
+    Routes,
+)
 from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
-from flink_agents.runtime.execution.environment.received import ReceivedValues
-from flink_agents.runtime.execution.environment.routing import OutputChecks, Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.observers import OBSERVER_ERRORS, Observers
 from flink_agents.runtime.metrics.run_metrics import LocalMetricGroup, RunMetrics
@@ -46,7 +49,7 @@ class Telemetry:
     observers: Observers
 
     @classmethod
-    def of(
+    def create(
         cls,
         agent_name: str,
         metrics: LocalMetricGroup,
@@ -171,7 +174,7 @@ class RunEnvironment:
             agent,
             self.config,
             self.codec,
-            Telemetry.of(name, telemetry.metrics.get_sub_group(name), telemetry.run_metrics, observers),
+            Telemetry.create(name, telemetry.metrics.get_sub_group(name), telemetry.run_metrics, observers),
             services,
             clock=self.clock,
             pause=self.pause,

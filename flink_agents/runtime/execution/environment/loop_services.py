@@ -47,7 +47,7 @@ class Durable(Protocol):
 class SubAgentCaller(Protocol):
     """Lets actions call other agents. A ``caller`` is an ``action_run.ActionRun``."""
 
-    def ask(
+    def prepare_call(
         self, caller: Any, agent: Any, event: Any, traced: bool
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         """Prepare a call of ``agent`` with ``event``; return a function that makes it."""

@@ -20,14 +20,15 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.outcomes.action_tasks import (
+from flink_agents.runtime.execution.outcomes.pending import (
     ActionTask,
+    PendingOutcome,
+    QueuedOutcome,
     TimedCode,
     awaits_foreign,
     is_foreign,
     is_task_inside,
 )
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome, QueuedOutcome
 from flink_agents.runtime.execution.waits.swallowed import SwallowedSuspension
 from flink_agents.runtime.journal.calls import ExecutionOutcomes, Number, Outcome, StepRecords, is_inside
 
@@ -67,6 +68,8 @@ class Delivery(ExecutionOutcomes):
         now: Seconds since the start, as the execution sees them. They change only with an outcome.
         swallowed: The cancellations of a suspended run that its code has swallowed; None if there are none.
         at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
+        show_part: Shows the memory of the part of the run that an outcome belongs to, before it is delivered;
+            None if the run has no parts.
         failing_paths: Paths of actions of sub-agents that have raised, so their calls may end.
         deadlines: The code of attempts with timeouts. Empty for most.
     """
@@ -78,6 +81,7 @@ class Delivery(ExecutionOutcomes):
     now = 0.0
     main: asyncio.Task[Any] | None = None
     at_rest: Callable[[], None] | None = None
+    show_part: Callable[[Number], None] | None = None
     swallowed: SwallowedSuspension | None = None
     failing_paths: Collection[str] = ()
     deadlines: tuple[TimedCode, ...] = ()
@@ -125,7 +129,7 @@ class Delivery(ExecutionOutcomes):
             self.running = False
             self.ready -= 1
             if not self.ready:
-                self.rest()
+                self.deliver_next()
 
     def count(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to count handles: the action does more than to wait for one call after the other."""
@@ -140,7 +144,7 @@ class Delivery(ExecutionOutcomes):
         """Note that a handle that was counted has run, or will never run."""
         self.ready -= 1
         if not (self.ready or self.running):
-            self.rest()
+            self.deliver_next()
 
     def task_path(self) -> str:
         """Return the path of the running task; see ``journal.calls``."""
@@ -182,9 +186,9 @@ class Delivery(ExecutionOutcomes):
             # The thread of the action waits.
             self.ready = 0
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
-    def take(self, number: Number) -> Outcome | None:
+    def take_recorded(self, number: Number) -> Outcome | None:
         """Return the next recorded outcome if it has that number; for an action that waits for one only."""
         if self._replay[0][0] != number:
             return None
@@ -192,9 +196,11 @@ class Delivery(ExecutionOutcomes):
         self._passed = max(self._passed, outcome.order)
         self.now = max(self.now, outcome.elapsed / 1e6)
         self._begun = self._seconds() - self.now
+        if self.show_part is not None:
+            self.show_part(number)
         return outcome
 
-    def leave(self, pending: PendingOutcome) -> None:
+    def detach_wait(self, pending: PendingOutcome) -> None:
         """Note that the action no longer waits for an outcome: it cancelled the wait."""
         if not pending.gone and self._pending.pop(pending.number, None) is not None:
             pending.gone = True
@@ -211,7 +217,7 @@ class Delivery(ExecutionOutcomes):
         ended = QueuedOutcome(pending, outcome)
         self._ended.append(ended)
         if outcome is not None and not self.ready:
-            self.rest()
+            self.deliver_next()
         return ended
 
     def resolve(self, ended: QueuedOutcome, outcome: Outcome) -> None:
@@ -219,20 +225,16 @@ class Delivery(ExecutionOutcomes):
         ended.outcome = outcome
         ended.recorded = True
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
     def forget(self, pending: PendingOutcome) -> None:
         """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
-        queued_outcomes = self._ended
-        self._ended = deque[QueuedOutcome]()
         # Outcomes that are in the queue keep their order.
-        self._ended.extend(
-            queued_outcome
-            for queued_outcome in queued_outcomes
-            if queued_outcome.pending is not pending or queued_outcome.outcome is not None
+        self._ended = deque(
+            ended for ended in self._ended if ended.pending is not pending or ended.outcome is not None
         )
         if not self.ready:
-            self.rest()
+            self.deliver_next()
 
     def elapsed(self) -> int:
         """Return microseconds since the start of the execution. They continue from the end of a replay."""
@@ -242,7 +244,7 @@ class Delivery(ExecutionOutcomes):
         """Return the time of the event loop as code of the action sees it."""
         return self._origin + self.now
 
-    def rest(self) -> None:
+    def deliver_next(self) -> None:
         """Deliver the next outcome if the action is at rest and there is one."""
         while not (self.ready or self.closed):
             if self._replay:
@@ -287,7 +289,7 @@ class Delivery(ExecutionOutcomes):
                 return False
             self._replay.popleft()
             self._passed = max(self._passed, outcome.order)
-            self._give(pending, outcome)
+            self._deliver_outcome(pending, outcome)
             self._begun = self._seconds() - self.now
         else:
             self._replay.popleft()
@@ -310,9 +312,11 @@ class Delivery(ExecutionOutcomes):
         # It is not in the store yet, so it goes with the action's next record.
         if not ended.recorded:
             self.seen(pending.number, ended.outcome)
-        self._give(pending, ended.outcome)
+        self._deliver_outcome(pending, ended.outcome)
 
-    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
+    def _deliver_outcome(self, pending: PendingOutcome, outcome: Outcome) -> None:
+        if self.show_part is not None:
+            self.show_part(pending.number)
         self._pending.pop(pending.number, None)
         if self.deadlines:
             self._count_time(pending)
@@ -381,7 +385,7 @@ class Delivery(ExecutionOutcomes):
             self.forget_repeated(path)
             repeated = self.of_attempts(path, self._passed)
             # An enclosing attempt may repeat its own outcomes meanwhile: they keep their places among these.
-            self._replay = deque(sorted([*repeated, *self._replay], key=_place))
+            self._replay = deque(sorted([*repeated, *self._replay], key=lambda item: item[1].order))
 
     def forget_repeated(self, path: str) -> None:
         """Deliver nothing a second time to an attempt of a sub-agent's action, which has ended."""
@@ -439,10 +443,10 @@ class Delivery(ExecutionOutcomes):
             waiting = list(self._pending.values())
             self._pending = {}
             for pending in waiting:
-                pending.drop()
+                pending.abandon_wait()
             self._deferred.clear()
         # An execution must not be part of a reference cycle.
-        self._stuck = _ignore
+        self._stuck = lambda number, outcome: None
         self.at_rest = None
         if self.main is not None:
             for _ in range(self.interrupted):
@@ -479,14 +483,6 @@ class Delivery(ExecutionOutcomes):
     def hash_of(self, ordinal: int) -> int:
         """Return the hash of the task that the execution created at position ``ordinal``."""
         return (crc32(repr(self._seed).encode("utf-8", "surrogatepass")) + ordinal * _SPREAD) & _HASH_MASK
-
-
-def _place(item: tuple[Number, Outcome]) -> int:
-    return item[1].order
-
-
-def _ignore(number: Number, outcome: Outcome) -> None:
-    """Ignore an outcome: the execution is over."""
 
 
 _SPREAD = 0x9E3779B97F4A7C15

@@ -70,7 +70,7 @@ class SubAgents:
         self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
         self._made: list[CompiledSubAgent] = []
 
-    def ask(
+    def prepare_call(
         self, caller: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         """Prepare a call of ``agent`` with ``event``; return a function that makes it.
@@ -91,7 +91,7 @@ class SubAgents:
                 fix="write async def, and answer = await ctx.call_agent(...)",
             )
         # Without the context of the first caller, which the agent outlives.
-        called = Context().run(self._of, agent)
+        called = Context().run(self._find_compiled, agent)
         self._check(caller, called, event)
         delivery = current_delivery.get()
         task = delivery.task_path() if delivery is not None else ""
@@ -99,7 +99,7 @@ class SubAgents:
         number = caller.agent_calls.get(task, 0)
         caller.agent_calls[task] = number + 1
         run = SubAgentRun(called.shared, caller, traced)
-        return partial(_answer, called, run, run.take(event, task, number))
+        return partial(_answer, called, run, run.receive_event(event, task, number))
 
     async def close(self) -> None:
         """Close the clients and resources of all sub-agents, the latest first."""
@@ -107,7 +107,7 @@ class SubAgents:
             await called.shared.services.clients.close()
             await called.shared.agent.close_resources(CLIENT_CLOSE_SECONDS)
 
-    def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
+    def _find_compiled(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
         cache_entry = self._known.get(id(agent))
         if cache_entry is not None:
             return cache_entry[1]
@@ -118,12 +118,12 @@ class SubAgents:
             if called.plan == plan and called.functions == functions:
                 # If the user creates a new object for each call, the compiled agent is still reused.
                 return called
-        called = self._make(plan, code, functions)
+        called = self._bind_agent(plan, code, functions)
         self._made.append(called)
         self._known[id(agent)] = agent, called
         return called
 
-    def _make(
+    def _bind_agent(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> CompiledSubAgent:
         shared = self._shared.for_sub_agent(LoadedAgent(plan, code), _OfRoot())
@@ -143,7 +143,7 @@ class SubAgents:
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
         sent = event if isinstance(event, Event) else InputEvent(input=event)
-        route = called.shared.routes.of(sent)
+        route = called.shared.routes.find_route(sent)
         if route is None or not route.actions:
             raise UnknownEventError(
                 f"agent {name!r} is called with {sent.event_type!r}, which none of its actions accepts",

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
+from threading import get_ident
 from typing import Any, NoReturn
 
 from typing_extensions import override
 
 from flink_agents.api.agents.observers import Phase
-from flink_agents.api.common.current import isolated
-from flink_agents.api.common.policies import FailedAttempt, OnError
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.events import Event
 from flink_agents.plan import BoundAction
@@ -27,12 +27,11 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.loop_executor import LoopExecutor
-from flink_agents.runtime.execution.outcomes.action_tasks import ActionTask
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.outcomes.pending import ActionTask
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.sub_agents.attempt_end import AttemptEnd
-from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, root_of, run_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import AttemptEnd, SubAgentRun, root_of, run_of
 from flink_agents.runtime.metrics.run_metrics import clock
 
 
@@ -46,13 +45,14 @@ class SubAgentExecutor(LoopExecutor):
         caller: The executor of the job's agent.
     """
 
+    emits_letters = False
+
     def __init__(self, shared: RunEnvironment, caller: LoopExecutor) -> None:
         super().__init__(shared, caller.slots, caller.pool, caller.durable, caller.is_over)
 
     async def answer(self, run: SubAgentRun, event: Event) -> list[Any]:
         """Execute a run to its end; returns the agent's outputs."""
         run.queue.append(event)
-        run.steps = self._walk(run)
         try:
             await self.execute(run)
         finally:
@@ -74,14 +74,14 @@ class SubAgentExecutor(LoopExecutor):
             await step.shared.pause(step.retry_state.delay)
 
     @override
-    async def perform(self, step: ActionRun) -> None:
+    async def perform(self, step: ActionRun) -> float | None:
         """Execute an attempt within its limits. A wait for these is an outcome of the calling action."""
         root = root_of(step)
         root.guard()
         if step.action.off_thread:
             raise _needs_thread(step)
         step.delivery = root.delivery
-        step.adopt()
+        step.thread = get_ident()
         limiter = self._limits.of_action(step.action)
         # It has the slot of the calling action.
         async with entered(limiter, root.require_slot()) if limiter is not None else nullcontext():
@@ -89,6 +89,10 @@ class SubAgentExecutor(LoopExecutor):
                 await self._perform_unrecorded(step)
             else:
                 await self._perform_in_order(step, root, root.delivery)
+        run = run_of(step)
+        for event in step.sent if run.traced else ():
+            content = {name: getattr(event, name) for name in type(event).model_fields}
+            run.note(step, "event", event.event_type, content)
 
     async def _perform_unrecorded(self, step: ActionRun) -> None:
         """Execute an attempt in a run that has no records."""
@@ -176,7 +180,7 @@ class SubAgentExecutor(LoopExecutor):
         return following, failures
 
     async def _execute_code(self, step: ActionRun) -> None:
-        step.variables = isolated()
+        step.variables = copy_context()
         step.slot = root_of(step).require_slot()
         timeout = step.action.settings.timeout
         await (self._await_code(step) if timeout is None else self._in_time(step, clock() + timeout))
@@ -234,7 +238,7 @@ class SubAgentExecutor(LoopExecutor):
         """Execute the user's code, whose exception a task may not be able to carry."""
         try:
             self.call(step)
-            await self.wait(step)
+            await self.await_result(step)
         except BaseException as error:
             return Outcome(error=error)
         return Outcome()
@@ -284,15 +288,6 @@ class SubAgentExecutor(LoopExecutor):
         return asyncio.get_running_loop().time()
 
     @override
-    def succeed(self, step: ActionRun) -> None:
-        run = step.run
-        if isinstance(run, SubAgentRun) and run.traced:
-            for event in step.sent:
-                content = {name: getattr(event, name) for name in type(event).model_fields}
-                run.note(step, "event", event.event_type, content)
-        super().succeed(step)
-
-    @override
     def fail_whole_job(self, step: ActionRun, error: BaseException) -> NoReturn:
         self._take_back(step)
         raise error
@@ -303,23 +298,6 @@ class SubAgentExecutor(LoopExecutor):
         if isinstance(error, ENDS) or self._policy_of(step.action) is not OnError.IGNORE:
             raise error
         self._give_up(step.run, step.action, step.event, error, "", OnError.IGNORE)
-
-    @override
-    def _give_up(
-        self,
-        run: Run,
-        action: BoundAction | None,
-        event: Event,
-        error: BaseException,
-        where: str,
-        policy: OnError,
-        attempts: tuple[FailedAttempt, ...] = (),
-        path: str = "",
-    ) -> None:
-        if policy is OnError.DEAD_LETTER:
-            # The dead letter has the event of the calling agent, not this one.
-            raise error
-        super()._give_up(run, action, event, error, where, policy, attempts, path)
 
     @override
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:

@@ -9,9 +9,8 @@ from contextvars import Context
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome, PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 
@@ -69,7 +68,7 @@ class ActionTimer(PendingOutcome):
     def cancel(self) -> None:
         """Cancel the timer."""
         self._stop()
-        self._delivery.leave(self)
+        self._delivery.detach_wait(self)
         self.gone = True
 
     def cancelled(self) -> bool:
@@ -81,7 +80,7 @@ class ActionTimer(PendingOutcome):
         self._stop()
         self._call()
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """Fire without an order, if a library set the timer and it outlives the action."""
         if self._fired:
             self._call()
@@ -101,26 +100,22 @@ class ActionTimer(PendingOutcome):
         self._loop.call_soon(self._callback, *self._args, context=self._context)
 
 
-class ResourceWait(PendingOutcome):
+class ResourceWait(FutureOutcome):
     """A wait of the context for a limit or a client.
 
     Args:
         delivery: The delivery of the action.
         what: The object of the wait, for people.
         make: Creates the coroutine that waits.
-
-    Attributes:
-        future: Ends when the outcome is delivered.
     """
 
-    __slots__ = ("_delivery", "_error", "_make", "_what", "future")
+    __slots__ = ("_delivery", "_make", "_what")
 
     def __init__(self, delivery: Delivery, what: str, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
         self._delivery = delivery
         self._what = what
         self._make = make
-        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
     def begin(self) -> None:
         """Start the wait."""
@@ -150,10 +145,6 @@ class ResourceWait(PendingOutcome):
         else:
             self.future.set_result(performing.result())
 
-    def drop(self) -> None:
-        """End the wait without an outcome."""
-        self.future.cancel()
-
     def _end(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
             # Mark the exception as retrieved: the waiting code may be gone.
@@ -161,7 +152,7 @@ class ResourceWait(PendingOutcome):
         if self._delivery.closed or self.gone:
             return
         if self._delivery.replaying:
-            self._delivery.rest()
+            self._delivery.deliver_next()
         else:
             self._delivery.end(self, _wait_record(self._delivery, self._what))
 
@@ -184,7 +175,7 @@ async def in_turn(
     try:
         return await pending.future
     except asyncio.CancelledError:
-        delivery.leave(pending)
+        delivery.detach_wait(pending)
         pending.stop()
         if pending.performing is not None and _came_about(pending.performing):
             undo()

@@ -37,11 +37,11 @@ class ActiveWait(Protocol):
         """Return True if a signal of that name can end the wait."""
         ...
 
-    def take(self) -> bool:
+    def take_signal(self) -> bool:
         """End the wait by a signal, if there is one for it; returns True if it has ended."""
         ...
 
-    def look(self) -> None:
+    def end_if_due(self) -> None:
         """End the wait if its time has come, or if nothing else can end it."""
         ...
 
@@ -178,7 +178,8 @@ class ActiveMailbox:
     def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
         """Reserve the first signal for a wait of that name and id, and return it; None if there is none.
 
-        Call :meth:`taken` to remove it when the action learns of it, or :meth:`not_taken` to release it.
+        Call :meth:`remove_picked` when the action learns of it, and :meth:`release_picked` if it cancels the
+        wait.
         """
         with self._lock:
             now = self.clock()
@@ -191,14 +192,14 @@ class ActiveMailbox:
                     return signal
         return None
 
-    def taken(self, signal: StoredSignal) -> None:
+    def remove_picked(self, signal: StoredSignal) -> None:
         """Remove a signal that was picked."""
         with self._lock:
             self._unpick(signal)
             place = next(at for at, queued_signal in enumerate(self._signals) if queued_signal is signal)
             del self._signals[place]
 
-    def not_taken(self, signal: StoredSignal) -> None:
+    def release_picked(self, signal: StoredSignal) -> None:
         """Release a signal that was picked for a wait that the action has cancelled."""
         with self._lock:
             self._unpick(signal)
@@ -212,7 +213,7 @@ class ActiveMailbox:
         self.ended = True
         self.skips = skips
         for wait in list(self.open):
-            wait.look()
+            wait.end_if_due()
 
     def reserve(self, identities: Iterable[str]) -> None:
         """Reserve signals for recorded runs that took them, according to their records."""
@@ -261,7 +262,7 @@ class ActiveMailbox:
     def _let_take(self) -> None:
         for wait in list(self.open):
             # At most one wait takes it. The others stay open.
-            if wait.take():
+            if wait.take_signal():
                 return
 
     def _free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:

@@ -20,7 +20,6 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event, InputEvent, NamedEvent
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.delayed import begin_with, event_of
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.plans import check_actions
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -32,19 +31,6 @@ CHANGES = (PlanChangedError, StateFormatError, UnknownTypeNameError, UpgradeFail
 
 LETTER_PATH = "changed-code"
 """The path under which the dead letter of such a run is counted. No output has left under it before."""
-
-
-def begin_event(run: Run, record: object, shared: RunEnvironment) -> Event:
-    """Return the event that a run starts with.
-
-    Raises:
-        StateError: The code has changed, so that the event cannot be created.
-    """
-    if type(record) is DelayedInput:
-        return begin_with(run, record, shared)
-    if type(record) is UnreadableInput:
-        raise record.error
-    return run.input_event(record)
 
 
 def check_run(run: Run, suspension: Suspension | None, shared: RunEnvironment) -> None:
@@ -71,7 +57,7 @@ def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment
 
 
 def _check_steps(steps: Iterable[str], event: Event, shared: RunEnvironment) -> None:
-    route = shared.routes.of(event)
+    route = shared.routes.find_route(event)
     if route is not None and not route.actions:
         # The event follows on_unhandled.
         return
@@ -86,7 +72,7 @@ def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
     if type(record) is not DelayedInput:
         return InputEvent(input=record)
     try:
-        return event_of(record, shared)
+        return shared.events.decode(record.event)
     except StateError:
         pass
     try:
@@ -105,7 +91,7 @@ def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
     record, _ = read_input(shared.codec, packed)
     if type(record) is UnreadableInput:
         raise record.error
-    return event_of(record, shared) if type(record) is DelayedInput else InputEvent(input=record)
+    return shared.events.decode(record.event) if type(record) is DelayedInput else InputEvent(input=record)
 
 
 def no_action_takes(event: Event, shared: RunEnvironment) -> PlanChangedError:

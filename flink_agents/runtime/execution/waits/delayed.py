@@ -12,10 +12,9 @@ from typing import Any, cast
 
 from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
-from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
+from flink_agents.api.events import DELAYED_TAG, Event, OutputEvent
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.routing import no_event, too_many_events, unknown_event
+from flink_agents.runtime.execution.environment.events import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -45,7 +44,7 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
     number = sum(tag == DELAYED_TAG for tag, _ in side)
     if step.run.emitted + len(step.sent) + number >= shared.max_events:
         raise too_many_events(shared.max_events)
-    packed = shared.codec.encode(shared.events.packed(event))
+    packed = shared.events.encode(event)
     upstream = step.event.id
     side.append((DELAYED_TAG, [shared.clock() + milliseconds, packed, step.action.name, upstream]))
     step.side = side
@@ -61,7 +60,7 @@ def _checked(step: ActionRun, event: Event) -> Event:
             found="delay=...",
             fix="return what is to be sent, and let the agent that asks send it",
         )
-    route = step.shared.routes.of(event)
+    route = step.shared.routes.find_route(event)
     if route is None:
         raise no_event(step.action.name, event)
     if route.leaves:
@@ -97,35 +96,3 @@ def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:
     """
     event, action, upstream = sent
     return DelayedInput(event, action, upstream, run.lineage.id, run.sequence_number)
-
-
-def event_of(sent: DelayedInput, shared: RunEnvironment) -> Event:
-    """Return a delayed event, without its place in the run.
-
-    Raises:
-        StateError: Its class has changed.
-    """
-    return shared.events.unpacked(*shared.codec.decode(sent.event))
-
-
-def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
-    """Return the event that starts the run of a delayed event.
-
-    Raises:
-        PlanChangedError: The class of the event has changed.
-    """
-    event = event_of(sent, shared)
-    run.lineage = DelayedLineage(
-        run.identity,
-        run.key_text,
-        run.sequence_number,
-        action=sent.action,
-        upstream=sent.upstream,
-        run_id=sent.run_id,
-        sender=sent.sequence_number,
-    )
-    run.record = event
-    if shared.traces_inputs:
-        run.parent = run.state.parent = sent.run_id
-    stamp(event, run.lineage)
-    return event

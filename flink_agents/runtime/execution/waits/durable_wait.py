@@ -5,6 +5,9 @@ how it ended. The end is recorded when the action learns of it: in the state of 
 the next record that may depend on it. All of this happens on the event loop.
 
 Each kind of wait is a subclass. It defines the object of the wait, the ways to end it, and the result.
+
+If the actions of a run have come to rest, and wait only for timers and signals, :func:`suspend` suspends it.
+``loop.suspender`` then makes its stored form.
 """
 
 from __future__ import annotations
@@ -21,9 +24,8 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.action_tasks import OwnFuture
 from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
@@ -34,7 +36,7 @@ LOOK_SECONDS = 0.05, 1.0
 """The first and the longest interval after which a wait in memory reads the clock, which may be set."""
 
 
-class DurableWait(PendingOutcome, SignalWait[Any]):
+class DurableWait(FutureOutcome, SignalWait[Any]):
     """A durable wait that the action awaits.
 
     Args:
@@ -44,13 +46,12 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     Attributes:
         called: The method of the context that creates such waits.
-        future: Ends when the outcome is delivered.
     """
 
     called: ClassVar[str]
     outlasts = True
 
-    __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer", "future")
+    __slots__ = ("_delivery", "_seconds", "_step", "_timed", "_timer")
 
     def __init__(self, step: ActionRun, delivery: Delivery, seconds: float | None) -> None:
         super().__init__(delivery.number(RecordKind.WAIT, delivery.task_path()))
@@ -59,7 +60,6 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._seconds = seconds
         self._timed: StoredWait | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
     # -- the kind of the wait ---------------------------------------------------------
 
@@ -93,11 +93,11 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Return True if a signal of that name can end the wait. Only waits for signals override it."""
         return False
 
-    def take(self) -> bool:
+    def take_signal(self) -> bool:
         """End by a signal that is there for the wait; returns True if it has ended.
 
         It is called when the wait opens, and when a signal comes. A wait that something else ends does that
-        in :meth:`look`.
+        in :meth:`end_if_due`.
         """
         return False
 
@@ -162,7 +162,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
             return await self.future
         except asyncio.CancelledError:
             # Close first, then release: else this wait would take the signal again that it gives back.
-            delivery.leave(self)
+            delivery.detach_wait(self)
             self._close()
             self._give_back()
             raise
@@ -223,15 +223,15 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         if mailbox.resuming:
             # All waits that were open when the run was suspended begin together.
             outside().run(asyncio.get_running_loop().call_soon, mailbox.resumed)
-        if not self.take():
-            self.look()
+        if not self.take_signal():
+            self.end_if_due()
 
     @property
     def _is_closed(self) -> bool:
         """True if nothing may end the wait any longer, or not in this part of the run."""
         return self.ended or self.gone or self._delivery.closed or self._waits.ends_part
 
-    def look(self, number: int = 0) -> None:
+    def end_if_due(self, number: int = 0) -> None:
         """End if the time has come, or if nothing else can end the wait; else schedule the next look."""
         if self._is_closed:
             return
@@ -254,7 +254,9 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
             delay_seconds = (min(ends) - now) / 1000
             if not getattr(loop, "moves_wall_clock", False):
                 delay_seconds = min(delay_seconds, most, least * 2 ** min(number, 10))
-            self._timer = outside().run(loop.call_later, max(delay_seconds, 0.001), self.look, number + 1)
+            self._timer = outside().run(
+                loop.call_later, max(delay_seconds, 0.001), self.end_if_due, number + 1
+            )
 
     # -- its end ----------------------------------------------------------------------
 
@@ -267,10 +269,10 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         # A wait that ends by a record takes no signal, and its end is already recorded.
         if self.ended:
             self._learned()
-            self._keep(outcome)
+            self._record_end(outcome)
         self.future.set_result(outcome)
 
-    def drop(self) -> None:
+    def abandon_wait(self) -> None:
         """End the wait without an outcome."""
         self._close()
         self._give_back()
@@ -292,7 +294,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
         delivery.resolve(delivery.end(self), record)
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _record_end(self, outcome: Outcome) -> None:
         """Record the end of the wait, with failures of calls that the action saw before it."""
         delivery = self._delivery
         journal = self._step.run.journal
@@ -364,3 +366,33 @@ def check_waits_awaited(step: ActionRun) -> None:
         found="a wait without an await",
         fix=f"write await {called}, or remove the call",
     )
+
+
+def suspend_at_rest(step: ActionRun, waits: RunWaits) -> None:
+    """Schedule the suspension of a run, unless something else can still wake it."""
+    if step.suspended is None and waits.may_be_suspended:
+        outside().run(asyncio.get_running_loop().call_soon, suspend, step, waits)
+
+
+def suspend(step: ActionRun, waits: RunWaits) -> None:
+    """End an execution whose waits outlast it, and leave these waits in ``step.suspended``.
+
+    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any longer.
+    """
+    delivery = step.delivery
+    if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
+        return
+    step.suspended = [wait.leave_open() for wait in delivery.waits if isinstance(wait, DurableWait)]
+    if delivery.deadlines and step.retry_state is not None:
+        step.retry_state.ran = {timed.name: timed.before + timed.wait.ran for timed in delivery.deadlines}
+    # Outputs from here on come from code that handles the cancellation, and are dropped.
+    step.put = len(step.sent), len(step.side or ())
+    journal = step.run.journal
+    assert journal is not None
+    if delivery.unrecorded:
+        # The action has seen these outcomes. A replay needs them to come to the same place.
+        outcomes = dict(delivery.unrecorded)
+        journal.keep_outcomes(step.path, outcomes)
+        delivery.mark_recorded(outcomes)
+    step.end()
+    delivery.interrupt()

@@ -115,7 +115,7 @@ class WaitForSignal(DurableWait):
         """Return True if a signal of that name can end the wait."""
         return name == self.name
 
-    def take(self) -> bool:
+    def take_signal(self) -> bool:
         """End by a signal, if there is one for this wait. A signal that does not fit is rejected."""
         if self._is_closed:
             return False
@@ -125,7 +125,7 @@ class WaitForSignal(DurableWait):
         while (signal := waits.mailbox.pick(self.name, wait_id, run)) is not None:
             if (wrong := self._wrong(signal)) is not None:
                 waits.rejected.append((signal, wrong))
-                waits.mailbox.taken(signal)
+                waits.mailbox.remove_picked(signal)
                 continue
             self._picked = signal
             self._end_by(
@@ -173,13 +173,13 @@ class WaitForSignal(DurableWait):
         self._picked = None
         if signal is not None:
             self._waits.taken.append(signal.identity)
-            self._waits.mailbox.taken(signal)
+            self._waits.mailbox.remove_picked(signal)
 
     def _give_back(self) -> None:
         signal = self._picked
         self._picked = None
         if signal is not None:
-            self._waits.mailbox.not_taken(signal)
+            self._waits.mailbox.release_picked(signal)
 
     def _wrong(self, signal: StoredSignal) -> str | None:
         """Return the reason why a signal cannot end this wait; None if it can."""

@@ -1,20 +1,25 @@
-"""The durable waits of one run, its signals, and its outputs while it can be suspended."""
+"""The durable waits of one run, its signals, its parts, and its outputs while it can be suspended.
+
+A run that frees its key while it is suspended has parts. A part ends where the run was suspended: at a wait
+of one execution, after all outcomes that were recorded by then. The next outcome of this execution starts the
+next part, and so does any later execution.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.api.events.approvals import ApprovalOutcome
-from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.outcomes.delivery import Delivery
-from flink_agents.runtime.execution.outcomes.pending_outcomes import PendingOutcome
+from flink_agents.runtime.execution.outcomes.pending import PendingOutcome
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
-from flink_agents.runtime.execution.waits.parts import RunParts
-from flink_agents.runtime.journal.calls import Outcome, is_inside
+from flink_agents.runtime.journal.calls import Number, Outcome, is_inside, task_of
+from flink_agents.runtime.journal.memory_reads import PartTree
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait
@@ -42,7 +47,6 @@ class Execution(Protocol):
 
     sent: list[Event]
     side: list[tuple[str, Any]] | None
-    shared: RunEnvironment
 
     @property
     def path(self) -> str:
@@ -215,7 +219,7 @@ class RunWaits:
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
 
-    def left(self) -> dict[str, tuple[int, int]]:
+    def count_sent_outputs(self) -> dict[str, tuple[int, int]]:
         """Return the number of outputs of each execution that have left if the run is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
@@ -231,8 +235,56 @@ def _after(began: int, seconds: float | None) -> int | None:
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
     """Return the events of an execution that leave the agent."""
-    routes = step.shared.routes
-    routed_events = [(routes.of(event), event) for event in step.sent]
-    return [
-        cast("OutputEvent", event) for route, event in routed_events if route is not None and route.leaves
-    ]
+    return [event for event in step.sent if isinstance(event, OutputEvent)]
+
+
+class RunParts:
+    """Shows the code of a run the memory of the part that it is in. Used on the event loop only.
+
+    Args:
+        memory: The memory of all parts.
+        records: The records of the earlier parts, in order.
+        ends: The end of each of them: the execution that waited, and the number of records by then.
+    """
+
+    def __init__(self, memory: PartTree, records: Sequence[Record], ends: Sequence[tuple[str, int]]) -> None:
+        self._memory = memory
+        self._last = len(ends)
+        self._part_of: dict[tuple[str, Number], int] = {}
+        self._started_in: dict[str, int] = {}
+        self._last_parts: dict[str, int] = {}
+        done = 0
+        for part, (waiting, count) in enumerate(ends):
+            for record in records[done:count]:
+                self._note(record, part)
+            # The execution that waited started in this part, or in an earlier one.
+            self._started_in.setdefault(waiting, part)
+            done = count
+
+    def begin(self, path: str) -> None:
+        """Note that an attempt of an execution starts, and show the part in which it started first."""
+        self._memory.go_to(self._started_in.get(path, self._last))
+
+    def replay(self, path: str) -> None:
+        """Note that an execution is taken from its record, and show the part in which it ended."""
+        self._memory.go_to(self._last_parts.get(path, self._last))
+
+    def show(self, path: str, number: Number) -> None:
+        """Note that an execution gets an outcome, and show the part that the outcome belongs to."""
+        self._memory.enter(self._part_of.get((path, number), self._last))
+
+    def void(self, path: str) -> None:
+        """Drop the records of an execution: it runs again, in the last part."""
+        self._started_in.pop(path, None)
+        self._last_parts.pop(path, None)
+        for place in [place for place in self._part_of if place[0] == path]:
+            del self._part_of[place]
+
+    def _note(self, record: Record, part: int) -> None:
+        path, task = task_of(record.step)
+        if record.kind in (RecordKind.CALL, RecordKind.WAIT):
+            self._part_of[path, Number(record.kind, task, record.index)] = part
+        elif record.kind is RecordKind.ACTION:
+            self._last_parts[path] = part
+        elif record.kind is RecordKind.RERUN:
+            self.void(path)

@@ -105,7 +105,7 @@ def cancel_again(step: CancelledExecution) -> NoReturn:
         raise asyncio.CancelledError
     # A task of the action may have waited, and the action may start another one: end each in its turn.
     is_mains_turn = bool(swallowed.count % 2) and step.task is not None
-    frames = Stack.of(step.task).frames if is_mains_turn else _frames_above(sys._getframe(1))
+    frames = Stack.of_awaitable(step.task).frames if is_mains_turn else _frames_above(sys._getframe(1))
     swallowed.end_code(step, frames)
     raise swallowed_error(step)
 

@@ -146,7 +146,7 @@ class Delays(KeyService):
             if self._fails_on_error:
                 raise
             return
-        route = self._shared.routes.of(event)
+        route = self._shared.routes.find_route(event)
         if self._fails_on_unhandled and route is not None and not (route.leaves or route.actions):
             raise no_action_takes(event, self._shared)
 

@@ -1,14 +1,117 @@
-"""Tasks and futures of an action, which only its outcomes can end, and its code with a timeout."""
+"""Outcomes that an action waits for, pending or queued, and the tasks and futures that only they can end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from contextvars import Context
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from flink_agents.runtime.concurrency.timeouts import ThreadWait
-from flink_agents.runtime.journal.calls import is_inside, is_of_sub_agent
+from flink_agents.runtime.journal.calls import Number, Outcome, is_inside, is_of_sub_agent
+
+
+class PendingOutcome:
+    """An outcome that an action waits for.
+
+    Args:
+        number: Its number.
+
+    Attributes:
+        gone: True if the action no longer waits for it.
+        ended: True if the outcome exists, delivered or not.
+        performing: The task that produces the outcome; None before that starts.
+        stopped: True if that task was cancelled, because nothing waits for the outcome.
+        not_before: Seconds since the start of the execution before which the outcome does not come.
+        outlasts: True if the run can be suspended while the action waits for nothing else.
+        encloses: True if it is the end of code of the action, which waits for other outcomes meanwhile.
+        in_transit: True if such code is about to start, or has just ended.
+    """
+
+    outlasts = False
+    encloses = False
+    in_transit = False
+
+    __slots__ = ("ended", "gone", "not_before", "number", "performing", "stopped")
+
+    def __init__(self, number: Number) -> None:
+        self.number = number
+        self.not_before = 0.0
+        self.gone = self.ended = self.stopped = False
+        self.performing: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        """Start what produces the outcome."""
+
+    def is_there(self) -> bool:
+        """Return True if a replay that has come to the outcome can deliver it now."""
+        return True
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Hand the outcome to the code that waits for it."""
+        raise NotImplementedError
+
+    def abandon_wait(self) -> None:
+        """End the wait without an outcome: the execution is over."""
+
+    def stop(self) -> None:
+        """Cancel the task that produces the outcome. An outcome that already exists is still recorded."""
+        if self.performing is not None and not (self.ended or self.performing.done()):
+            self.stopped = True
+            self.performing.cancel()
+
+    def perform(self, coroutine: Coroutine[Any, Any, Any], context: Context) -> asyncio.Task[Any]:
+        """Start a task that produces the outcome. It does not count as a task of the action."""
+        loop = asyncio.get_running_loop()
+        self.performing = asyncio.Task(coroutine, loop=loop, context=context)
+        return self.performing
+
+
+class FutureOutcome(PendingOutcome):
+    """An outcome that code of the action awaits.
+
+    Args:
+        number: Its number.
+
+    Attributes:
+        future: Ends when the outcome is delivered.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, number: Number) -> None:
+        super().__init__(number)
+        self.future = OwnFuture(loop=asyncio.get_running_loop())
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def abandon_wait(self) -> None:
+        """End the wait without an outcome."""
+        self.future.cancel()
+
+
+class QueuedOutcome:
+    """An outcome that waits for those before it.
+
+    Args:
+        pending: The wait that it ends.
+        outcome: The outcome; None while it is being recorded.
+
+    Attributes:
+        outcome: The outcome; None while it is being recorded.
+        recorded: True if it is in a record.
+    """
+
+    __slots__ = ("outcome", "pending", "recorded")
+
+    def __init__(self, pending: PendingOutcome, outcome: Outcome | None) -> None:
+        self.pending = pending
+        self.outcome = outcome
+        self.recorded = False
 
 
 class TaskOwner(Protocol):
@@ -77,9 +180,11 @@ class OwnFuture(asyncio.Future[Any]):
 
     Attributes:
         enders: Other futures that can end it, if those may be foreign.
+        inner: The task of the attempt that ends it, so that stacks show it; or None.
     """
 
     enders: Collection[Any] = ()
+    inner: asyncio.Task[Any] | None = None
 
 
 def is_foreign(future: Any, delivery: TaskOwner) -> bool:

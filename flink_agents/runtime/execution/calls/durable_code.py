@@ -1,15 +1,49 @@
-"""The threads in which durable functions run that are not ``async def``."""
+"""The code of durable functions: how it is told apart from that of actions, and the threads in which it runs.
+
+A replay does not execute durable functions. So their code must not read or change anything that belongs to
+the run: the context of the action rejects such a use.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from flink_agents.api.durable import DurableCallable
 from flink_agents.runtime.concurrency.bridge import Errands, Outcome, hand_to, outcome_of
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
+
+durable_function: ContextVar[Callable[..., Any] | None] = ContextVar("durable_function", default=None)
+"""The durable function, or the reconciler, whose code runs in the context."""
+
+
+class _Running(threading.local):
+    """The durable function that the thread executes. Code may leave its context, but not its thread."""
+
+    function: Callable[..., Any] | None = None
+
+
+running = _Running()
+"""Set together with ``durable_function``, by ``runtime.execution.calls.attempts``."""
+
+
+def find_durable_function() -> Callable[..., Any] | None:
+    """Return the durable function, or the reconciler, whose code runs; None in other code."""
+    function = durable_function.get()
+    return function if function is not None else running.function
+
+
+enter = durable_function.set
+"""``enter(function)`` marks code in the running context as that of a durable function, or of none."""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of ``function`` for errors."""
+    return DurableCallable(function).identity
 
 
 class Threads(Protocol):
@@ -62,10 +96,10 @@ def _call(
     """
     outcome = outcome_of(function)
 
-    def tell() -> None:
+    def set_outcome() -> None:
         if not done.done():
             done.set_result(outcome)
 
     # If the loop is closed, nothing waits for the outcome.
-    hand_to(loop, tell)
+    hand_to(loop, set_outcome)
     return False
