@@ -42,9 +42,6 @@ LONE_FUNCTIONS = frozenset(
 )
 """Functions of the package with such a name: public ones, and those that a library or a protocol calls."""
 
-LONE_LIMITS = {"flink_agents/runtime": 113, "flink_agents/plan": 9}
-"""How many other functions of a layer have such a name. Lower it once there are fewer; elsewhere it is 0."""
-
 TUPLES_PER_HUNDRED = 1.0
 """How many of 100 assignments may unpack a tuple that they build: ``a, b = x, y``."""
 
@@ -92,15 +89,10 @@ class Names:
             yield from self.tuples
 
     def lone_functions(self) -> Iterator[str]:
-        """Yield the functions of each room that has more lone names than its limit."""
-        rooms: dict[str, list[str]] = {}
-        for place in self.functions:
-            room = next((room for room in LONE_LIMITS if place.startswith(f"{room}/")), "")
-            rooms.setdefault(room, []).append(place)
-        for room, places in rooms.items():
-            if len(places) > LONE_LIMITS.get(room, 0):
-                yield f"{room or 'package'}: {len(places)} functions do not say what they do to what:"
-                yield from places
+        """Yield the functions that have a lone name."""
+        if self.functions:
+            yield f"{len(self.functions)} functions do not say what they do to what:"
+            yield from self.functions
 
 
 def read_tree(tree: str) -> Names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -12,7 +12,7 @@ from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, a
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each_case
 
-Wait = Callable[[int], Awaitable[Any]]
+Wait = Callable[[int], Coroutine[Any, Any, Any]]
 Group = Callable[[Wait], Awaitable[Any]]
 
 
