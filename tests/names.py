@@ -36,7 +36,8 @@ LONE_FUNCTIONS = frozenset(
     connectors/kafka/headers/mapping.py:all connectors/kafka/headers/mapping.py:of
     connectors/kafka/headers/mapping.py:without
     models/engine/approvals.py:wait models/retrieval/collection.py:drop models/retrieval/store_calls.py:drop
-    runtime/flink/internals/task.py:put testing/fakes/state.py:put testing/vector_stores.py:make
+    runtime/flink/internals/task.py:put runtime/state/slots.py:put testing/fakes/state.py:put
+    testing/vector_stores.py:make
     trace/reading.py:begun
     """.split()
 )
