@@ -79,4 +79,4 @@ TakesKey = (
     | Takes5[A, B, C, T]
     | Takes6[A, B, C, T]
 )
-"""A function with a required ``idempotency_key``."""
+"""A function with a required ``idempotency_key``, and up to six other parameters."""
