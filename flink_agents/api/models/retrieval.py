@@ -158,7 +158,7 @@ class MemoryItem:
         id: Its id within scope and subject.
         text: The remembered text.
         metadata: Strings, numbers and bools by name.
-        created: Start of the run that changed it last, in UTC; None if the store has no time.
+        created: Start of the run that changed it last, in UTC; None if unknown.
         score: Cosine similarity to the query; None without a query.
     """
 
