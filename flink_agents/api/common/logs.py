@@ -92,7 +92,7 @@ class _Shown(str):
     _value: object
 
     def __new__(cls, value: object) -> _Shown:
-        """Keep the value for its ``repr``."""
+        """Create the text of a value, and keep the value for ``repr``."""
         shown = super().__new__(cls, _safe_text(str, value))
         shown._value = value
         return shown

@@ -34,7 +34,7 @@ def is_users(file: str) -> bool:
 
 
 def is_users_code(code: CodeType) -> bool:
-    """Return True if ``code`` was written by a user: methods that dataclasses generate have no file."""
+    """Return True if a user wrote this code: no library, and no method that a dataclass generates."""
     is_generated = "__create_fn__" in code.co_qualname or code.co_filename.startswith(_GENERATED)
     return not is_generated and is_users(code.co_filename)
 

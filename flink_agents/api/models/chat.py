@@ -390,12 +390,7 @@ class ConversationOptions(TypedDict, total=False):
 
 
 def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
-    """Return the arguments that describe a chat model twice, as ``model and clazz``; None if none do.
-
-    Args:
-        arguments: Arguments of the descriptor by name.
-        clazz: Its class or function; empty if it has none.
-    """
+    """Return the arguments that describe a chat model twice, as ``model and clazz``; None if none do."""
     maker_names = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
     return " and ".join(maker_names) if "clazz" in maker_names and len(maker_names) > 1 else None
 

@@ -301,12 +301,7 @@ class Configuration(Mapping[str, Any]):
             self.set(key, value, source)
 
     def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
-        """Set one option, and return this configuration.
-
-        Args:
-            option: The option, or its key.
-            value: Its value, or the text of it.
-            source: The place that sets it, for errors.
+        """Set an option, or the option with a key, to a value or the text of one; return this configuration.
 
         Raises:
             OptionError: The option is unknown, or the value is invalid.

@@ -74,7 +74,7 @@ class MCPServerCalls(MCPServerClient):
         self.on_name_taken = spec.on_name_taken
         self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
         # By task: on replay, another branch of the action may come first.
-        self._listed: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
+        self._tools_by_task: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
 
     @override
     async def list_tools(self) -> list[MCPTool]:
@@ -86,12 +86,12 @@ class MCPServerCalls(MCPServerClient):
 
         task = asyncio.current_task()
         assert task is not None
-        if task not in self._listed:
+        if task not in self._tools_by_task:
             # Further lists of the same execution need no record. The list has kilobytes, so the store shares
             # it between runs.
             recorded = await self.run_recorded(list_tools, "list_tools", shared=True)
-            self._listed[task] = [read_tool(record) for record in recorded]
-        return self._listed[task]
+            self._tools_by_task[task] = [read_tool(record) for record in recorded]
+        return self._tools_by_task[task]
 
     @override
     async def call_tool(self, tool: str, /, **arguments: Any) -> Any:

@@ -182,7 +182,7 @@ class Transcript:
         self.messages: list[ModelMessage] = []
         self._allow_urls = allow_urls
         self._digest = hashlib.blake2b(digest_size=16)
-        self._digested = 0
+        self._digested_count = 0
         self._request = ""
 
     def add(self, messages: Iterable[ModelMessage]) -> None:
@@ -199,11 +199,11 @@ class Transcript:
     @property
     def digest(self) -> str:
         """The digest of all messages so far: 32 hexadecimal digits."""
-        added = to_json(self.messages[self._digested :])
+        added = to_json(self.messages[self._digested_count :])
         if added:
-            earlier = self._digest.hexdigest() if self._digested else ""
+            earlier = self._digest.hexdigest() if self._digested_count else ""
             self._request = request_text(added, earlier)
-        self._digested = len(self.messages)
+        self._digested_count = len(self.messages)
         for value in added:
             text = json.dumps(_stable_json(value), sort_keys=True, separators=(",", ":"))
             self._digest.update(b"%d:" % len(text))

@@ -64,10 +64,7 @@ class SQLiteOptions(BaseModel):
 
 
 class _Collection(NamedTuple):
-    """A row of the table of collections; ``changes`` and ``removed`` are numbers of changes.
-
-    ``changes`` is the latest one, ``removed`` the latest one that removed documents.
-    """
+    """A row of the table of collections: ``changes`` is its latest change, ``removed`` its latest removal."""
 
     id: int
     dimension: int
@@ -132,10 +129,7 @@ class SQLiteVectorStore(VectorStore):
 
     @contextmanager
     def _transaction(self, write: bool) -> Iterator[sqlite3.Connection]:
-        """Run the block in a transaction, after a check that the file belongs to this host.
-
-        An error rolls it back. Errors of SQLite become those of this package.
-        """
+        """Run the block in a transaction, after a check that this host has the file; an error undoes it."""
         try:
             connection = self._take_connection()
             try:
@@ -413,10 +407,7 @@ class SQLiteVectorStore(VectorStore):
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
-        """Return at least the ``k`` nearest documents of all, or of the rows ``among``.
-
-        Vectors are in memory if they fit there; otherwise, and if there are few, they are read.
-        """
+        """Return at least the ``k`` nearest documents of all, or of the rows ``among``."""
         try:
             if among is not None and len(among) <= search.FEW:
                 return self._read_nearest(connection, stored_collection, query, k, among)
