@@ -34,7 +34,7 @@ MAX_MARKER_BYTES = 200
 """Limit of a recovery marker in bytes: the state of each key holds one."""
 
 REMOVALS = 100_000
-"""Minimum number of fully pruned journals that a store in a file remembers."""
+"""Minimum number of fully pruned journals that a store in a file remembers; see ``prune``."""
 
 NOTHING_PRUNED = -1
 """Result of :meth:`ActionStateStore.pruned_through` if no run was pruned."""
@@ -100,7 +100,7 @@ class Owner:
 
     Attributes:
         job_id: Flink's id of the job; the same for all attempts.
-        group: Job identifier and agent. Only one job at a time can own a group.
+        group: Text that names job identifier and agent. Only one job at a time can own a group.
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         token: Random id of this attempt.
@@ -114,7 +114,7 @@ class Owner:
 
     @classmethod
     def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
-        """Return an owner with a new token."""
+        """Return an owner with a new random token; the other arguments are its attributes."""
         return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
 
     def outranks(self, other: Owner) -> bool:
@@ -159,7 +159,7 @@ class StoreStats:
         data_bytes: Sum of the lengths of their data.
         stored_bytes: Bytes of storage; None if unknown.
         owners: All current owners.
-        details: Further facts of this kind of store, by name.
+        details: Further facts that only this kind of store has, by name.
     """
 
     journals: int
@@ -252,9 +252,9 @@ class ActionStateStore(ABC):
         """Return all records of some runs, by sequence number and then in the order of their append.
 
         Args:
-            journal: The journal.
-            from_seq: The first run; None for the first remaining run.
-            to_seq: The last run, included; None for the latest run.
+            journal: The journal to read.
+            from_seq: Sequence number of the first run; None for the first run that was not pruned.
+            to_seq: Sequence number of the last run, included; None for the latest run.
 
         Raises:
             RecordsPrunedError: ``from_seq`` was pruned.
@@ -290,7 +290,7 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last pruned run; :data:`NOTHING_PRUNED` if there is none."""
+        """Return the sequence number of the last pruned run; :data:`NOTHING_PRUNED` if there is none."""
 
     @abstractmethod
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
@@ -366,12 +366,12 @@ class ActionStateStore(ABC):
         """Return the totals, which may take time in proportion to the store's size."""
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
-        """Store ``data`` under a fingerprint, for all jobs; existing data stays as it is.
+        """Store the bytes of a plan under its fingerprint, for all jobs; existing data stays as it is.
 
         By default it gets a separate journal; a store may have a cheaper place.
 
         Raises:
-            FencedOwnerError: Another owner took over.
+            FencedOwnerError: Another owner took over. Nothing was stored.
         """
         journal = JournalKey(PLANS, fingerprint)
         if not await self.read(journal, 0):
@@ -383,7 +383,7 @@ class ActionStateStore(ABC):
         return records[0].data if records else None
 
     async def plans(self) -> dict[str, bytes]:
-        """Return all data of :meth:`remember_plan`, by fingerprint."""
+        """Return the bytes of all plans that :meth:`remember_plan` stored, by fingerprint."""
         plans: dict[str, bytes] = {}
         after: JournalKey | None = None
         while page := await self.journals(PLANS, after):
@@ -401,7 +401,7 @@ class ActionStateStore(ABC):
         await self.remember_plan(ORIGIN + store_id, b"copied")
 
     async def origins(self) -> frozenset[str]:
-        """Return the ids that were passed to :meth:`remember_origin`."""
+        """Return the ids of the stores whose copies this store has; see :meth:`remember_origin`."""
         return origins_in(await self.plans())
 
     def metrics(self) -> Mapping[str, int]:
@@ -409,14 +409,14 @@ class ActionStateStore(ABC):
         return {}
 
 
-def origins_in(names: Iterable[str]) -> frozenset[str]:
-    """Return the ids of copied stores among the names of plans."""
-    return frozenset(name.removeprefix(ORIGIN) for name in names if name.startswith(ORIGIN))
+def origins_in(plan_names: Iterable[str]) -> frozenset[str]:
+    """Return the ids of the copied stores; their entries are the plan names that start with ``ORIGIN``."""
+    return frozenset(name.removeprefix(ORIGIN) for name in plan_names if name.startswith(ORIGIN))
 
 
 @lru_cache(maxsize=1024)
 def encode_text(text: str) -> bytes:
-    """Return any string as bytes; journals are ordered by these bytes."""
+    """Return any string as UTF-8, lone surrogates included; journals are ordered by these bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -426,15 +426,15 @@ def decode_text(data: bytes) -> str:
 
 
 def check_records(records: Sequence[Record], limit: int) -> None:
-    """Check that records fit in a store.
+    """Check that records are not too large for a store, and that their numbers fit in 64 bits.
 
     Args:
-        records: The records.
-        limit: Limit of a record's data in bytes.
+        records: The records to append.
+        limit: Maximum length of a record's data in bytes.
 
     Raises:
         RecordTooLargeError: A record exceeds the limit.
-        ValueError: A number is out of range.
+        ValueError: A sequence number or an index is out of range.
     """
     for kind, seq, step, index, data in records:
         if len(data) > limit:
@@ -449,7 +449,7 @@ def check_records(records: Sequence[Record], limit: int) -> None:
 
 
 def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsPrunedError:
-    """Return the error about a pruned run ``seq``."""
+    """Return the error about a request for run ``seq``; all runs up to ``pruned_through`` were pruned."""
     return RecordsPrunedError(
         f"run {seq} of key {journal.key[:200]!r} was pruned, so its effects are unknown",
         expected=f"a sequence number above {pruned_through}",
@@ -470,7 +470,7 @@ def stale_error(owner: Owner) -> FencedOwnerError:
 
 
 def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
-    """Return the error about another running job ``holder`` with the group of ``owner``."""
+    """Return the error about another running job with the group of ``owner``; ``holder`` is its Flink id."""
     return JobIdentifierInUseError(
         f"another job is running as {owner.group!r}",
         expected="one job for each job identifier",
@@ -481,5 +481,5 @@ def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
 
 
 def closed_error(reason: str = "the store is not open") -> StoreClosedError:
-    """Return the error about a store that is not open."""
+    """Return the error about a store that is not open; ``reason`` is its message."""
     return StoreClosedError(reason, fix="call open() first, and nothing after close()")

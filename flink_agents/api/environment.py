@@ -15,7 +15,7 @@ from flink_agents.api.settings.options import Configuration
 from flink_agents.api.tables import OnChange
 
 CREATE = LateFunction()
-"""Creates the environment of a job."""
+"""Creates the environment of a job from PyFlink's two environments and options; imported when called."""
 
 
 class AgentStream(ABC):
@@ -61,7 +61,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def dead_letters(self) -> Any:
-        """Return the events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
+        """Return the events that the agent could not handle, as a ``DataStream`` of ``DeadLetter``."""
 
     @abstractmethod
     def unmatched_signals(self) -> Any:
@@ -85,7 +85,7 @@ class AgentStream(ABC):
 
 
 class AgentInput(ABC):
-    """A keyed stream that waits for its agent."""
+    """A keyed stream of inputs, to which you apply an agent."""
 
     @abstractmethod
     def with_signals(self, signals: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
@@ -122,9 +122,10 @@ class AgentInput(ABC):
                 of a loaded YAML file.
             name: Name of the agent in this job. Default: its own.
             parallelism: Number of subtasks. Default: the environment's.
-            max_parallelism: Number of key groups. Default: the environment's.
-            event_time: If outputs keep the timestamps of their inputs, and watermarks wait for them. Default:
-                ``EventTime.ignore()``.
+            max_parallelism: Number of Flink's key groups, the highest parallelism to which its state can be
+                rescaled. Default: the environment's.
+            event_time: Policy for timestamps and watermarks: outputs keep those of their inputs, or have
+                none. Default: ``EventTime.ignore()``.
             observers: Observers of runs: instances of ``RunObserver``, of which each subtask gets a pickled
                 copy, or classes or functions without arguments that create one in each subtask.
             lineage: True if outputs and side outputs are ``TracedOutput``: the value with the run that
@@ -184,10 +185,12 @@ class AgentsExecutionEnvironment(ABC):
     def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
         """Return a PyFlink ``DataStream`` as inputs of an agent.
 
-        ``key_selector`` returns the key of a record.
+        Args:
+            stream: The stream, which has no keys yet.
+            key_selector: Returns the key of a record. It is required.
 
         Raises:
-            JobDefinitionError: An argument has another type, or the stream is keyed already.
+            JobDefinitionError: An argument is missing or has another type, or the stream is keyed already.
         """
 
     @abstractmethod
@@ -224,7 +227,15 @@ class AgentsExecutionEnvironment(ABC):
     def from_list(
         self, records: Iterable[Any], key_selector: Callable[[Any], Any] | None = None
     ) -> AgentInput:
-        """Return records in memory as a bounded stream."""
+        """Return records in memory as a bounded stream of inputs.
+
+        Args:
+            records: The records, in order.
+            key_selector: Returns the key of a record. It is required.
+
+        Raises:
+            JobDefinitionError: An argument is missing, or has another type.
+        """
 
     @abstractmethod
     def load_yaml(self, *paths: str | Path) -> AgentsExecutionEnvironment:
@@ -236,7 +247,7 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def add_check(self, check: Callable[[], None]) -> None:
-        """Add a function for ``execute()`` to call first; it raises if the job cannot work."""
+        """Add a function that ``execute()`` calls first; it raises an error if the job cannot work."""
 
     @abstractmethod
     def execute(self, job_name: str | None = None) -> Any:

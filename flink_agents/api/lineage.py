@@ -63,12 +63,12 @@ class TracedOutput:
 
 
 def message_id_of(record: object) -> str | None:
-    """Return the id of an input: its attribute ``message_id``, if that is a string."""
+    """Return the id of an input message: the record's attribute ``message_id``; None if it is no string."""
     message_id = getattr(record, "message_id", None)
     return message_id if isinstance(message_id, str) else None
 
 
 def traceparent_of(record: object) -> str | None:
-    """Return the trace context of an input: its attribute ``traceparent``, if that is valid."""
+    """Return the trace context of an input: the record's attribute ``traceparent``; None if it is invalid."""
     traceparent = getattr(record, "traceparent", None)
     return traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None

@@ -11,6 +11,7 @@ OnChange = Literal["fail", "latest", "all"]
 """Policy for updates and deletes of a table; see ``from_table``."""
 
 ON_CHANGE: tuple[OnChange, ...] = ("fail", "latest", "all")
+"""All policies for updates and deletes."""
 
 ChangeKind = Literal["insert", "update-before", "update-after", "delete"]
 

@@ -42,6 +42,8 @@ MOST_VERDICTS = 20
 
 
 class _Record(BaseModel):
+    """Base of frozen records, whose fields may hold any objects of the author."""
+
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
 
@@ -49,7 +51,7 @@ class Verdict(_Record):
     """A validator's verdict about an output.
 
     Attributes:
-        decision: ``accept``, ``reject``, or ``again`` for another attempt.
+        decision: ``accept``, ``reject``, or ``retry`` for another attempt.
         reason: The reason, for the next attempt and for later readers.
     """
 
@@ -79,9 +81,9 @@ class HumanReview(_Record):
         key: The key of the sample.
         sequence_number: Number of the run within the key, as in the sample.
         good: True if the person agrees with the agent.
-        comment: A comment.
-        reviewer: Name of the person.
-        output: The expected output, or None.
+        comment: The person's comment; empty if there is none.
+        reviewer: Name of the person; empty if unknown.
+        output: The output that the person expected; None if they name none.
     """
 
     key: Any
@@ -114,8 +116,8 @@ class RevisionRequest(AgentCallEvent):
     """A request for another attempt of a worker.
 
     Attributes:
-        input: The input.
-        output: Its last output.
+        input: The input of the run.
+        output: The worker's last output for it.
         reasons: The reason for each attempt that was sent back, oldest first.
     """
 
@@ -142,9 +144,9 @@ class Rejected(_Record):
     """An input without an accepted output.
 
     Attributes:
-        input: The input.
+        input: The input of the run.
         reason: The reason why the last attempt was not accepted.
-        attempts: All attempts, oldest first.
+        attempts: All attempts, oldest first, without transcripts.
     """
 
     input: Any
@@ -158,9 +160,9 @@ class ReviewSample(_Record):
     Attributes:
         agent: Name of the agent.
         key: Key of the run.
-        sequence_number: Its number within the key.
-        run_id: Id of its input event.
-        input: The input.
+        sequence_number: Number of the run within the key, from 0.
+        run_id: Id of the run's input event.
+        input: The input of the run.
         accepted: True if its output left the agent.
         attempts: All attempts with their transcripts, oldest first.
     """
@@ -234,19 +236,30 @@ class ValidatedAgent(Agent):
             self._emit_sample(event, ctx, accepted, attempts)
         if accepted:
             return OutputEvent(output=last.output)
-        plain = tuple(Attempt(output=attempt.output, verdict=attempt.verdict) for attempt in attempts)
-        ctx.emit_to(REJECTED_TAG, Rejected(input=event.input, reason=last.verdict.reason, attempts=plain))
+        without_transcripts = tuple(
+            Attempt(output=attempt.output, verdict=attempt.verdict) for attempt in attempts
+        )
+        rejected = Rejected(input=event.input, reason=last.verdict.reason, attempts=without_transcripts)
+        ctx.emit_to(REJECTED_TAG, rejected)
         return None
 
     @action(HumanReviewEvent)
     def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> Any:
-        """Store a person's review for the validator; override it for another behaviour."""
+        """Store a person's review in the key's memory, for the validator; override it for another use."""
         verdicts = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
         ctx.short_term_memory.set(VERDICTS, verdicts[-MOST_VERDICTS:])
 
     async def _run_attempt(
         self, record: Any, previous_attempts: list[Attempt], ctx: RunnerContext, sampled: bool
     ) -> Attempt:
+        """Let the worker try once, and the validator judge its output.
+
+        Args:
+            record: The input of the run.
+            previous_attempts: Earlier attempts, which were sent back, the oldest first.
+            ctx: The context of the action.
+            sampled: True to keep the steps of both agents.
+        """
         worker = self.worker
         validator = self.validator
         assert worker is not None and validator is not None
@@ -262,9 +275,9 @@ class ValidatedAgent(Agent):
             reasons=reasons,
             verdicts=tuple(ctx.short_term_memory.get(VERDICTS, [])),
         )
-        judged = await ctx.call_agent_traced(validator, draft, sampled)
-        verdict = _verdict_of(validator, judged.agent, judged.output)
-        transcript = (*work.transcript, *judged.transcript)
+        judgement = await ctx.call_agent_traced(validator, draft, sampled)
+        verdict = _verdict_of(validator, judgement.agent, judgement.output)
+        transcript = (*work.transcript, *judgement.transcript)
         return Attempt(output=work.output, verdict=verdict, transcript=transcript)
 
     def _emit_sample(
@@ -282,8 +295,13 @@ class ValidatedAgent(Agent):
         ctx.emit_to(REVIEW_TAG, sample)
 
 
-def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verdict:
-    """Return the output of a validator as a verdict.
+def _verdict_of(validator: Agent | type[Agent], name: str, output: Any) -> Verdict:
+    """Return the output of a validator as a verdict; it may be an object with the same attributes.
+
+    Args:
+        validator: The validator, for the place in the error.
+        name: Its name, for the error.
+        output: The value that it emitted.
 
     Raises:
         NoVerdictError: It is not a verdict.
@@ -291,13 +309,13 @@ def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verd
     try:
         return Verdict.model_validate(output, from_attributes=True)
     except ValidationError as error:
-        wrong = "; ".join(": ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in error.errors())
+        problems = [": ".join([*map(str, detail["loc"]), detail["msg"]]) for detail in error.errors()]
         raise NoVerdictError(
-            f"the validator {validator!r} emitted a value that is not a Verdict",
+            f"the validator {name!r} emitted a value that is not a Verdict",
             expected="one OutputEvent with a flink_agents.api.validation.Verdict",
-            found=f"a value of {type(output).__qualname__} ({wrong})"[:500],
+            found=f"a value of {type(output).__qualname__} ({'; '.join(problems)})"[:500],
             fix="emit Verdict.accept(), Verdict.reject(reason) or Verdict.retry(reason)",
-            where=_place_of(agent),
+            where=_place_of(validator),
         ) from error
 
 
@@ -327,7 +345,7 @@ def key_or_verdict(key_selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a key selector for a union of a stream of inputs and a stream of reviews.
 
     Args:
-        key_selector: Returns the key of an input.
+        key_selector: Returns the key of an input. A review has its own.
     """
 
     def key_of(record: Any) -> Any:

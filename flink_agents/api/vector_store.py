@@ -28,6 +28,7 @@ Filter = Mapping[str, Any]
 """A selection of documents: ``{"year": 2024}``, ``{"year": {"$gte": 2020}}``, ``{"$or": [..., ...]}``."""
 
 _LARGEST = 2**63
+"""The integers from here on do not fit in the 64 bits of stores."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Document:
     """A text in a vector store.
 
     Attributes:
-        text: The text.
+        text: The text whose embedding is compared with queries.
         id: Its id within the collection. If empty, it derives from the run that adds the document.
         metadata: Strings, numbers and bools by name, for filters.
         embedding: Its vector. None if an embedding model computes it, or if it was not requested.
@@ -63,10 +64,10 @@ class DocumentUpdate:
     """A change of an existing document; fields that are None change nothing.
 
     Attributes:
-        id: Its id.
-        text: Its new text.
-        metadata: Its new metadata, which replaces the previous one.
-        embedding: Its new vector.
+        id: Id of the document.
+        text: The new text.
+        metadata: The new metadata, which replaces all of the previous one.
+        embedding: The new vector.
     """
 
     id: str
@@ -77,7 +78,7 @@ class DocumentUpdate:
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """The common properties of vectors that can be compared.
+    """The properties that two vectors share if they can be compared.
 
     Attributes:
         dimension: Length of a vector.
@@ -129,7 +130,7 @@ class VectorStore(ABC):
 
     @abstractmethod
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        """Remove the documents of ``ids`` that match ``filter``.
+        """Remove the documents that have one of ``ids`` and match ``filter``; None matches all.
 
         Without both, remove the collection and its space.
         """
@@ -149,9 +150,9 @@ class VectorStore(ABC):
         Args:
             collection: Name of the collection.
             ids: Ids of the documents; None for all.
-            filter: Filter of the documents.
-            limit: Maximum number of documents, at least 1.
-            offset: Number of first documents to skip.
+            filter: Return only documents that match.
+            limit: Maximum number of documents, at least 1; None for no limit.
+            offset: Number of matching documents to skip at the start.
             embeddings: True to include embeddings.
 
         Raises:
@@ -171,6 +172,13 @@ class VectorStore(ABC):
 
         Documents with equal scores are ordered by id.
 
+        Args:
+            collection: Name of the collection.
+            space: The space of the vector.
+            embedding: The vector to compare with.
+            k: Maximum number of documents, at least 1.
+            filter: Search only among documents that match.
+
         Raises:
             EmbeddingMismatchError: The collection has another space, or the vector another length.
             VectorFilterError: ``k`` is below 1, or the vector is empty or has invalid numbers.
@@ -178,7 +186,7 @@ class VectorStore(ABC):
 
     @abstractmethod
     def count(self, collection: str, filter: Filter | None = None) -> int:
-        """Return the number of documents."""
+        """Return the number of documents in a collection that match ``filter``; None matches all."""
 
     @abstractmethod
     def collections(self) -> list[str]:
@@ -190,7 +198,12 @@ class VectorStore(ABC):
 
 
 def check_space(collection: str, stored_space: VectorSpace, requested: VectorSpace) -> None:
-    """Check that vectors can be compared with those of a collection.
+    """Check that vectors of a space can be compared with those of a collection. An unknown model fits all.
+
+    Args:
+        collection: Name of the collection, for the error.
+        stored_space: The space of the collection.
+        requested: The space of the other vectors.
 
     Raises:
         EmbeddingMismatchError: They have another dimension or model.
@@ -212,10 +225,10 @@ def _describe_space(space: VectorSpace) -> str:
 
 
 def check_document(document: Document | DocumentUpdate) -> None:
-    """Check that each store can hold a document.
+    """Check that any store can hold a document or a change of one.
 
     Raises:
-        DocumentError: Its id, text or metadata is invalid.
+        DocumentError: Its id, text, metadata or embedding is invalid.
     """
     if not document.id:
         raise DocumentError("a document has no id", fix="set its id")
@@ -252,7 +265,7 @@ def check_embeddings(space: VectorSpace, documents: Sequence[Document | Document
 
 
 def check_query(space: VectorSpace, embedding: object, k: int) -> None:
-    """Check the arguments of a query.
+    """Check the vector of a query, and the number of documents that it requests.
 
     Raises:
         VectorFilterError: The vector is empty or has invalid numbers, or ``k`` is invalid.
@@ -270,11 +283,14 @@ def check_query(space: VectorSpace, embedding: object, k: int) -> None:
 
 
 def check_page(limit: int | None, offset: int) -> None:
-    """Check which part of the found documents is requested.
+    """Check the part of the matching documents that a caller requests.
+
+    Args:
+        limit: Maximum number of documents, at least 1; None for no limit.
+        offset: Number of documents to skip, at least 0.
 
     Raises:
-        VectorFilterError: ``limit`` is not None and not a number of at least 1, or ``offset`` is not one of
-            at least 0.
+        VectorFilterError: A number is out of its range, or no int.
     """
     if limit is not None:
         check_number("limit", limit, 1)
@@ -292,16 +308,18 @@ def _check_length(space: VectorSpace, embedding: Any, what: str) -> None:
 
 
 def check_number(name: str, value: object, least: int) -> None:
-    """Check a number of documents.
+    """Check an argument that is a number of documents.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: Its value.
+        least: The lowest valid number.
 
     Raises:
-        VectorFilterError: It is no int, or below ``least``.
+        VectorFilterError: It is no int, below ``least``, or does not fit in 64 bits.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, SupportsIndex)
-        or not least <= index(value) < _LARGEST
-    ):
+    number = index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if number is None or not least <= number < _LARGEST:
         raise VectorFilterError(
             f"{name} is no number of documents",
             expected=f"an int from {least} to 2**63 - 1" + (", or None for all" if name == "limit" else ""),
@@ -313,7 +331,7 @@ def check_number(name: str, value: object, least: int) -> None:
 def is_vector(numbers: object) -> bool:
     """Return True if ``numbers`` is a sequence of at least one number, all finite as float32.
 
-    That is the format of stores.
+    Stores keep vectors in this format.
     """
     if not hasattr(numbers, "__getitem__") or isinstance(numbers, str | bytes | bytearray | Mapping):
         return False
@@ -326,6 +344,16 @@ def is_vector(numbers: object) -> bool:
 
 
 def _check_text(what: str, text: object, name: str) -> None:
+    """Check that a part of a document is a string that UTF-8 can encode.
+
+    Args:
+        what: The part in words, such as ``the id``, for the error.
+        text: Its value.
+        name: Id of the document, for the error.
+
+    Raises:
+        DocumentError: It is not.
+    """
     if not isinstance(text, str):
         raise DocumentError(
             f"{what} of document {name!r} is not a string",
@@ -344,12 +372,12 @@ def _check_text(what: str, text: object, name: str) -> None:
 
 
 def check_field(name: object, value: object, document: str) -> None:
-    """Reject an invalid entry in the metadata of a document.
+    """Check an entry in the metadata of a document.
 
     Args:
-        name: The name of the entry.
-        value: Its value.
-        document: The name of the document, for errors.
+        name: Name of the entry.
+        value: Value of the entry.
+        document: Id of the document, for errors.
 
     Raises:
         DocumentError: Its name is empty or starts with a dollar sign; its value is not a scalar; or UTF-8
@@ -375,7 +403,7 @@ def check_field(name: object, value: object, document: str) -> None:
 
 
 def is_scalar(value: object) -> bool:
-    """Return True if ``value`` is a valid metadata value."""
+    """Return True if ``value`` can be metadata: a string, a bool, or a finite number below 2**63."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):

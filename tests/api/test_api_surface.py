@@ -94,5 +94,5 @@ from flink_agents import AgentsExecutionEnvironment
 print(len(sys.meta_path) - len(before["meta path"]))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # It waits for the imports of four modules of PyFlink.
-    assert run.stdout.split("\n")[:3] == ["[]", "False", "4"]
+    # It waits for the imports of five modules of PyFlink.
+    assert run.stdout.split("\n")[:3] == ["[]", "False", "5"]

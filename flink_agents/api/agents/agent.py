@@ -36,7 +36,7 @@ from flink_agents.api.settings import ActionOptions, ActionSettings, AgentAttrib
 
 
 def _copy_argument(argument: Any) -> Any:
-    """Return a copy that the constructor cannot change, or ``argument`` itself if it cannot be copied."""
+    """Return a deep copy, which the constructor cannot change; ``argument`` itself if it has no copy."""
     try:
         return copy.deepcopy(argument)
     except Exception:  # foreign classes can raise anything; the plan rejects live objects with a named error
@@ -93,14 +93,15 @@ class Agent(AgentAttributes):
                 dataclass, or another type that pydantic supports.
         """
 
-        async def ask(request: Any, ctx: RunnerContext) -> Any:
+        async def ask_agent(request: Any, ctx: RunnerContext) -> Any:
             return await ctx.call_agent(self, InputEvent(input=request))
 
-        ask.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
+        ask_agent.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
         name = self.agent_name or type(self).__name__
         docstring = inspect.getdoc(type(self)) if type(self) is not Agent else None
-        ask.__doc__ = description or docstring or f"Hands a request over to {name}, and returns the answer."
-        return ClassAttribute(tool(ask))
+        default = docstring or f"Hands a request over to {name}, and returns the answer."
+        ask_agent.__doc__ = description or default
+        return ClassAttribute(tool(ask_agent))
 
     @overload
     def add_action(
@@ -137,7 +138,7 @@ class Agent(AgentAttributes):
             name: Name of the action, unique in the agent.
             triggers: Event classes or type strings.
             func: ``(event, ctx)``, ``def`` or ``async def``.
-            emits: Events that it emits and that its code does not name.
+            emits: Event classes or type strings that the action emits and that its code does not name.
             **settings_and_config: Settings of its execution (see ``ActionOptions``); all others are JSON
                 values that the action reads as ``ctx.action_config``.
 
@@ -179,7 +180,7 @@ class Agent(AgentAttributes):
 
         Args:
             name: Name of the resource, unique in its type.
-            resource_type: Its kind.
+            resource_type: Its kind: a ``ResourceType`` or its value, such as ``"tool"``.
             resource: A function (for a tool), a ``Tool``, a ``Prompt`` or a
                 ``ResourceDescriptor``.
 

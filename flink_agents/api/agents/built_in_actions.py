@@ -9,13 +9,13 @@ from flink_agents.api.events import Event
 
 @dataclass(frozen=True)
 class BuiltInAction:
-    """An action of this package.
+    """An action that this package implements.
 
     Attributes:
-        name: Its name in the agent.
-        request: The event that triggers it.
-        response: The event of its answer.
-        function: Its code, as ``module:qualname``, since it needs optional packages.
+        name: Name of the action in each agent that has it.
+        request: Class of the event that triggers it.
+        response: Class of the event that it answers with.
+        function: Its function as ``module:qualname``: importing it needs optional packages.
     """
 
     name: str
@@ -25,4 +25,4 @@ class BuiltInAction:
 
 
 BUILT_IN_ACTIONS: list[BuiltInAction] = []
-"""All of them. If you write an action for one of these requests, it replaces the built-in one."""
+"""All built-in actions. If you write an action for one of their requests, it replaces the built-in one."""

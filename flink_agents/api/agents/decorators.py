@@ -41,7 +41,7 @@ class ActionMark:
 
     Attributes:
         triggers: Event classes or type strings.
-        emits: Events that it emits and that its code does not name.
+        emits: Event classes or type strings that the action emits and that its code does not name.
         settings: Settings of its execution.
         config: JSON values that the action reads as ``ctx.action_config``.
         name: Name of the action; None for the function's.
@@ -64,29 +64,40 @@ class ActionMark:
         config: Mapping[str, Any],
         name: str | None,
     ) -> ActionMark:
-        """Return the arguments of an action, if they are valid.
+        """Check the author's arguments of an action, and return them as a mark.
+
+        An action that needs approvals also emits ``ApprovalDeniedEvent``.
+
+        Args:
+            what: The declaration, such as ``"@action"``, for the error.
+            where: Its place in the author's code, for the error; None if unknown.
+            triggers: One or several event classes or type strings.
+            emits: The same, for events that its code does not name.
+            settings: Settings by name.
+            config: JSON values that the action reads as ``ctx.action_config``.
+            name: Name of the action; None for the function's.
 
         Raises:
             UnknownTriggerError: A trigger is neither an event class nor a type string.
             AgentDefinitionError: A setting is unknown or invalid.
         """
         emitted = check_event_types(emits, what, "an entry of emits", where)
-        checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
+        action_settings = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
         check_asks(what, where, settings)
-        if checked.needs_approval and ApprovalDeniedEvent not in emitted:
+        if action_settings.needs_approval and ApprovalDeniedEvent not in emitted:
             emitted = (*emitted, ApprovalDeniedEvent)
-        return cls(
-            check_triggers(triggers, what, where),
-            emitted,
-            checked,
-            dict(config),
-            name,
-        )
+        return cls(check_triggers(triggers, what, where), emitted, action_settings, dict(config), name)
 
 
 @dataclass(frozen=True)
 class ResourceMark:
-    """The arguments of a resource decorator for a function."""
+    """The arguments of a resource decorator for a function.
+
+    Attributes:
+        type: The kind of resource that the function declares.
+        name: Name of the resource; None for the function's.
+        settings: Limits and approvals of a tool; the default for other kinds.
+    """
 
     type: ResourceType
     name: str | None = None
@@ -97,9 +108,9 @@ def check_triggers(triggers: object, what: str, where: str | None = None) -> tup
     """Return ``triggers`` if there is at least one, and each is an event class or a type string.
 
     Args:
-        triggers: The author's triggers.
-        what: The action, for the error.
-        where: Its place in the code, if known.
+        triggers: One trigger, or an iterable of them, as the author wrote it.
+        what: The declaration, such as ``"@action"``, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
 
     Raises:
         UnknownTriggerError: A trigger is invalid, or there is none.
@@ -115,18 +126,22 @@ def check_triggers(triggers: object, what: str, where: str | None = None) -> tup
 
 
 def check_event_types(values: object, what: str, role: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """Return ``values``, or the one value, if each is an event class or a type string.
+    """Return a tuple of one or several event types, if each is an event class or a type string.
+
+    Args:
+        values: One event type, or an iterable of them, as the author wrote it.
+        what: The declaration, such as ``"@action"``, for the error.
+        role: The argument of the declaration, such as ``"a trigger"``, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
 
     Raises:
-        UnknownTriggerError: A value is neither.
+        UnknownTriggerError: A value is neither, or an empty string.
     """
     event_types: list[Trigger] = []
     for value in _as_sequence(values):
-        if isinstance(value, str) and value:
-            event_types.append(value)
-        elif isinstance(value, type) and issubclass(value, Event):
-            event_types.append(value)
-        else:
+        is_event_class = isinstance(value, type) and issubclass(value, Event)
+        is_type_string = isinstance(value, str) and value != ""
+        if not (is_event_class or is_type_string):
             raise UnknownTriggerError(
                 f"{what} has {role} that is not an event type",
                 expected="an Event class or a type string",
@@ -134,6 +149,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
                 fix="write @action(InputEvent) or @action('OrderPlaced')",
                 where=where,
             )
+        event_types.append(cast(Trigger, value))
     return tuple(event_types)
 
 
@@ -160,8 +176,8 @@ def action(
         *triggers: Event classes (subclasses match too) or type strings; any of them.
         name: Name of the action. Default: the method's.
         config: JSON values that the action reads as ``ctx.action_config``.
-        emits: Events that the action emits and that its code does not name, for example because a library
-            creates them. Events that the code names are found without this.
+        emits: Event classes or type strings that the action emits and that its code does not name, for
+            example because a library creates them. Events that the code names are found without this.
         **settings: Settings of its execution: ``when``, ``on_error``, ``retry``, ``timeout``,
             ``max_concurrency``, ``rate_limit``, ``blocking``, ``needs_approval``, ``approval_timeout``, as
             ``ActionOptions`` describes them.
@@ -184,19 +200,18 @@ def action(
 
 
 def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
-    """Check that there is no other ``@action`` below this one, which would replace it."""
-    inner = getattr(unwrap(func), ACTION_MARK, None)
-    if not isinstance(inner, ActionMark):
+    """Raise an error if another ``@action`` is below this one, which would replace it."""
+    lower_mark = getattr(unwrap(func), ACTION_MARK, None)
+    if not isinstance(lower_mark, ActionMark):
         return
-    outer, below = (
-        ", ".join(map(_trigger_text, trigger_group)) for trigger_group in (triggers, inner.triggers)
-    )
-    together = ", ".join(dict.fromkeys(map(_trigger_text, [*triggers, *inner.triggers])))
+    upper = [_trigger_text(trigger) for trigger in triggers]
+    lower = [_trigger_text(trigger) for trigger in lower_mark.triggers]
     raise AgentDefinitionError(
         "two @action mark one function",
         expected="one @action with all triggers of the function",
-        found=f"@action({outer}) above @action({below})",
-        fix=f"write @action({together}); for other options than these, write a second method",
+        found=f"@action({', '.join(upper)}) above @action({', '.join(lower)})",
+        fix=f"write @action({', '.join(dict.fromkeys(upper + lower))}); for other options than these, write "
+        "a second method",
         where=where,
     )
 
@@ -214,7 +229,9 @@ class ResourceDecorator(Protocol):
     def __call__(self, *, name: str | None = None) -> Callable[[F], F]: ...
 
 
-def _resource(resource_type: ResourceType) -> ResourceDecorator:
+def _resource_decorator(resource_type: ResourceType) -> ResourceDecorator:
+    """Return the decorator of methods that declare a resource of this type; it is named after the type."""
+
     def decorator(func: Any = None, /, *, name: str | None = None) -> Any:
         def decorate(target: Any) -> Any:
             setattr(unwrap(target), RESOURCE_MARK, ResourceMark(resource_type, name))
@@ -234,7 +251,7 @@ def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[ToolO
     """Mark a method as a tool, with a schema from its annotations and docstring.
 
     Args:
-        func: The method, if the decorator is used without parentheses.
+        func: The method, if the decorator has no parentheses; None if it has them.
         name: Name of the tool. Default: the method's.
         **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` returns;
             ``needs_approval``, ``approval_timeout`` and ``idempotent``.
@@ -256,7 +273,7 @@ def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[
     """Mark a method that returns the ``ResourceDescriptor`` of a resource that a distribution provides.
 
     Args:
-        kind: The kind, by the name under which its provider is installed.
+        kind: The kind: a ``ResourceType``, or the name under which its provider is installed.
         name: Name of the resource. Default: the method's.
 
     Raises:
@@ -271,32 +288,34 @@ def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[
     return decorate
 
 
-prompt = _resource(ResourceType.PROMPT)
+prompt = _resource_decorator(ResourceType.PROMPT)
 """Mark a method without arguments that returns a ``Prompt``."""
 
-chat_model = _resource(ResourceType.CHAT_MODEL)
+chat_model = _resource_decorator(ResourceType.CHAT_MODEL)
 """Mark a method that returns the ``ResourceDescriptor`` of a chat model with its settings."""
 
-chat_model_connection = _resource(ResourceType.CHAT_MODEL_CONNECTION)
+chat_model_connection = _resource_decorator(ResourceType.CHAT_MODEL_CONNECTION)
 """Mark a method that returns the ``ResourceDescriptor`` of an endpoint of models: address, key, headers."""
 
-embedding_model = _resource(ResourceType.EMBEDDING_MODEL)
+embedding_model = _resource_decorator(ResourceType.EMBEDDING_MODEL)
 """Mark a method that returns the ``ResourceDescriptor`` of an embedding model."""
 
-vector_store = _resource(ResourceType.VECTOR_STORE)
+vector_store = _resource_decorator(ResourceType.VECTOR_STORE)
 """Mark a method that returns the ``ResourceDescriptor`` of a vector store."""
 
-long_term_memory = _resource(ResourceType.LONG_TERM_MEMORY)
+long_term_memory = _resource_decorator(ResourceType.LONG_TERM_MEMORY)
 """Mark a method that returns the ``ResourceDescriptor`` of a long-term memory."""
 
-client = _resource(ResourceType.CLIENT)
-"""Mark a method that opens a client for a subtask: a generator function with one ``yield``, or a
-function that returns a context manager; both also asynchronous. ``await ctx.client(name)``."""
+client = _resource_decorator(ResourceType.CLIENT)
+"""Mark a method that opens a client for a subtask; actions get it with ``await ctx.client(name)``.
 
-mcp_server = _resource(ResourceType.MCP_SERVER)
+The method is a generator function with one ``yield``, or returns a context manager. Both may be asynchronous.
+"""
+
+mcp_server = _resource_decorator(ResourceType.MCP_SERVER)
 """Mark a method that returns an ``MCPServer``."""
 
-skills = _resource(ResourceType.SKILLS)
+skills = _resource_decorator(ResourceType.SKILLS)
 """Mark a method that returns ``Skills``, or another ``ResourceDescriptor`` of them."""
 
 

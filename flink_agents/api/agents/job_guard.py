@@ -14,14 +14,15 @@ _IN_WORKERS = "_pemja"
 """A module that only the interpreter of a Flink worker has."""
 
 _readers: list[str] = []
+"""The components that import modules of the user at present, in words."""
 
 
 @contextmanager
 def without_jobs(who: str) -> Generator[None]:
-    """Reject jobs while the user's modules are imported.
+    """Reject each job that code of the block would start, while it imports modules of the user.
 
     Args:
-        who: The importing component, for the error.
+        who: The importing component in words, for the error.
     """
     _readers.append(who)
     try:
@@ -31,10 +32,10 @@ def without_jobs(who: str) -> Generator[None]:
 
 
 def check_may_run(job_name: str | None = None) -> None:
-    """Check that a job may run here and now.
+    """Check that a job may run: its name is valid, and no module is being imported for its definitions.
 
     Args:
-        job_name: The name that was passed to ``execute``.
+        job_name: The name that was passed to ``execute``; None for a job without a name.
 
     Raises:
         MissingMainGuardError: A module is being imported for its definitions.

@@ -100,17 +100,17 @@ class ObservedRun(Protocol):
 
     @property
     def key(self) -> Any:
-        """The key."""
+        """The key of the run, as the key selector returned it."""
         ...
 
     @property
     def sequence_number(self) -> int:
-        """The number of the run within its key."""
+        """The number of the run within its key, from 0."""
         ...
 
     @property
     def key_text(self) -> str:
-        """Canonical text of the key."""
+        """Canonical text of the key, under which the store has its journal."""
         ...
 
     @property
@@ -120,7 +120,7 @@ class ObservedRun(Protocol):
 
     @property
     def parent(self) -> str | None:
-        """Id of the input message; for a delayed event, id of the run that sent it; or None."""
+        """Id of the input message; for a delayed event, id of the run that sent it; None if unknown."""
         ...
 
     @property
@@ -130,7 +130,10 @@ class ObservedRun(Protocol):
 
     @property
     def open_waits(self) -> Sequence[Any]:
-        """The open waits of a suspended run: ``name`` of the signal or None, ``deadline`` in ms."""
+        """The open waits of a suspended run.
+
+        Each has the ``name`` of its signal or None, and its ``deadline`` in milliseconds since the epoch.
+        """
         ...
 
     @property
@@ -168,12 +171,12 @@ class CallOutcome(Protocol):
 
     @property
     def attempts(self) -> int:
-        """The number of attempts."""
+        """The number of attempts that the step took."""
         ...
 
     @property
     def ended_at(self) -> int:
-        """Time of its end, in milliseconds since the epoch."""
+        """Time at which the step ended, in milliseconds since the epoch."""
         ...
 
     @property
@@ -201,10 +204,10 @@ class RunObserver:
         """Called when ``run`` has left the phase ``before``, which is None if it starts."""
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
-        """Called at the end of an action's attempt; ``inline`` if it ran on Flink's thread."""
+        """Called when an attempt of an action ended, after ``seconds``; ``inline`` if on Flink's thread."""
 
     def events_sent(self, run: ObservedRun, action: str, event_types: Sequence[str]) -> None:
-        """Note which events an attempt of an action sent. Called right before :meth:`action_ended`."""
+        """Called with the events that an attempt of an action sent, right before :meth:`action_ended`."""
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Called when an attempt of an action raised."""
@@ -221,10 +224,10 @@ class RunObserver:
         """
 
     def action_mismatched(self, run: ObservedRun, action: str) -> None:
-        """Called when a replay of an action did not make the recorded calls."""
+        """Called when a replay of an action made other durable calls than were recorded."""
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
-        """Called when a run continues without an event."""
+        """Called when a run continues without an event; ``dead_letter`` if the event became one."""
 
     def call_begun(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, again: bool
@@ -240,7 +243,7 @@ class RunObserver:
         attempt: int,
         error: BaseException,
     ) -> None:
-        """Note that the ``attempt``-th attempt of a durable call raised, and that another one follows."""
+        """Called when the ``attempt``-th attempt of a durable step raised, and another one follows."""
 
     def call_retried(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
@@ -264,7 +267,7 @@ class RunObserver:
         error: BaseException,
         ended_at: int,
     ) -> None:
-        """Called when a durable step failed for good; ``ended_at`` is the time in its record."""
+        """Called when a durable step failed for good, at ``ended_at`` in milliseconds since the epoch."""
 
     def call_replayed(
         self, run: ObservedRun, action: str, function: str, number: CallNumber, outcome: CallOutcome
@@ -277,7 +280,10 @@ class RunObserver:
     def agent_answered(
         self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
     ) -> None:
-        """Called when a called agent has answered, or failed with ``error``; in the same context."""
+        """Called when a called agent has answered, or failed with ``error``, after ``seconds``.
+
+        It runs in the same context (``contextvars``) as :meth:`agent_called`.
+        """
 
     def recorded(self, run: ObservedRun, action: str, records: int) -> None:
         """Called when the store has acknowledged ``records`` records of calls, waits and ends of actions."""

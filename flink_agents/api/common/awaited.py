@@ -34,7 +34,7 @@ class Awaited(Coroutine[Any, Any, _T_co]):
 
     @abstractmethod
     def _result(self) -> Coroutine[Any, Any, _T_co]:
-        """Return a coroutine of the result."""
+        """Return a new coroutine that returns the result of the await."""
 
     @override
     def __await__(self) -> Generator[Any, Any, _T_co]:
@@ -64,7 +64,7 @@ def note_result(called: str, result: _T) -> _T:
 
     Args:
         called: Name of the call, such as ``ctx.chat``; Python's own warnings use it, too.
-        result: The result of the call.
+        result: The value that the call returned.
     """
     if inspect.iscoroutine(result):
         result.__qualname__ = called
@@ -75,10 +75,10 @@ def note_result(called: str, result: _T) -> _T:
 
 
 def truth_of(result: object, condition: str) -> bool:
-    """Return the result of a condition as a bool.
+    """Return the truth of a value that an author's condition returned.
 
     Args:
-        result: The result of the condition.
+        result: The returned value.
         condition: Name of the condition, for the error.
 
     Raises:
@@ -100,7 +100,7 @@ class AwaitedMethods:
     """Base of classes whose public ``async def`` methods are called by actions: each call is registered.
 
     Attributes:
-        called_as: Name of such an object in an author's code.
+        called_as: Name of such an object in an author's code, for warnings and errors.
     """
 
     called_as = "ctx"
@@ -114,6 +114,8 @@ class AwaitedMethods:
 
 
 def _note_results(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``method`` with a registration of each coroutine that it returns; see :func:`note_result`."""
+
     @wraps(method)
     def call(self: AwaitedMethods, *args: Any, **kwargs: Any) -> Any:
         return note_result(f"{self.called_as}.{method.__name__}", method(self, *args, **kwargs))

@@ -33,7 +33,7 @@ class CheckedType(type):
         except TypeError as error:
             if not args:
                 raise
-            raise _by_position(cls, error) from None
+            raise _positional_argument_error(cls, error) from None
 
 
 if TYPE_CHECKING:
@@ -47,24 +47,28 @@ else:
         """The same metaclass for pydantic models."""
 
 
-def _fields_of(cls: type) -> list[str]:
+def _field_names(cls: type) -> list[str]:
     return list(getattr(cls, "__pydantic_fields__", {}))
+
+
+def _call_text(cls: type) -> str:
+    """Return a call of the class with all its fields, without values, for error messages."""
+    return f"{cls.__name__}({', '.join(f'{name}=...' for name in _field_names(cls))})"
 
 
 def _invalid_field_error(cls: type, error: ValidationError) -> WrongArgumentError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    names = _fields_of(cls)
     field = ".".join(map(str, first["loc"]))
     problem = first["msg"].removeprefix("Value error, ")
     fix = f"correct {field!r}" if field else "correct the value"
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         problem = "unknown argument"
-        fix = suggest(field, names, "remove it")
+        fix = suggest(field, _field_names(cls), "remove it")
     elif first["type"] in ("missing", "missing_argument"):
         fix = f"write {cls.__name__}({field}=...)"
     return WrongArgumentError(
         f"{cls.__name__} got an invalid argument",
-        expected=f"{cls.__name__}({', '.join(f'{name}=...' for name in names)})",
+        expected=_call_text(cls),
         # No value: it may be a secret.
         found=f"{field}: {problem}" if field else problem,
         fix=fix,
@@ -72,11 +76,11 @@ def _invalid_field_error(cls: type, error: ValidationError) -> WrongArgumentErro
     )
 
 
-def _by_position(cls: type, error: TypeError) -> WrongArgumentError:
-    names = _fields_of(cls)
+def _positional_argument_error(cls: type, error: TypeError) -> WrongArgumentError:
+    names = _field_names(cls)
     return WrongArgumentError(
         f"{cls.__name__} accepts only keyword arguments",
-        expected=f"{cls.__name__}({', '.join(f'{name}=...' for name in names)})",
+        expected=_call_text(cls),
         found=str(error),
         fix=f"write {cls.__name__}({names[0]}=...)" if names else f"write {cls.__name__}()",
         where=authors_place(),

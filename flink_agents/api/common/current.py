@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 
 class CurrentActionRun(Protocol):
-    """One execution of one action, as the runtime keeps it."""
+    """One execution of one action, as code sees it that gets no context as an argument."""
 
     @property
     def own_code_of(self) -> str | None:
@@ -33,7 +33,10 @@ class CurrentActionRun(Protocol):
         ...
 
     def context_here(self) -> Any:
-        """Return the context; None in a durable function, in another thread, and after the action's end."""
+        """Return the action's ``RunnerContext``.
+
+        None in a durable function, in another thread, and after the action's end.
+        """
         ...
 
 
@@ -77,18 +80,22 @@ def unrecorded_action() -> str | None:
 # -- variables of users ------------------------------------------------------------------
 
 
-def _variable_of_decimal() -> ContextVar[decimal.Context]:
+def _find_decimal_variable() -> ContextVar[decimal.Context]:
+    """Return the variable that ``decimal`` sets: the only one of the context, if that was empty before."""
     decimal.getcontext()
     (variable,) = copy_context()
     return variable
 
 
-DECIMALS: ContextVar[decimal.Context] = Context().run(_variable_of_decimal)
+DECIMALS: ContextVar[decimal.Context] = Context().run(_find_decimal_variable)
 """The variable of ``decimal``, which has no public name. Its value can be changed in place."""
 
 
 is_closing: ContextVar[bool] = ContextVar("flink_agents_is_closing", default=False)
-"""True if Python closes the coroutine of the context, as it does if an awaited task raised GeneratorExit."""
+"""True in the context of a coroutine that Python closes.
+
+Python also closes it if an awaited task raised GeneratorExit.
+"""
 
 
 def isolated() -> Context:
@@ -100,7 +107,7 @@ def isolated() -> Context:
 
 
 def contained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with its own context in each call; a coroutine function remains one."""
+    """Return ``function``, each call of which gets its own copy of the context; ``async def`` remains so."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,10 +128,13 @@ def in_context(context: Context, inner: Coroutine[Any, Any, Any], *resume: Any) 
     The running task takes over the variables of the runtime: callbacks of the task have its context.
 
     Args:
-        context: The context.
-        inner: The coroutine. The watchdog finds it by this name.
-        *resume: A function that resumes the coroutine, with its first arguments. Default: none. Its last two
-            are the method of the coroutine, and the value for it.
+        context: The context in which the coroutine runs.
+        inner: The coroutine. The watchdog finds it by the name of this variable.
+        *resume: A function that resumes the coroutine, and its first arguments. Its last two arguments are
+            the coroutine's ``send`` or ``throw``, and the value for it. Default: the method is called itself.
+
+    Returns:
+        The result of the coroutine.
     """
     run = context.run
     send = inner.send

@@ -15,13 +15,13 @@ LONGEST = timedelta(days=365_000)
 """The longest duration, about a thousand years: each time that it leads to is a valid date."""
 
 _UNITS = (("d", 86_400, 86_400), ("h", 3600, 3600), ("min", 60, 600))
-"""Units with their lengths, and the shortest duration in each; both in seconds."""
+"""Units with their lengths, and the shortest duration that a text shows in each; both in seconds."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text for people and options: in the longest unit that divides it."""
+    """Return seconds as text for people and options, in the longest unit that divides them: ``2 h``."""
     for unit, length, least in _UNITS:
         if seconds >= least and seconds % length == 0:
             return f"{seconds / length:g} {unit}"
@@ -29,11 +29,11 @@ def duration_text(seconds: float) -> str:
 
 
 def seconds_of(duration: object, refuse: Callable[[str], Exception], least: float | None = None) -> float:
-    """Return a duration in seconds.
+    """Return an author's duration in seconds, at most :data:`LONGEST`.
 
     Args:
-        duration: The duration.
-        refuse: Returns the error for an invalid duration; it gets the value that was found.
+        duration: A number of seconds, or a timedelta.
+        refuse: Returns the error to raise for an invalid duration; it gets the value as text.
         least: Minimum number of seconds. Default: any number, and numbers below 0 count as 0.
     """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
@@ -64,7 +64,8 @@ def requested_pause(value: Any) -> float | None:
     """Return the seconds for which a service or an error asks to wait; None if it does not say.
 
     Args:
-        value: A number, a timedelta, or a ``Retry-After`` header: seconds, or a date in a form of RFC 9110.
+        value: A number of seconds, a timedelta, or the value of a ``Retry-After`` header: seconds, or a date
+            in a form of RFC 9110. All other values count as no request.
 
     A time in the past counts as 0, a longer pause than ``LONGEST`` as that.
     """
@@ -81,6 +82,7 @@ def requested_pause(value: Any) -> float | None:
 
 
 def _seconds_of_header(text: str) -> float:
+    """Return the seconds from now of a ``Retry-After`` header; ValueError if it has another form."""
     if _NUMBER.fullmatch(text):
         # With too many digits, it is infinite as a float.
         return min(float(text), LONGEST.total_seconds())

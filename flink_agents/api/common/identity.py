@@ -19,20 +19,21 @@ class IdentityCache(Generic[Value]):
         self._cached: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
     def get(self, owner: object) -> Value | None:
-        """Return the value of an object, or None."""
+        """Return the value that was stored for this object; None if there is none."""
         entry = self._cached.get(id(owner))
         # Another object can get the id of a deleted one.
         return entry[1] if entry is not None and entry[0]() is owner else None
 
     def put(self, owner: object, value: Value) -> Value:
-        """Store the value of an object, which must allow weak references, and return it."""
-        cached, number = self._cached, id(owner)
+        """Store a value for an object, which must allow weak references, and return the value."""
+        cached = self._cached
+        owner_id = id(owner)
 
         def forget(reference: weakref.ref[Any]) -> None:
-            if (entry := cached.get(number)) is not None and entry[0] is reference:
-                del cached[number]
+            if (entry := cached.get(owner_id)) is not None and entry[0] is reference:
+                del cached[owner_id]
 
-        cached[number] = weakref.ref(owner, forget), value
+        cached[owner_id] = weakref.ref(owner, forget), value
         return value
 
     def __len__(self) -> int:

@@ -18,13 +18,14 @@ DISTRIBUTION = "flink-agents-python"
 
 
 LOWEST_PYDANTIC_AI = "2.68"
+"""The oldest supported version of pydantic-ai, as major and minor number."""
 
 
 def check_pydantic_ai() -> None:
     """Check that pydantic-ai, if it is installed, is new enough.
 
     Raises:
-        MissingExtraError: It is older.
+        MissingExtraError: It is older than :data:`LOWEST_PYDANTIC_AI`.
     """
     try:
         version = metadata.version("pydantic-ai-slim")
@@ -40,6 +41,7 @@ def check_pydantic_ai() -> None:
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:
+    """Return the major and minor number of a version, without parts that are no numbers."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
@@ -47,8 +49,8 @@ def install_command(*extras: str, options: str = "") -> str:
     """Return the pip command that installs this package again, with extras.
 
     Args:
-        *extras: Names of extras.
-        options: Options of ``pip install``.
+        *extras: Names of extras, such as ``models``.
+        options: Options of ``pip install``, as one string.
     """
     return " ".join(word for word in ("pip install", options, requirement(*extras)) if word)
 

@@ -21,7 +21,7 @@ MAX_TRACEBACK = 20_000
 
 
 def bounded_logger(name: str) -> logging.Logger:
-    """Return the logger ``name``, which cuts long messages."""
+    """Return the logger ``name``, which cuts long messages and hides secrets."""
     logger = logging.getLogger(name)
     if not any(isinstance(log_filter, _Bounded) for log_filter in logger.filters):
         logger.addFilter(_Bounded())
@@ -30,14 +30,17 @@ def bounded_logger(name: str) -> logging.Logger:
 
 
 def _contain_errors(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
-    """Return a handler function for a logger that reports an exception of handlers and filters only once."""
-    plain = logger.handle
+    """Return a replacement of ``logger.handle`` that survives handlers and filters which raise.
+
+    The first such exception goes to standard error.
+    """
+    handle_record = logger.handle
     reported = False
 
     def handle(record: logging.LogRecord) -> None:
         nonlocal reported
         try:
-            plain(record)
+            handle_record(record)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -64,7 +67,7 @@ class _Bounded(logging.Filter):
     """Cuts the arguments and the traceback of each record, and removes secrets; it drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Cut the message of ``record``."""
+        """Cut the arguments and the traceback of ``record``; always return True."""
         # A single argument that is a mapping is stored as it is.
         args = record.args if isinstance(record.args, tuple) else (record.args,)
         record.args = tuple(map(_bound_argument, args)) if record.args else ()
@@ -76,12 +79,12 @@ class _Bounded(logging.Filter):
 
 
 def _bound_argument(value: object) -> object:
-    short = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
-    return value if short else _Shown(value)
+    is_short = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
+    return value if is_short else _Shown(value)
 
 
 class _Shown(str):
-    """The text of a value in a log: cut, and without an error if it is unavailable.
+    """The text of a value in a log: cut, and a substitute if the value's own ``__str__`` raises.
 
     A string, since handlers may write the arguments of records, for example as JSON.
     """
@@ -89,7 +92,7 @@ class _Shown(str):
     _value: object
 
     def __new__(cls, value: object) -> _Shown:
-        """Keep the value for its ``repr``."""
+        """Create the text of a value, and keep the value for ``repr``."""
         shown = super().__new__(cls, _safe_text(str, value))
         shown._value = value
         return shown

@@ -34,7 +34,7 @@ class Meter(ABC):
 
     @abstractmethod
     def get_count(self) -> int:
-        """Return all events marked by this subtask since it started."""
+        """Return the number of events that this subtask marked since it started."""
 
 
 class Gauge(ABC):
@@ -58,7 +58,7 @@ class Histogram(ABC):
 
     @abstractmethod
     def get_count(self) -> int:
-        """Return all values recorded by this subtask since it started."""
+        """Return the number of values that this subtask recorded since it started."""
 
     @abstractmethod
     def quantile(self, q: float) -> float:
@@ -66,24 +66,24 @@ class Histogram(ABC):
 
 
 class MetricGroup(ABC):
-    """A named set of metrics."""
+    """A named set of metrics. The first request for a name creates the metric."""
 
     @abstractmethod
     def get_sub_group(self, name: str) -> MetricGroup:
-        """Return the group ``name`` inside this one."""
+        """Return the group ``name`` inside this one; created if there is none."""
 
     @abstractmethod
     def get_counter(self, name: str) -> Counter:
-        """Return the counter ``name``."""
+        """Return the counter ``name``; created with 0 if there is none."""
 
     @abstractmethod
     def get_meter(self, name: str) -> Meter:
-        """Return the meter ``name``."""
+        """Return the meter ``name``; created without events if there is none."""
 
     @abstractmethod
     def get_gauge(self, name: str) -> Gauge:
-        """Return the gauge ``name``."""
+        """Return the gauge ``name``; created with 0 if there is none."""
 
     @abstractmethod
     def get_histogram(self, name: str) -> Histogram:
-        """Return the histogram ``name``."""
+        """Return the histogram ``name``; created without values if there is none."""

@@ -20,10 +20,11 @@ _EXAMPLES: dict[type[Any], str] = {timedelta: "5 min", int: "100", bool: "true"}
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 NAME_RULE = "more than dots, slashes and blanks"
+"""The rule of :func:`is_name` in words, for errors."""
 
 
 def is_name(text: object) -> bool:
-    """Return True if a text can name a job.
+    """Return True if ``text`` is a string that can name a job.
 
     Dots, slashes and blanks alone cannot: they would be a folder that exists, or nothing that you can see.
     """
@@ -34,15 +35,15 @@ def is_name(text: object) -> bool:
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
-    """One option.
+    """The declaration of one option of a job, a store or a sink.
 
     Attributes:
-        key: Its name, with dots between groups and dashes inside words.
+        key: Its name, with dots between groups and dashes inside words: ``run.max-in-flight``.
         type: The Python type of its value.
         default: Its value if it is not set.
-        doc: Its meaning, with unit.
-        minimum: The lowest valid value; None if all values are valid.
-        is_name: True if the value names something, as :func:`is_name` says.
+        doc: Its meaning, with unit, for the documentation and errors.
+        minimum: The lowest valid value; None for no limit.
+        is_name: True if the value has to be a name in the sense of :func:`is_name`.
 
     An option of the type ``dict`` has entries, whose keys start with the option's key and a dot.
     """
@@ -55,10 +56,13 @@ class ConfigOption(Generic[T]):
     is_name: bool = False
 
     def parse(self, value: object) -> T:
-        """Return ``value`` as this option's type.
+        """Return ``value`` converted to this option's type.
+
+        Args:
+            value: The value itself, or its text in YAML or the environment.
 
         Raises:
-            OptionError: The value is invalid.
+            OptionError: The value has another type, is below the minimum, or is no name.
         """
         try:
             parsed = _convert_value(self.type, value)
@@ -80,6 +84,10 @@ class ConfigOption(Generic[T]):
         """Return a value of a YAML file: its text, unless this option takes a bool or values of any type.
 
         YAML reads ``off``, ``010`` or ``null`` as another type.
+
+        Args:
+            value: The value that YAML read.
+            text: The text of that value in the file; None if it is a list or a mapping.
         """
         return value if text is None or self.type in (bool, object, dict) else text
 
@@ -101,20 +109,29 @@ def option(
     minimum: T | str | None = None,
     is_name: bool = False,
 ) -> Callable[[str], ConfigOption[T]]:
-    """Return a function that adds the meaning to an option with this key, type, default and valid values.
+    """Return a function that makes an option from its meaning.
 
-    Default and minimum can be strings as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
+    For example ``PAUSE = option("a.pause", timedelta, "5 s")("Pause between two requests.")``.
+
+    Args:
+        key: The option's key.
+        kind: The type of its value.
+        default: Its default; also as text, as users write it.
+        minimum: Its lowest valid value, in the same forms; None for no limit.
+        is_name: True if its value has to be a name in the sense of :func:`is_name`.
     """
 
+    def convert(value: T | str | None) -> Any:
+        return None if value is None else _convert_value(kind, value)
+
     def declare(doc: str) -> ConfigOption[T]:
-        values = [None if value is None else _convert_value(kind, value) for value in (default, minimum)]
-        return ConfigOption(key, kind, values[0], doc, values[1], is_name)
+        return ConfigOption(key, kind, convert(default), doc, convert(minimum), is_name)
 
     return declare
 
 
 def describe_type(kind: type[Any]) -> str:
-    """Describe the form of an option's value of type ``kind``."""
+    """Return the form of an option's value of type ``kind`` in words, for errors and documentation."""
     if kind is timedelta:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):
@@ -129,16 +146,18 @@ def describe_type(kind: type[Any]) -> str:
 
 
 def write_value(value: object) -> str:
-    """Return ``value`` in its form in YAML or the environment."""
+    """Return the text of an option's value, as users write it in YAML or the environment."""
     if isinstance(value, timedelta):
-        short = timedelta() < value < timedelta(seconds=1)
-        return f"{value / timedelta(milliseconds=1):g} ms" if short else duration_text(value.total_seconds())
+        is_below_second = timedelta() < value < timedelta(seconds=1)
+        milliseconds = value / timedelta(milliseconds=1)
+        return f"{milliseconds:g} ms" if is_below_second else duration_text(value.total_seconds())
     if isinstance(value, Enum):
         return str(value.value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _convert_value(kind: type, value: object) -> Any:
+    """Return a value, or its text, as type ``kind``; TypeError or ValueError if it has another form."""
     if kind is bool:
         return _convert_bool(value)
     if kind is timedelta:

@@ -24,7 +24,7 @@ _GENERATED = ("namedtuple_", "<attrs generated")
 
 
 def is_users(file: str) -> bool:
-    """Return True if ``file`` belongs neither to a library nor to this package.
+    """Return True if the path of a source file belongs neither to a library nor to this package.
 
     Frames of compiled libraries have the relative path of their Cython source.
     """
@@ -34,16 +34,16 @@ def is_users(file: str) -> bool:
 
 
 def is_users_code(code: CodeType) -> bool:
-    """Return True if ``code`` was written by a user: methods that dataclasses generate have no file."""
-    if "__create_fn__" in code.co_qualname or code.co_filename.startswith(
-        ("namedtuple_", "<attrs generated")
-    ):
-        return False
-    return is_users(code.co_filename)
+    """Return True if a user wrote this code: no library, and no method that a dataclass generates."""
+    is_generated = "__create_fn__" in code.co_qualname or code.co_filename.startswith(_GENERATED)
+    return not is_generated and is_users(code.co_filename)
 
 
 def authors_place() -> str | None:
-    """Return the innermost line of the author's code that is being executed, or None."""
+    """Return the innermost line of the author's code that this thread executes, or None.
+
+    The form is ``file:line in name``.
+    """
     frame = inspect.currentframe()
     while frame is not None and not is_users_code(frame.f_code):
         frame = frame.f_back
@@ -53,24 +53,24 @@ def authors_place() -> str | None:
 
 
 def place_of(func: Any) -> str:
-    """Return the place of ``func``, ``file:line in name``; with a relative path if that is shorter."""
-    plain: Any = inspect.unwrap(unwrap(func))
-    while isinstance(plain, functools.partial):
-        plain = cast("functools.partial[Any]", plain).func
-    if not hasattr(plain, "__qualname__"):
+    """Return the place of a callable, ``file:line in name``; only its name if it has no Python code."""
+    function: Any = inspect.unwrap(unwrap(func))
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    if not hasattr(function, "__qualname__"):
         # An object: its code is in __call__.
-        kind = cast("type[Any]", type(plain))
+        kind = cast("type[Any]", type(function))
         calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
-        plain = [*calls, kind][0]
-    code = getattr(plain, "__code__", None)
-    name = plain.__qualname__
+        function = [*calls, kind][0]
+    code = getattr(function, "__code__", None)
+    name = function.__qualname__
     if code is None:
         return name
     return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
 
 
 def place_of_class(target: type) -> str:
-    """Return ``file:line in Class``, or the full name if the source is unavailable."""
+    """Return the place of a class, ``file:line in Class``; its full name if the source is unavailable."""
     name = target.__qualname__
     location = _CLASS_LINES.get(target)
     if location is None:
@@ -99,7 +99,7 @@ def caller_place(depth: int) -> str:
 
 
 def short_path(path: str) -> str:
-    """Return ``path`` relative to the working directory if it is inside of it."""
+    """Return ``path`` relative to the working directory if it is inside of it, otherwise unchanged."""
     try:
         relative = os.path.relpath(path)
     except ValueError:
@@ -115,7 +115,7 @@ def unwrap(func: Any) -> Any:
 
 
 def describe(value: object) -> str:
-    """Return ``value`` for an error message, without memory addresses."""
+    """Return a value as text for an error message, without memory addresses."""
     if callable(value):
         return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
     if type(value).__repr__ is object.__repr__:
@@ -123,6 +123,7 @@ def describe(value: object) -> str:
     return repr(value)
 
 
+<<<<<<< HEAD
 def call_problem(function: object, count: int, may_be_async: bool = False) -> str | None:
     """Return the problem of calling a function with ``count`` values, for errors; None if there is none.
 
@@ -159,6 +160,10 @@ def called(function: Any) -> Any:
 
 
 _lock = threading.Lock()
+=======
+_collection_lock = threading.Lock()
+"""Held while :func:`no_collection` has switched the garbage collector off."""
+>>>>>>> sweepA
 
 
 @contextmanager
@@ -169,7 +174,7 @@ def no_collection() -> Generator[None]:
     may let the other thread run. If it leaves the frame then, the object refers to memory of other frames,
     and the process crashes. The block must not let the thread wait.
     """
-    with _lock:
+    with _collection_lock:
         enabled = gc.isenabled()
         gc.disable()
         try:

@@ -14,7 +14,7 @@ from flink_agents.api.common.durations import plain_seconds
 from flink_agents.api.errors.runs import FailedAttempt
 
 Seconds = Annotated[float, BeforeValidator(plain_seconds)]
-"""Seconds, or a timedelta."""
+"""Type of a model's field in seconds, which also accepts a timedelta."""
 
 
 class OnError(StrEnum):
@@ -50,7 +50,7 @@ class OnSuspend(StrEnum):
 
 
 class OnUnhandled(StrEnum):
-    """The policies for an event that no action accepts; see :class:`OnError`."""
+    """Policy for an event that no action accepts; the values mean the same as in :class:`OnError`."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -58,7 +58,7 @@ class OnUnhandled(StrEnum):
 
 
 class RetryTimes(BaseModel, metaclass=CheckedModelType):
-    """The numbers of a retry policy; see :class:`RetryPolicy`."""
+    """The numbers of a retry policy, without its exception classes; see :class:`RetryPolicy`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,7 +114,7 @@ class RetryPolicy(RetryTimes):
 
     @field_validator("retry_on", "non_retryable", mode="before")
     @classmethod
-    def _one_class(cls, value: object) -> object:
+    def _wrap_single_class(cls, value: object) -> object:
         return (value,) if isinstance(value, type) else value
 
 
@@ -123,8 +123,8 @@ class RateLimit(metaclass=CheckedType):
     """At most ``calls`` at once, and not more than ``calls`` in ``per`` seconds on average.
 
     Attributes:
-        calls: Number of calls.
-        per: Time in seconds.
+        calls: Number of calls, at least 1.
+        per: Time in which this many calls may start, in seconds or as a timedelta. Default: one second.
     """
 
     calls: int = Field(ge=1)
@@ -172,5 +172,5 @@ class DeadLetter(BaseModel):
 
     @property
     def record(self) -> Any:
-        """The input of the run, which you can send again."""
+        """The input of the run, which you can send to the agent again."""
         return self.event.input if self.event_type == "_input_event" else self.run_input

@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Providers:
-    """The providers of one kind of thing.
+    """The providers of one kind of thing, such as stores or trace sinks.
 
     Attributes:
-        group: The group of entry points.
-        what: The kind of thing, in a word.
-        error: Raised if a name has no working provider.
+        group: The group of entry points in which distributions register providers.
+        what: The kind of thing in words, such as ``store``, for errors.
+        error: Class of the error if a name has no working provider.
         built_in: Providers of this package, ``module:attribute`` by name; these names are reserved. Those
             of layers above this one are added by ``flink_agents/built_in.py``.
     """
@@ -60,7 +60,7 @@ class Providers:
         )
 
     def load(self, name: str) -> Any:
-        """Import and return the object of the entry point ``name``.
+        """Import and return the provider ``name``, the object of its entry point.
 
         Raises:
             AgentsError: There is no provider, or it cannot be imported.
@@ -76,11 +76,11 @@ class Providers:
             ) from error
 
     def create_object(self, name: str, kind: type[T], *arguments: Any) -> T:
-        """Call the object of the entry point ``name``, and return its result.
+        """Call the provider ``name``, and return the object that it creates.
 
         Args:
-            name: The name.
-            kind: The class of the result.
+            name: Name of the provider.
+            kind: The required class of the result.
             *arguments: The arguments of the call.
 
         Raises:
@@ -109,6 +109,6 @@ class LateFunction:
     name: str = ""
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function."""
+        """Import the function, call it, and return its result."""
         module, _, name = self.name.partition(":")
         return getattr(import_module(module), name)(*arguments)

@@ -46,7 +46,7 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     @property
     @abstractmethod
     def agent_name(self) -> str:
-        """Name of the agent; with the key it scopes memory."""
+        """Name of the agent. Short-term memory belongs to an agent and a key."""
 
     @property
     @abstractmethod
@@ -95,10 +95,10 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
 
     @abstractmethod
     def emit_to(self, tag: str, value: Any) -> None:
-        """Send ``value`` to the side output ``tag`` that the agent declares.
+        """Send ``value`` to the side output ``tag``, when the run is committed, or suspended.
 
         Raises:
-            UnknownSideOutputError: The agent declares no side output of that name.
+            UnknownSideOutputError: The agent declares no side output of that name (``Agent.side_outputs``).
         """
 
     # -- memory -----------------------------------------------------------------------
@@ -106,16 +106,16 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     @property
     @abstractmethod
     def sensory_memory(self) -> MemoryObject:
-        """Memory of this run only."""
+        """Memory that this run's actions share, and that ends with the run."""
 
     @property
     @abstractmethod
     def short_term_memory(self) -> MemoryObject:
-        """Memory of this key, kept in Flink's state."""
+        """Memory of this key that all its runs share, kept in Flink's state."""
 
     @abstractmethod
     def resolve(self, ref: MemoryRef) -> Any:
-        """Return the value that ``ref`` names.
+        """Return the value at the place in memory that ``ref`` names.
 
         Raises:
             MemoryPathError: Nothing is stored there.
@@ -126,6 +126,10 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     @abstractmethod
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         """Return the resource ``name`` of that type; each subtask creates it once.
+
+        Args:
+            name: Name of the resource.
+            resource_type: Its kind: a ``ResourceType`` or its value, such as ``"tool"``.
 
         Raises:
             ResourceNotFoundError: The agent has no resource of that name and type.
@@ -211,13 +215,13 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
         return result
 
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
-        """Handle the end of a conversation."""
+        """Called after each conversation of :meth:`chat`; the runtime records it in transcripts."""
 
     def conversation(self, name: str = "default") -> ConversationHandle:
-        """Return the history ``name`` of the key's conversations, to read or clear it.
+        """Return a history of the key's conversations, to read or clear it.
 
         Args:
-            name: The name of its ``ConversationHistory``.
+            name: The name in the ``ConversationHistory`` with which ``chat`` was called.
         """
         return ConversationHandle(self.short_term_memory, name)
 
@@ -237,11 +241,11 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
             ResourceNotFoundError: The agent has no such embedding model.
         """
         resource = self.get_resource(model, ResourceType.EMBEDDING_MODEL)
-        several = [texts] if isinstance(texts, str) else list(texts)
-        return (await resource.embed(self, several, input_type)).lists() if several else []
+        text_list = [texts] if isinstance(texts, str) else list(texts)
+        return (await resource.embed(self, text_list, input_type)).lists() if text_list else []
 
     def vector_store(self, name: str, collection: str | None = None) -> Collection:
-        """Return the vector store ``name``, for this action.
+        """Return a collection of the vector store ``name``; its requests are durable steps of this action.
 
         Args:
             name: Name of the vector store.
@@ -264,12 +268,13 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
 
         Args:
             store: Name of the vector store.
-            query: The topic of the documents.
+            query: Text whose embedding the documents are compared with.
             k: Maximum number of documents.
-            filter: Filter of the documents, such as ``{"year": {"$gte": 2020}}``.
+            filter: Condition on their metadata, such as ``{"year": {"$gte": 2020}}``. Default: all documents.
             collection: Name of the collection. Default: the collection in its description.
 
         Raises:
+            ResourceNotFoundError: The agent has no such vector store.
             VectorFilterError: ``filter`` is invalid.
             EmbeddingMismatchError: The documents have embeddings of another model.
         """
@@ -278,11 +283,11 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     def long_term_memory(
         self, scope: str = "default", subject: Any = None, name: str = "long_term_memory"
     ) -> LongTermMemory:
-        """Return the job's long-term memory of a subject, across runs.
+        """Return the job's long-term memory of a subject, such as a customer, across runs.
 
         Args:
             scope: A section of the memory that you choose, such as ``preferences``.
-            subject: The subject. Default: the key.
+            subject: Whom or what the memory is about: any value that can be a key. Default: the key.
             name: Name of the resource.
 
         Raises:
@@ -299,10 +304,10 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     @property
     @abstractmethod
     def action_config(self) -> Mapping[str, Any]:
-        """The values with which the action was registered; each execution has a copy of them."""
+        """The ``config`` with which the action was declared; each execution has a copy of it."""
 
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
-        """Return the entry ``key`` of :attr:`action_config`."""
+        """Return the entry ``key`` of :attr:`action_config`; ``default`` if there is none."""
         return self.action_config.get(key, default)
 
     # -- time and chance --------------------------------------------------------------
@@ -331,9 +336,9 @@ class RunnerContext(AskMethods, DurableMethods, ServerMethods, TaskMethods, Wait
     @property
     @abstractmethod
     def agent_metric_group(self) -> MetricGroup:
-        """Metrics of the agent."""
+        """Metrics that all actions of the agent share in this subtask."""
 
     @property
     @abstractmethod
     def action_metric_group(self) -> MetricGroup:
-        """Metrics of the running action."""
+        """Metrics of the running action in this subtask."""

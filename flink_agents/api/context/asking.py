@@ -20,7 +20,13 @@ ASKED = "_asked"
 
 
 class SubAgent(Protocol):
-    """An :class:`Agent`, as another agent calls it: agents are built on the context."""
+    """An :class:`Agent` that another agent calls.
+
+    This module cannot import the class, which is built on the context.
+
+    Attributes:
+        agent_name: Name of the agent; None for the class name.
+    """
 
     agent_name: str | None
 
@@ -50,8 +56,8 @@ class Answer:
     """The result of a sub-agent.
 
     Attributes:
-        agent: Name of the agent.
-        outputs: Its outputs, in order.
+        agent: Name of the sub-agent.
+        outputs: The values of its ``OutputEvent``, in order.
         transcript: Its steps, in order; empty unless you asked for them.
     """
 
@@ -77,7 +83,7 @@ class Answer:
 
 
 class AskMethods(AwaitedMethods, ABC):
-    """Base class of ``RunnerContext`` for prompts and MCP servers."""
+    """Base class of ``RunnerContext`` for calls of other agents."""
 
     def call_agent(self, agent: SubAgent | type[SubAgent], event: Any) -> Coroutine[Any, Any, Any]:
         """Let another agent handle ``event`` within this run; await the result for its output.
@@ -111,6 +117,9 @@ class AskMethods(AwaitedMethods, ABC):
         Args:
             agent: An instance, or a class without required arguments.
             event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
+
+        Returns:
+            An awaitable of the values of its ``OutputEvent``; empty if it has none.
         """
         return note_result("ctx.call_agent_all", _output_values(self._prepare_call(agent, event)))
 
@@ -123,13 +132,18 @@ class AskMethods(AwaitedMethods, ABC):
             agent: An instance, or a class without required arguments.
             event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
             transcript: True to include the steps of the agent.
+
+        Returns:
+            An awaitable of the :class:`Answer`.
         """
         return note_result("ctx.call_agent_traced", self._prepare_call(agent, event, transcript)())
 
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | timedelta | None = None
     ) -> list[Any | BaseException]:
-        """Await all of them concurrently, until the timeout.
+        """Await several awaitables concurrently, until the timeout.
+
+        If the caller is cancelled, all of them are.
 
         Args:
             *awaitables: The awaitables, such as several :meth:`call_agent`.
@@ -160,22 +174,31 @@ class AskMethods(AwaitedMethods, ABC):
     def _prepare_call(
         self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
-        """Prepare a call of an agent; return a function that makes it.
+        """Check and number a call of an agent; return a function whose coroutine makes the call.
 
-        So there is one coroutine for each call, which a task closes that is cancelled before its start.
+        The caller creates that coroutine only inside its own. So a task that is cancelled before its start
+        closes the only coroutine of the call, and Python warns of no other one.
+
+        Args:
+            agent: An instance, or a class without required arguments.
+            event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
+            traced: True to include the steps of the agent in the answer.
         """
 
 
-async def _only_output(answer: Callable[[], Awaitable[Answer]]) -> Any:
-    return (await answer()).output
+async def _only_output(call: Callable[[], Awaitable[Answer]]) -> Any:
+    return (await call()).output
 
 
-async def _output_values(answer: Callable[[], Awaitable[Answer]]) -> list[Any]:
-    return (await answer()).outputs
+async def _output_values(call: Callable[[], Awaitable[Answer]]) -> list[Any]:
+    return (await call()).outputs
 
 
 def _task_result(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:
-    """Return the result or the error of one of several tasks."""
+    """Return the result or the error of a finished task of :meth:`AskMethods.join`.
+
+    A task that was cancelled counts as timed out if it was ``late``: not finished after ``timeout`` seconds.
+    """
     if late and task.cancelled():
         return TimeoutError(f"not finished after {timeout:g} s")
     if task.cancelled():

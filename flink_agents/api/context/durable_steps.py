@@ -3,7 +3,7 @@
 Type checkers check a step as a call of its function. Three kinds of calls need more than a ``ParamSpec``, in
 which no parameter can be added or left out:
 
-- With settings, arguments are passed by position. A ``DurableCallable`` has none of this limit.
+- With settings, arguments are passed by position. A ``DurableCallable`` does not have this limit.
 - The runtime passes ``idempotency_key``: the first three arguments by position are checked.
 - With ``result_type``, which gives the result its type, arguments are not checked.
 """
@@ -143,7 +143,7 @@ class DurableMethods(ABC):
             AgentConfigurationError: A setting may be meant for the function, or is invalid, or the reconciler
                 does not accept the arguments.
         """
-        what = durable_callable(
+        step = durable_callable(
             function,
             kwargs,
             name=name,
@@ -152,9 +152,9 @@ class DurableMethods(ABC):
             retry=retry,
             reconciler=reconciler,
         )
-        if what.reconciler is not None or what.misspelt is not None:
-            what.check_call_arguments(args, kwargs)
-        return self._call_durably(what, args, kwargs)
+        if step.reconciler is not None or step.misspelt is not None:
+            step.check_call_arguments(args, kwargs)
+        return self._call_durably(step, args, kwargs)
 
     @overload
     def durable_execute_async(
@@ -240,17 +240,18 @@ class DurableMethods(ABC):
         reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        """Return an awaitable of the same result, for ``async def`` actions.
+        """Return an awaitable of the result of :meth:`durable_execute`, for ``async def`` actions.
 
         The call of this method fixes the place in the order of steps, so that steps may run concurrently:
-        ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
+        ``await ctx.gather(ctx.durable_execute_async(...), ...)``. Arguments and errors are the same; the
+        errors of ``function`` and of its record are raised when it is awaited.
         """
         has_settings = not (name is result_type is timeout is retry is reconciler is NOT_GIVEN)
         if type(function) is FunctionType and not (has_settings or kwargs):
             # Most calls: nothing has to be combined.
-            what = plain_callable(function)
+            step = plain_callable(function)
         else:
-            what = durable_callable(
+            step = durable_callable(
                 function,
                 kwargs,
                 name=name,
@@ -259,9 +260,9 @@ class DurableMethods(ABC):
                 retry=retry,
                 reconciler=reconciler,
             )
-        if what.reconciler is not None or what.misspelt is not None:
-            what.check_call_arguments(args, kwargs)
-        return self._call_durably_async(what, args, kwargs)
+        if step.reconciler is not None or step.misspelt is not None:
+            step.check_call_arguments(args, kwargs)
+        return self._call_durably_async(step, args, kwargs)
 
     @abstractmethod
     def _call_durably(

@@ -20,9 +20,9 @@ class FilledPrompt(Awaited[list[ChatMessage]]):
 
     Args:
         name: Name of the prompt.
-        prompt: The prompt.
-        values: Values for its variables.
-        server: Returns an MCP server of the agent.
+        prompt: The declared prompt, with messages of its own or of an MCP server.
+        values: A value for each of its variables, by name.
+        server: Returns the MCP server of the agent with a name.
 
     Raises:
         AgentDefinitionError: A value is missing, belongs to no variable, or is invalid.
@@ -45,7 +45,7 @@ class FilledPrompt(Awaited[list[ChatMessage]]):
 
     @property
     def messages(self) -> list[ChatMessage]:
-        """Return the messages, for code that cannot await.
+        """The messages of a prompt without an MCP server, for code that cannot await.
 
         Raises:
             AgentDefinitionError: They come from an MCP server.
@@ -67,7 +67,7 @@ class ServerMethods(ABC):
         """Return the resource ``name`` of that type; each subtask creates it once."""
 
     def mcp_server(self, name: str) -> MCPServerClient:
-        """Return the MCP server ``name``, for this action.
+        """Return the MCP server ``name``; its requests are durable steps of this action.
 
         Args:
             name: Name of the MCP server.
@@ -78,7 +78,7 @@ class ServerMethods(ABC):
         return self.get_resource(name, ResourceType.MCP_SERVER).calls_for(self)
 
     def prompt(self, prompt: str, /, **values: Any) -> FilledPrompt:
-        """Return the prompt ``prompt`` with its variables filled in.
+        """Return the declared prompt ``prompt`` with values for its variables.
 
         ``await ctx.prompt("greet", name="Ada")`` returns its messages, and ``ctx.chat("analyst",
         ctx.prompt("greet", name="Ada"))`` sends them to a chat model.

@@ -17,7 +17,7 @@ class TaskMethods(AwaitedMethods):
     """Task functions as in asyncio, with starts and results in the order of the arguments."""
 
     async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:
-        """Await all of them concurrently, and return their results in the order of the arguments.
+        """Await several awaitables concurrently; return their results in the order of the arguments.
 
         Unlike ``asyncio.gather``, it waits until all have ended before it raises, so that none continues in
         the background.
@@ -51,22 +51,23 @@ class TaskMethods(AwaitedMethods):
         """
         seconds = timeout_of("ctx.as_completed", timeout)
         tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
-        ended: _Ends[asyncio.Future[_T] | None] = _Ends()
-        ended.ends_of = tasks
+        # None stands for the timeout.
+        ended_tasks: _EndedTasks[asyncio.Future[_T] | None] = _EndedTasks()
+        ended_tasks.ends_of = tasks
         for task in tasks:
-            task.add_done_callback(ended.put_nowait)
-        late = None
+            task.add_done_callback(ended_tasks.put_nowait)
+        timer = None
         if seconds is not None:
-            late = asyncio.get_running_loop().call_later(seconds, ended.put_nowait, None)
+            timer = asyncio.get_running_loop().call_later(seconds, ended_tasks.put_nowait, None)
         try:
             for _ in tasks:
-                task = await ended.get()
+                task = await ended_tasks.get()
                 if task is None:
                     raise TimeoutError(f"some were not finished after {seconds:g} s")
                 yield task.result()
         finally:
-            if late is not None:
-                late.cancel()
+            if timer is not None:
+                timer.cancel()
             for task in tasks:
                 task.cancel()
 
@@ -96,11 +97,11 @@ class TaskMethods(AwaitedMethods):
         return [task for task in tasks if task.done()], [task for task in tasks if not task.done()]
 
 
-class _Ends(asyncio.Queue[_T]):
+class _EndedTasks(asyncio.Queue[_T]):
     """The ended tasks, in the order of their ends.
 
     Attributes:
-        ends_of: The tasks. A waiter on the queue waits only for these.
+        ends_of: All tasks that will be put. The runtime reads it to see what a waiter on the queue waits for.
     """
 
     ends_of: Sequence[asyncio.Future[Any]] = ()

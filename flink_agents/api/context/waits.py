@@ -23,7 +23,8 @@ class WaitMethods(AwaitedMethods, ABC):
         """Return an awaitable pause that survives restarts; for ``async def`` actions.
 
         If a run waits for nothing else, it is suspended: it uses state and a timer, but no memory and no slot
-        of ``run.max-in-flight``. Its key waits meanwhile. The pause ends once, and never early.
+        of ``run.max-in-flight``. Meanwhile, other inputs of its key wait, or run, as ``on_suspend`` of the
+        agent says. The pause ends once, and never early.
 
         Args:
             duration: Duration in seconds or as a timedelta. Below 0 counts as 0.
@@ -123,22 +124,28 @@ class WaitMethods(AwaitedMethods, ABC):
     def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
 
 
-def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -> float:
+def _seconds_of(called: str, duration: float | timedelta, further_fix: str = "") -> float:
+    """Return the duration that was passed to the method ``called``, in seconds; below 0 counts as 0."""
+
     def refuse(found: str) -> InvalidDurationError:
         return InvalidDurationError(
             f"invalid duration of {called}",
             expected=f"seconds or a timedelta, at most {LONGEST.days} days",
             found=found,
-            fix=f"pass the time from now on, such as 60 or timedelta(hours=1){otherwise}",
+            fix=f"pass the time from now on, such as 60 or timedelta(hours=1){further_fix}",
         )
 
     return seconds_of(duration, refuse)
 
 
 def timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
-    """Return the timeout of a call of the context in seconds; None for no limit.
+    """Return the timeout that was passed to a method of the context, in seconds; None for no limit.
+
+    Args:
+        called: Name of the method, such as ``ctx.join``, for the error.
+        timeout: Seconds or a timedelta; below 0 counts as 0. None for no limit.
 
     Raises:
-        InvalidDurationError: It is invalid.
+        InvalidDurationError: It is not a number, or longer than 365,000 days.
     """
     return None if timeout is None else _seconds_of(called, timeout, "; None waits without a limit")

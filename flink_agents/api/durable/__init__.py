@@ -45,7 +45,7 @@ class RetryableError(Exception):
     """A transient failure: another attempt may succeed.
 
     Args:
-        message: The failure.
+        message: Text of the failure.
         retry_after: Minimum number of seconds before the next attempt; None leaves it to the policy.
     """
 
@@ -124,7 +124,7 @@ NOT_DONE = _NotDone.NOT_DONE
 
 @dataclass(frozen=True)
 class UnknownOutcome:
-    """The result of a durable step with an unknown outcome. For libraries that make calls for others.
+    """The result of a durable step if it is unknown whether its call took effect. For authors of libraries.
 
     A failed step is repeated when its action is retried or its job restarts. A step with an unknown outcome
     must not be repeated, so its end is recorded as a result.
@@ -252,7 +252,11 @@ class DurableCallable(Generic[_P, _T_co]):
             checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
 
     def check_call_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check a call with these arguments: it passes the idempotency key, and the reconciler accepts them.
+        """Check the arguments of a call: the idempotency key is not misspelt, and the reconciler fits.
+
+        Args:
+            args: Arguments by position.
+            kwargs: Arguments by name.
 
         Raises:
             AgentConfigurationError: The reconciler does not accept them, or the parameter of the key is
@@ -283,7 +287,7 @@ class DurableCallable(Generic[_P, _T_co]):
 
     @cached_property
     def seconds(self) -> float | None:
-        """The timeout of one attempt, in seconds."""
+        """The timeout of one attempt, in seconds; None for no limit."""
         return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout
 
     @cached_property
@@ -309,7 +313,7 @@ class DurableCallable(Generic[_P, _T_co]):
         return checks.misspelt_default(self.function)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
-        """Call the function, without recording."""
+        """Call the function itself; nothing is recorded."""
         return self.function(*args, **kwargs)
 
 
@@ -326,14 +330,14 @@ NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
 
 
 def durable_callable(function: Any, kwargs: dict[str, Any], **settings: Any) -> DurableCallable:
-    """Return ``function`` with the passed settings, which override its own.
+    """Return ``function`` as a ``DurableCallable`` with the passed settings, which override its own.
 
     A ``DurableCallable`` has its settings already: if its function has a parameter with the name of a
     setting, the value is an argument of the call, and moves to ``kwargs``.
 
     Args:
-        function: The function.
-        kwargs: The arguments of the call by name.
+        function: The function, or a ``DurableCallable``.
+        kwargs: The arguments of the call by name. Arguments that are no settings are added to it.
         **settings: Settings by name; ``NOT_GIVEN`` for those that are not passed.
 
     Raises:
@@ -341,42 +345,43 @@ def durable_callable(function: Any, kwargs: dict[str, Any], **settings: Any) -> 
             invalid.
     """
     if "redact" in kwargs or "client" in kwargs:
-        _check_untaken(function, kwargs)
-    call_settings: dict[str, Any] = {}
-    for name, value in settings.items():
-        if value is not NOT_GIVEN:
-            call_settings[name] = value
+        _check_no_misplaced_setting(function, kwargs)
+    call_settings = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
+    step = function if isinstance(function, _ANY_CALLABLE) else None
     if not call_settings:
-        if isinstance(function, _ANY_CALLABLE):
-            return function
+        if step is not None:
+            return step
         # Equal functions are the same one; for other objects, only their class knows.
         return plain_callable(function) if type(function) is FunctionType else DurableCallable(function)
-    what = function if isinstance(function, _ANY_CALLABLE) else None
     for name in list(call_settings):
-        if takes_argument(what.function if what is not None else function, name):
-            if what is None:
-                raise _ambiguous_key_error(function, name)
+        if takes_argument(step.function if step is not None else function, name):
+            if step is None:
+                raise _ambiguous_argument_error(function, name)
             kwargs[name] = call_settings.pop(name)
     call_settings = {name: value for name, value in call_settings.items() if value is not None}
-    return replace(what, **call_settings) if what is not None else DurableCallable(function, **call_settings)
+    return replace(step, **call_settings) if step is not None else DurableCallable(function, **call_settings)
 
 
 _OF_CALLABLES = frozenset({"redact", "client"})
 """Settings that only a ``DurableCallable`` has: functions may have parameters with these names."""
 
 
-def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mapping[str, Any]) -> None:
-    """Check that a function accepts arguments with the names of settings.
+def _check_no_misplaced_setting(
+    function: Callable[..., Any] | DurableCallable, kwargs: Mapping[str, Any]
+) -> None:
+    """Check that the function accepts each argument that has the name of a setting in ``_OF_CALLABLES``.
 
     Raises:
         AgentConfigurationError: It does not: the author means the setting, but it would become an argument.
     """
-    plain: Any = function
+    called_function: Any = function
     if isinstance(function, _ANY_CALLABLE):
-        plain = plain.function
+        called_function = called_function.function
+    if not callable(called_function) or checks.signature_of(called_function) is None:
+        return
     for name in _OF_CALLABLES & kwargs.keys():
-        if callable(plain) and not takes_argument(plain, name) and checks.signature_of(plain) is not None:
-            called = getattr(plain, "__qualname__", type(plain).__qualname__)
+        if not takes_argument(called_function, name):
+            called = getattr(called_function, "__qualname__", type(called_function).__qualname__)
             raise AgentConfigurationError(
                 f"{name!r} is not a setting of a single durable step, and {called} has no such parameter",
                 expected=f"DurableCallable({called}, {name}=...)",
@@ -386,7 +391,7 @@ def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mappi
             )
 
 
-def _ambiguous_key_error(function: Callable[..., Any], name: str) -> AgentConfigurationError:
+def _ambiguous_argument_error(function: Callable[..., Any], name: str) -> AgentConfigurationError:
     called = getattr(function, "__qualname__", type(function).__qualname__)
     return AgentConfigurationError(
         f"a durable step of {called} has the argument {name!r}, which is both a setting of the step and a "
@@ -401,11 +406,12 @@ def _ambiguous_key_error(function: Callable[..., Any], name: str) -> AgentConfig
 
 @lru_cache(maxsize=1024)
 def plain_callable(function: Callable[..., Any]) -> DurableCallable:
-    """Return ``function`` without settings; its properties are determined once."""
+    """Return the ``DurableCallable`` of a function without settings; its properties are determined once."""
     return DurableCallable(function)
 
 
-_KNOWN: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_DECLARED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The objects that :func:`calls_durably` declared, by their ids."""
 
 
 def calls_durably(target: _T) -> _T:
@@ -415,12 +421,12 @@ def calls_durably(target: _T) -> _T:
     library declares its objects, or a class in whose name it makes the steps.
 
     Args:
-        target: The object; weak references to it are possible.
+        target: The object or class, which must allow weak references.
     """
-    _KNOWN[id(target)] = target
+    _DECLARED[id(target)] = target
     return target
 
 
 def is_known_to_call_durably(value: object) -> bool:
-    """Return True if a library declared that ``value`` makes durable steps."""
-    return value is not None and _KNOWN.get(id(value)) is value
+    """Return True if a library declared with :func:`calls_durably` that ``value`` makes durable steps."""
+    return value is not None and _DECLARED.get(id(value)) is value

@@ -36,15 +36,15 @@ _SIGNATURES: IdentityCache[inspect.Signature] = IdentityCache()
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature of ``function``; None if it has none, as some functions of extension modules."""
-    plain = type(function) is FunctionType
-    signature = _SIGNATURES.get(function) if plain else None
+    is_plain = type(function) is FunctionType
+    signature = _SIGNATURES.get(function) if is_plain else None
     if signature is not None:
         return signature
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return None
-    return _SIGNATURES.put(function, signature) if plain else signature
+    return _SIGNATURES.put(function, signature) if is_plain else signature
 
 
 def takes_argument(function: Callable[..., Any], name: str) -> bool:
@@ -62,8 +62,8 @@ def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
     """Return the parameter that is most likely a misspelt ``idempotency_key``, or None.
 
     Args:
-        names: The parameters.
-        cutoff: Minimum similarity of a name, from 0 to 1.
+        names: Names of the parameters of a function.
+        cutoff: Minimum similarity of a name, from 0 to 1, as in ``difflib.get_close_matches``.
     """
     names = list(names)
     if IDEMPOTENCY_KEY in names:
@@ -80,16 +80,14 @@ def misspelt_default(function: Callable[..., Any]) -> str | None:
     signature = signature_of(function)
     if signature is None:
         return None
-    names = signature.parameters
-    if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
+    parameters = signature.parameters
+    if not any("idem" in name.lower() or "potency" in name.lower() for name in parameters):
         return None
     # The author's own parameter can have a similar name.
-    parameter_name = misspelt_key(names, cutoff=0.9)
-    return (
-        parameter_name
-        if parameter_name is not None and names[parameter_name].default is not inspect.Parameter.empty
-        else None
-    )
+    name = misspelt_key(parameters, cutoff=0.9)
+    if name is None or parameters[name].default is inspect.Parameter.empty:
+        return None
+    return name
 
 
 def check_key_given(
@@ -99,7 +97,14 @@ def check_key_given(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Check that the author passes ``parameter``, which is most likely a misspelt ``idempotency_key``.
+    """Check that a call passes a parameter that is most likely a misspelt ``idempotency_key``.
+
+    Args:
+        function: The function of the durable step.
+        called: Its name, for the error.
+        parameter: Name of the parameter.
+        args: Arguments of the call by position.
+        kwargs: Arguments of the call by name.
 
     Raises:
         AgentConfigurationError: The call does not pass it.
@@ -118,17 +123,17 @@ def check_key_given(
 
 
 def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the positional parameters."""
+    """Return the names of the parameters of ``function`` that can be passed by position."""
     signature = signature_of(function)
     parameters = signature.parameters.values() if signature is not None else ()
     return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
 
 
 def check_function(function: object) -> None:
-    """Check that the function is callable.
+    """Check that the function of a durable step is callable.
 
     Raises:
-        AgentConfigurationError: It is not callable.
+        AgentConfigurationError: It is not callable, for example the result of a call.
     """
     if not callable(function):
         raise AgentConfigurationError(
@@ -144,9 +149,9 @@ def check_clients(function: Callable[..., Any], called: str, clients: Iterable[s
     """Check that the function has a parameter for each client.
 
     Args:
-        function: The function.
+        function: The function of the durable step.
         called: Its name, for the error.
-        clients: Names of the clients.
+        clients: Names of the clients that it shall get.
 
     Raises:
         AgentConfigurationError: A client has no parameter.
@@ -163,17 +168,17 @@ def check_clients(function: Callable[..., Any], called: str, clients: Iterable[s
 
 
 def redacted_names(function: Callable[..., Any], called: str, redact: object) -> frozenset[str]:
-    """Return the parameters whose values are omitted from records.
+    """Return the names of the parameters whose values are omitted from records.
 
     Args:
-        function: The function.
+        function: The function of the durable step.
         called: Its name, for the error.
-        redact: The author's value: a name, or several.
+        redact: The author's setting: a name, or a collection of names.
 
     Raises:
         AgentConfigurationError: It is neither, or the function has no parameter of that name.
     """
-    names = frozenset[object]([redact]) if isinstance(redact, str) else _literal_members(redact)
+    names = frozenset[object]([redact]) if isinstance(redact, str) else _collection_members(redact)
     if names is None or not all(isinstance(name, str) for name in names):
         raise AgentConfigurationError(
             f"redact of {called} names no parameters",
@@ -184,7 +189,9 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
         )
     parameter_names = cast("frozenset[str]", names)
     signature = signature_of(function) if parameter_names else None
-    if signature is None or any(parameter.kind is _MANY[1] for parameter in signature.parameters.values()):
+    if signature is None:
+        return parameter_names
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         return parameter_names
     for name in sorted(parameter_names - signature.parameters.keys()):
         raise AgentConfigurationError(
@@ -197,7 +204,8 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
     return parameter_names
 
 
-def _literal_members(value: object) -> frozenset[object] | None:
+def _collection_members(value: object) -> frozenset[object] | None:
+    """Return the members of a collection; None if it is none, or a member cannot be hashed."""
     if not isinstance(value, Collection):
         return None
     try:
@@ -211,12 +219,12 @@ def check_values(called: str, name: object, timeout: object, retry: object) -> N
 
     Args:
         called: Name of the function, for the error.
-        name: Its name in records.
-        timeout: Timeout of an attempt.
-        retry: Retry policy.
+        name: Its name in records, a string that is not empty; or None.
+        timeout: Timeout of an attempt, finite seconds above 0 or a timedelta; or None.
+        retry: A ``RetryPolicy``, or None.
 
     Raises:
-        AgentConfigurationError: A setting is invalid.
+        AgentConfigurationError: A setting has another value.
     """
     if name is not None and not (isinstance(name, str) and name):
         raise _setting_error(called, "name", name, "a string that is not empty", "name='charge'")
@@ -252,13 +260,13 @@ def check_reconciler(
     """Check that a reconciler can be called with arguments of the function.
 
     Args:
-        function: The function.
+        function: The function of the durable step.
         called: Its name, for the error.
-        reconciler: The reconciler.
+        reconciler: The author's reconciler.
         clients: Names of the clients that the function gets.
 
     Raises:
-        AgentConfigurationError: It accepts the arguments of no call of the function.
+        AgentConfigurationError: It is no function, or accepts the arguments of no call of the function.
     """
     if not callable(reconciler):
         raise AgentConfigurationError(
@@ -283,24 +291,24 @@ def check_call_arguments(
     """Check that a reconciler accepts the arguments of one call, if it does not accept all calls.
 
     Args:
-        function: The function.
+        function: The function of the durable step.
         called: Its name, for the error.
-        reconciler: The reconciler.
+        reconciler: Its reconciler.
         clients: Names of the clients that the function gets.
-        args: Arguments by position.
-        kwargs: Arguments by name.
+        args: Arguments of the call by position.
+        kwargs: Arguments of the call by name.
 
     Raises:
-        AgentConfigurationError: It does not.
+        AgentConfigurationError: The reconciler does not accept them, but the function does.
     """
     if _fits_calls(function, reconciler, clients) is not None:
         return
-    signature = _without_clients(signature_of(reconciler), clients)
+    reconciler_signature = _without_clients(signature_of(reconciler), clients)
     function_signature = _without_clients(signature_of(function), clients)
     # If the function itself rejects the arguments, its own error is better.
     if function_signature is not None and not _can_bind(function_signature, args, kwargs):
         return
-    if signature is not None and not _can_bind(signature, args, kwargs):
+    if reconciler_signature is not None and not _can_bind(reconciler_signature, args, kwargs):
         # No values: one of them may be redacted.
         argument_text = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
         raise _unfit_reconciler_error(function, called, reconciler, clients, argument_text)
@@ -329,43 +337,51 @@ def _fits_calls(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
     """Return True if a reconciler accepts the arguments of all calls, False if of none, else None."""
-    plain = type(function) is FunctionType and type(reconciler) is FunctionType
-    return (_known_fit if plain else _fits_signature)(function, reconciler, clients)
+    are_plain = type(function) is FunctionType and type(reconciler) is FunctionType
+    return (_cached_fit if are_plain else _fits_signature)(function, reconciler, clients)
 
 
 def _fits_signature(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
-    theirs = _without_clients(signature_of(function), (*clients, IDEMPOTENCY_KEY))
+    function_signature = _without_clients(signature_of(function), (*clients, IDEMPOTENCY_KEY))
     reconciler_signature = _without_clients(signature_of(reconciler), clients)
-    if theirs is None or reconciler_signature is None:
+    if function_signature is None or reconciler_signature is None:
         return True
-    parameters = list(theirs.parameters.values())
-    kinds = {parameter.kind for parameter in parameters} & {*_MANY}
+    parameters = list(function_signature.parameters.values())
+    open_kinds = {parameter.kind for parameter in parameters} & {*_MANY}
     # Calls with all arguments, and with the required ones; by position, and by name.
     single = [parameter for parameter in parameters if parameter.kind not in _MANY]
-    needed = [parameter for parameter in single if parameter.default is parameter.empty]
-    bound = [
-        _can_bind(reconciler_signature, *_call_shape(subset, by_name))
-        for subset in (single, needed)
+    required = [parameter for parameter in single if parameter.default is parameter.empty]
+    accepted = [
+        _can_bind(reconciler_signature, *_call_shape(passed, by_name))
+        for passed in (single, required)
         for by_name in (False, True)
     ]
-    if all(bound) and kinds <= {parameter.kind for parameter in reconciler_signature.parameters.values()}:
+    reconciler_kinds = {parameter.kind for parameter in reconciler_signature.parameters.values()}
+    if all(accepted) and open_kinds <= reconciler_kinds:
         return True
-    return None if any(bound) or kinds else False
+    return None if any(accepted) or open_kinds else False
 
 
-_known_fit = lru_cache(maxsize=1024)(_fits_signature)
-"""Equal functions are the same one; for other objects, only their class knows."""
+_cached_fit = lru_cache(maxsize=1024)(_fits_signature)
+"""For plain functions. Equal functions are the same one; for other objects, only their class knows."""
 
 
 def _call_shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
-    """Return arguments for the parameters: by name if possible, or by position if possible."""
-    named = [parameter.name for parameter in parameters if parameter.kind in _BY_NAME[0 if by_name else 1 :]]
-    return [None] * (len(parameters) - len(named)), dict.fromkeys(named)
+    """Return the arguments of a call with these parameters, by position and by name; all are None.
+
+    Args:
+        parameters: The parameters that the call passes.
+        by_name: True to pass all that can be passed by name so; False to pass only those that have to be.
+    """
+    kinds_by_name = _BY_NAME if by_name else (inspect.Parameter.KEYWORD_ONLY,)
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds_by_name]
+    return [None] * (len(parameters) - len(names)), dict.fromkeys(names)
 
 
 def _can_bind(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return True if a call with these arguments, and the idempotency key if it is wanted, is valid."""
     key = signature.parameters.get(IDEMPOTENCY_KEY)
     key_argument = {IDEMPOTENCY_KEY: None} if key is not None and key.kind in _BY_NAME else {}
     try:
@@ -378,7 +394,7 @@ def _can_bind(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping
 def _without_clients(
     signature: inspect.Signature | None, clients: tuple[str, ...]
 ) -> inspect.Signature | None:
-    """Return a signature without the parameters of clients."""
+    """Return a signature without the parameters named in ``clients``, and without its return type."""
     if signature is None:
         return None
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in clients]

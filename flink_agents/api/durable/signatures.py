@@ -18,7 +18,7 @@ class Takes0(Protocol[T]):
     """No other parameter beside the key."""
 
     def __call__(self, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -26,7 +26,7 @@ class Takes1(Protocol[A, T]):
     """One parameter beside the key."""
 
     def __call__(self, a: A, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -34,7 +34,7 @@ class Takes2(Protocol[A, B, T]):
     """Two parameters beside the key."""
 
     def __call__(self, a: A, b: B, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -42,7 +42,7 @@ class Takes3(Protocol[A, B, C, T]):
     """Three parameters beside the key."""
 
     def __call__(self, a: A, b: B, c: C, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -50,7 +50,7 @@ class Takes4(Protocol[A, B, C, T]):
     """Four parameters beside the key."""
 
     def __call__(self, a: A, b: B, c: C, d: Never, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -58,7 +58,7 @@ class Takes5(Protocol[A, B, C, T]):
     """Five parameters beside the key."""
 
     def __call__(self, a: A, b: B, c: C, d: Never, e: Never, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -66,7 +66,7 @@ class Takes6(Protocol[A, B, C, T]):
     """Six parameters beside the key."""
 
     def __call__(self, a: A, b: B, c: C, d: Never, e: Never, f: Never, /, *, idempotency_key: str) -> T:
-        """Call the function."""
+        """Call the function with its idempotency key."""
         ...
 
 
@@ -79,4 +79,4 @@ TakesKey = (
     | Takes5[A, B, C, T]
     | Takes6[A, B, C, T]
 )
-"""A function with a required ``idempotency_key``."""
+"""A function with a required ``idempotency_key``, and up to six other parameters."""

@@ -27,28 +27,35 @@ _ALIASES = frozenset(name for name, alias in vars(typing).items() if get_origin(
 
 _TOKEN = re.compile(r"\s*(b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\"|[\[\],|]|[^\s\[\],|'\"]+)")
 _DEEPEST = 40
+"""Maximum number of brackets inside each other."""
 
 Find = Callable[[str], Any]
 """Returns the object with the name ``module:qualname``."""
 
 
 class UnreadableTypeError(ValueError):
-    """A text is not one of a type."""
+    """A text does not describe a type."""
 
 
 def parameters_of(kind: Any) -> tuple[Any, tuple[Any, ...]] | None:
     """Return the generic class and the arguments of a parametrized pydantic model; None for other types."""
-    made_of = vars(kind).get("__pydantic_generic_metadata__") if isinstance(kind, type) else None
-    return (made_of["origin"], made_of["args"]) if made_of and made_of["origin"] is not None else None
+    metadata = _generic_metadata(kind) if isinstance(kind, type) else None
+    return (metadata["origin"], metadata["args"]) if metadata and metadata["origin"] is not None else None
 
 
 def is_open(kind: type) -> bool:
-    """Return True if a pydantic model is generic, and has type variables that are not replaced."""
-    made_of = vars(kind).get("__pydantic_generic_metadata__")
-    return bool(made_of and made_of["parameters"])
+    """Return True if a class is a generic pydantic model with type variables that are not replaced."""
+    metadata = _generic_metadata(kind)
+    return bool(metadata and metadata["parameters"])
+
+
+def _generic_metadata(kind: type) -> Any:
+    """Return the dict ``origin``, ``args``, ``parameters`` of a pydantic model; None for other classes."""
+    return vars(kind).get("__pydantic_generic_metadata__")
 
 
 def _is_generic(kind: type) -> bool:
+    """Return True if ``Kind[...]`` is a type: for others, it runs code of the class's author."""
     is_standard = kind.__module__.partition(".")[0] in sys.stdlib_module_names
     return is_standard or is_open(kind) or bool(vars(kind).get("__parameters__"))
 
@@ -62,6 +69,7 @@ def write_type(kind: Any) -> str | None:
 
 
 def _write_type(kind: Any) -> str:
+    """Return the text of a type; LookupError if it has a part that no name describes."""
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:
@@ -97,6 +105,7 @@ def _with_arguments(name: str, arguments: Iterator[str]) -> str:
 
 
 def _name_type(kind: Any) -> str:
+    """Return the name of a type without arguments; LookupError if no name leads to it."""
     if kind is Any:
         return "Any"
     module = getattr(kind, "__module__", None)
@@ -113,12 +122,12 @@ def _write_literal(value: object) -> str:
 
 
 def read_type(text: str, find: Find) -> Any:
-    """Return the type for a text.
+    """Return the type that :func:`write_type` wrote as ``text``.
 
     An argument without a module is a built-in type, or of the module of the generic class.
 
     Args:
-        text: The text.
+        text: The text of the type.
         find: Finds a class by its name. What it raises is passed on.
 
     Raises:
@@ -132,21 +141,28 @@ def read_type(text: str, find: Find) -> Any:
 
 
 class _Reader:
-    """Reads a type from its tokens, from the left."""
+    """Reads a type from its tokens, from the left.
+
+    Attributes:
+        tokens: The tokens that are not read yet, the next one last.
+    """
 
     def __init__(self, tokens: list[str], find: Find) -> None:
         self.tokens = tokens[::-1]
         self._find = find
 
     def read_type(self, home: str, depth: int) -> Any:
-        """Read a type, or several with bars between them.
+        """Read a type, or a union: several with bars between them.
 
         Args:
-            home: The module of names without one.
+            home: Name of the module to which names without a module belong; empty if there is none.
             depth: The number of brackets that are open.
+
+        Raises:
+            UnreadableTypeError: The tokens do not have the form of a type, or its parts do not fit.
         """
         members = [self._read_member(home, depth)]
-        while self._next_is("|"):
+        while self._skip_token("|"):
             members.append(self._read_member(home, depth))
         union: Any = members[0]
         for member in members[1:]:
@@ -157,21 +173,23 @@ class _Reader:
         return self._try_type(lambda: first | second)
 
     def _read_member(self, home: str, depth: int) -> Any:
+        """Read a type without bars: a name, perhaps with arguments in brackets."""
         if depth > _DEEPEST or not self.tokens:
             self._raise_unreadable()
         name = self.tokens.pop()
         module = name.partition(":")[0] if ":" in name else home
         kind: Any = self._find_object(name, module)
-        if not self._next_is("["):
+        if not self._skip_token("["):
             return kind
         if isinstance(kind, type) and not _is_generic(kind):
             # Its own subscription may do anything.
             raise UnreadableTypeError(f"{name} is not generic")
-        read = self._read_literal if kind is Literal else functools.partial(self.read_type, module, depth + 1)
+        read_type = functools.partial(self.read_type, module, depth + 1)
+        read_argument = self._read_literal if kind is Literal else read_type
         arguments: list[Any] = []
-        while not self._next_is("]"):
-            arguments.append(read())
-            if not self._next_is(",") and self.tokens[-1:] != ["]"]:
+        while not self._skip_token("]"):
+            arguments.append(read_argument())
+            if not self._skip_token(",") and self.tokens[-1:] != ["]"]:
                 self._raise_unreadable()
         return self._apply_subscript(kind, arguments[0] if len(arguments) == 1 else tuple(arguments))
 
@@ -194,7 +212,8 @@ class _Reader:
         except (IndexError, SyntaxError, ValueError):
             self._raise_unreadable()
 
-    def _next_is(self, mark: str) -> bool:
+    def _skip_token(self, mark: str) -> bool:
+        """Remove the next token if it is ``mark``; return True if it was."""
         if self.tokens[-1:] != [mark]:
             return False
         self.tokens.pop()

@@ -28,6 +28,7 @@ Upgrade = Callable[..., Any]
 """A class that replaces the old one, or a function that returns the new value."""
 
 _upgrades: dict[str, Upgrade] = {}
+"""All registered upgrades, by the name ``module:Name`` of the old class."""
 
 
 def upgrades(*names: str) -> Callable[[T], T]:
@@ -88,22 +89,22 @@ def replace_upgrade(name: str, target: Upgrade) -> None:
 
 
 def upgrade_of(name: str) -> Upgrade | None:
-    """Return the replacement of the stored class ``name``, or None."""
+    """Return the replacement of the stored class ``name`` (``module:Name``), or None."""
     return _upgrades.get(name)
 
 
 def all_upgrades() -> dict[str, Upgrade]:
-    """Return all upgrades by the name of the old class."""
+    """Return a copy of all upgrades, by the name ``module:Name`` of the old class."""
     return dict(_upgrades)
 
 
 def place_of_upgrade(target: Upgrade) -> str:
-    """Return the place of an upgrade in the code."""
+    """Return the place of an upgrade in the author's code, as ``file:line in name``."""
     return place_of_class(target) if isinstance(target, type) else place_of(target)
 
 
 def is_class_name(name: object) -> bool:
-    """Return True if ``name`` has the form ``module:Name``."""
+    """Return True if ``name`` is a string of the form ``module:Name``, perhaps with arguments in brackets."""
     if not isinstance(name, str):
         return False
     # A parametrized model has the names of its arguments in brackets.
@@ -112,6 +113,7 @@ def is_class_name(name: object) -> bool:
 
 
 def _target_identity(target: Upgrade) -> tuple[object, object]:
+    """Return module and name, which a reloaded module gives to the same target again."""
     return getattr(target, "__module__", None), getattr(target, "__qualname__", id(target))
 
 

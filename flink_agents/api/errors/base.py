@@ -16,7 +16,7 @@ _SHOWN_ATTEMPTS = 5
 
 
 def error_url(code: str) -> str:
-    """Return the URL of an error's entry."""
+    """Return the URL of the documentation of an error by its code, such as ``FA1001``."""
     return f"{DOCS_URL}errors.html#{code.lower()}"
 
 
@@ -26,7 +26,14 @@ def code_line(code: str) -> str:
 
 
 def suggest(name: str, names: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """Return the fix for an unknown name: the most similar one of ``names``, otherwise ``otherwise``."""
+    """Return the fix for an unknown name: a question with the most similar name, if there is one.
+
+    Args:
+        name: The unknown name.
+        names: The valid names.
+        otherwise: The fix if no name is similar enough.
+        cutoff: Minimum similarity, from 0 to 1, as in ``difflib.get_close_matches``.
+    """
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -36,10 +43,10 @@ class AgentsError(Exception):
 
     Args:
         message: The problem, in one sentence.
-        expected: The expected value or state.
+        expected: The value or state that would be valid; None omits the line, here and below.
         found: The value or state that was found.
         fix: What you can do about it.
-        where: Your own place, ``file:line in name``; it becomes the first line.
+        where: The place in the author's code, ``file:line in name``, which begins the first line.
     """
 
     code: ClassVar[str] = "FA0000"
@@ -77,7 +84,11 @@ class AgentsError(Exception):
         return [self.code]
 
     def at(self, where: str | None) -> Self:
-        """Return the same error at another place: the author's line with the problem."""
+        """Return a copy of the error with another place; None leaves the place as it is.
+
+        Args:
+            where: The author's line with the problem, ``file:line in name``.
+        """
         return _rebuild_error(type(self), {**self.__dict__, "where": where or self.where})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,6 +96,7 @@ class AgentsError(Exception):
 
 
 def _rebuild_error(cls: type[E], attributes: dict[str, Any]) -> E:
+    """Return an error with these attributes, without a call of its constructor, which may need others."""
     error = cls.__new__(cls)
     error.__dict__.update(attributes)
     Exception.__init__(error, error._render_text())  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +104,7 @@ def _rebuild_error(cls: type[E], attributes: dict[str, Any]) -> E:
 
 
 def attempt_lines(attempts: Sequence[object]) -> list[str]:
-    """Return one line for each attempt; if there are many, for the first and last ones."""
+    """Return one line of text for each attempt; of more than ten, only for the first and last five."""
     lines = [" ".join(str(attempt).split()) for attempt in attempts]
     if len(lines) > 2 * _SHOWN_ATTEMPTS:
         left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."

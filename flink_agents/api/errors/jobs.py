@@ -11,8 +11,8 @@ class JobFailedError(AgentsError):
     """The Flink job failed; the message starts with your own place in the code.
 
     Attributes:
-        failure: The message of the failing operator, without Java frames.
-        java_trace: The whole Java message.
+        failure: The message of the failing operator, without Java frames; empty if it is unknown.
+        java_trace: The whole message of the Java exception, with its frames; empty if there is none.
     """
 
     code = "FA3100"

@@ -19,10 +19,10 @@ class FailedAttempt(BaseModel):
     """A failed attempt of an action.
 
     Attributes:
-        number: Its number, from 1.
+        number: Number of the attempt within its action, from 1.
         error_type: Class name of the error.
         error_message: Message of the error.
-        delay: Seconds of pause before the next attempt; None if there was none.
+        delay: Pause before the next attempt, in seconds; None if there was no further attempt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,8 +45,8 @@ class ActionFailedError(RunError):
         action: Name of the action.
         key: The key, as the key selector returned it.
         sequence_number: Number of the run within its key, from 0.
-        event: Type of the event that the action handled.
-        attempts: All attempts, oldest first, if the action was retried.
+        event: Type string of the event that the action handled.
+        attempts: All attempts, oldest first, if the action was retried; otherwise empty.
         error_code: Code of the error of this package that the action raised; empty if it raised another one.
     """
 
@@ -146,7 +146,7 @@ class ActionTimeoutError(RunError, TimeoutError):
     """An action took longer than its ``timeout``.
 
     Attributes:
-        seconds: The timeout.
+        seconds: The timeout, in seconds; 0.0 if it is unknown.
     """
 
     code = "FA4011"

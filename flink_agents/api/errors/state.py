@@ -48,7 +48,7 @@ class ValueChangedError(StateFormatError):
 
     Attributes:
         type_name: The name of the class in state, ``module:Name``.
-        fields: The fields that do not fit.
+        fields: Names of the stored fields that the class no longer accepts, or now needs.
     """
 
     code = "FA5007"

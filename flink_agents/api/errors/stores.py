@@ -52,7 +52,7 @@ class StoreUnavailableError(StoreError):
 
     code = "FA6007"
     is_missing = False
-    """True if it does not exist yet."""
+    """True if the store does not exist yet."""
 
 
 class StoreFormatError(StoreError):

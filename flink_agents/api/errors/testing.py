@@ -13,8 +13,9 @@ class RecoveryMismatchError(AgentsError, AssertionError):
     Attributes:
         key: The key with the difference; None if it is not a single key.
         sequence_number: Number of the run that was in flight, within that key, from 0.
-        crash_point: The place where the operator crashed.
-        difference: The difference: in outputs, a side output, memory, timestamps, effects or the end.
+        crash_point: The step of the run, in words, at which the operator crashed.
+        difference: Text of the first difference: in outputs, a side output, memory, timestamps, effects or
+            the end.
     """
 
     code = "FA8000"

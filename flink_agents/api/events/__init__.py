@@ -52,15 +52,15 @@ class Lineage:
 
     @property
     def id(self) -> str:
-        """24 hexadecimal digits, equal for equal paths."""
+        """Id of the event: 24 hexadecimal digits, equal for equal paths."""
         if self._digest is None:
             # From the first ancestor on: a chain may be longer than Python's stack allows.
             chain: list[Lineage] = []
-            at: Lineage | None = self
-            while at is not None and at._digest is None:
-                chain.append(at)
-                at = at.parent
-            digest = at._digest if at is not None else ""
+            ancestor: Lineage | None = self
+            while ancestor is not None and ancestor._digest is None:
+                chain.append(ancestor)
+                ancestor = ancestor.parent
+            digest = ancestor._digest if ancestor is not None else ""
             for lineage in reversed(chain):
                 path = f"{digest}\x00{lineage._step_text()}\x00{lineage._ordinal}"
                 encoded = path.encode("utf-8", "surrogatepass")
@@ -79,7 +79,7 @@ class Lineage:
         return self.action if self.parent is not None else None
 
     def _step_text(self) -> str:
-        """Return the step from the parent to the event."""
+        """Return the text of the step from the parent to the event, from which the id is computed."""
         return self.action
 
 
@@ -131,8 +131,8 @@ class DelayedLineage(InputLineage):
         sender: Number of the run that sent it.
 
     Attributes:
-        run_id: See above.
-        sender: See above.
+        run_id: Id of the run that sent the event.
+        sender: Number of the run that sent it.
     """
 
     __slots__ = ("_upstream", "_upstream_action", "run_id", "sender")
@@ -172,7 +172,7 @@ class AskLineage(Lineage):
         parent: Lineage of the event that the action handles.
         action: Name of the action.
         agent: Name of the sub-agent.
-        task: The calling task of the action, as its path.
+        task: Path of the action's task that calls the sub-agent; empty for the action itself.
         number: Number of earlier calls of that task.
     """
 
@@ -215,7 +215,7 @@ class Event(BaseModel):
 
     @property
     def event_type(self) -> str:
-        """The type string of this event."""
+        """The type string of this event: that of its class, if it is not a ``NamedEvent``."""
         return type(self).EVENT_TYPE
 
     @property
@@ -335,8 +335,8 @@ class NamedEvent(Event):
     payload is known.
 
     Attributes:
-        type: The type string that triggers name.
-        attributes: The payload.
+        type: The type string, which triggers of actions name.
+        attributes: The payload: values by name.
     """
 
     EVENT_TYPE = "_named_event"
@@ -351,7 +351,7 @@ class NamedEvent(Event):
 
 
 def with_lineage(event: Event, lineage: Lineage) -> Event:
-    """Set the lineage of ``event``; if it was sent before, set that of a copy."""
+    """Return ``event`` with a lineage; if it was sent before, a copy with the lineage."""
     try:
         lineage_of_sent(event)
     except AttributeError:

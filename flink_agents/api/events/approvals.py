@@ -26,7 +26,10 @@ Check = Callable[[Mapping[str, Any]], object]
 
 
 def checked_later(arguments: Mapping[str, Any]) -> None:
-    """Accept any arguments: what is called checks them, and may have some that the request does not show."""
+    """Accept any arguments: a :data:`Check` for calls whose function checks its arguments itself.
+
+    The function may have parameters that the request does not show.
+    """
 
 
 class Decision(StrEnum):
@@ -52,7 +55,7 @@ class ApprovalResponse(BaseModel):
         id: The id of the request. An answer with an unknown id becomes an unmatched signal.
         approved: True to approve the request.
         arguments: Arguments that replace those of the request, by name. None changes nothing.
-        reason: The reason; a model that asked gets it with a denial.
+        reason: The person's reason; a model that asked gets it with a denial.
         by: Name of the person.
     """
 
@@ -75,16 +78,15 @@ class ApprovalResponse(BaseModel):
 
 def _is_finite(value: Any) -> bool:
     """Return True if all numbers in a value are finite, at any depth."""
-    seen = set[int]()
-    ahead = [value]
-    while ahead:
-        part: Any = ahead.pop()
+    seen_ids = set[int]()
+    stack = [value]
+    while stack:
+        part: Any = stack.pop()
         if isinstance(part, float | Decimal) and not math.isfinite(part):
             return False
-        if isinstance(part, Mapping | list | tuple | set | frozenset):
-            parts = cast("Iterable[Any]", part.values() if isinstance(part, Mapping) else part)
-            ahead += parts if id(cast("Any", part)) not in seen else ()
-            seen.add(id(cast("Any", part)))
+        if isinstance(part, Mapping | list | tuple | set | frozenset) and id(part) not in seen_ids:  # pyright: ignore[reportUnknownArgumentType]
+            seen_ids.add(id(part))  # pyright: ignore[reportUnknownArgumentType]
+            stack += cast("Iterable[Any]", part.values() if isinstance(part, Mapping) else part)
     return True
 
 
@@ -96,8 +98,8 @@ class ApprovalRequest:
         id: Id of the request, the same after a crash. It starts with the id of the wait for the answer.
         agent: Name of the agent.
         action: Name of the action.
-        key: The key of the run.
-        what: What to approve, such as ``tool refund``.
+        key: The key of the run, as the key selector returned it.
+        what: What to approve, in words for the person, such as ``tool refund``.
         arguments: Arguments of the call; JSON values by name.
         began_at: Start of the run, in milliseconds since the epoch.
         expires_at: Time at which it counts as denied, in milliseconds since the epoch; None for never.
@@ -126,7 +128,7 @@ class ApprovalRequest:
         """Return the signal that denies it.
 
         Args:
-            reason: The reason.
+            reason: The person's reason; a model that asked gets it.
             by: Name of the person who denies it.
         """
         return self.answer(ApprovalResponse(id=self.id, approved=False, reason=reason, by=by))
@@ -187,12 +189,12 @@ class ApprovalDeniedEvent(Event):
 
 
 def wait_of_request(request: str) -> str:
-    """Return the id of the wait at the start of a request's id."""
+    """Return the id of a request's wait: the part of the request's id before the last ``|``."""
     return request.rpartition("|")[0]
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as JSON; values that JSON does not have become their text."""
+    """Return a value as JSON values, at any depth; values that JSON does not have become their text."""
     try:
         return to_jsonable_python(value, fallback=_text_of, bytes_mode="base64", inf_nan_mode="strings")
     except UnicodeEncodeError:
@@ -230,6 +232,7 @@ def _encodable_text(text: str) -> str:
 
 
 _NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+"""Texts of floats that JSON does not have. NaN equals nothing, so it is not among them."""
 
 
 def _text_of(value: Any) -> str:
@@ -240,7 +243,7 @@ def _text_of(value: Any) -> str:
 
 
 def outcome_of(request: ApprovalRequest, response: ApprovalResponse) -> ApprovalOutcome:
-    """Return the outcome of a request with an answer."""
+    """Return the outcome of a request that a person answered with ``response``."""
     decision = Decision.APPROVED if response.approved else Decision.DENIED
     changed = response.approved and response.arguments is not None
     arguments = {**request.arguments, **(response.arguments or {})} if changed else request.arguments
@@ -251,16 +254,16 @@ def outcome_of(request: ApprovalRequest, response: ApprovalResponse) -> Approval
 
 
 def arguments_of(event: Event) -> dict[str, Any]:
-    """Return the fields of an event as JSON."""
+    """Return the fields of an event as JSON values by name: the arguments of a request about it."""
     return {name: plain(getattr(event, name)) for name in type(event).model_fields}
 
 
 def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
-    """Return ``event`` with the fields in ``arguments`` replaced by their JSON values.
+    """Return an event with the changes of an answer: fields whose JSON value differs are replaced.
 
     Args:
-        event: The event.
-        arguments: Values by the names of fields.
+        event: The event that the request showed.
+        arguments: JSON values by the names of fields.
 
     Raises:
         ValueError: The event has no such field, or a value is invalid.
@@ -288,6 +291,7 @@ def _typed_as(present: object, annotation: Any, value: Any) -> Any:
 
 
 def _create_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return a validator of a type. It reads bytes from base64, unless the type has its own settings."""
     try:
         return TypeAdapter(kind, config=ConfigDict(val_json_bytes="base64"))
     except PydanticUserError:

@@ -12,10 +12,10 @@ from flink_agents.api.errors import OptionError
 LATE_TAG = "late-outputs"
 """Name of the side output that carries late outputs, with ``late="side"``."""
 
-_TIMEOUT = option("max_hold", timedelta, "30 s", minimum="1 ms")(
+_MAX_HOLD = option("max_hold", timedelta, "30 s", minimum="1 ms")(
     "Pass a timedelta, or a string such as '30 s'."
 )
-_IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
+_IDLE_TIMEOUT = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
     "Pass a timedelta, or a string such as '10 s'."
 )
 
@@ -40,8 +40,8 @@ class EventTime:
     Attributes:
         holds: True if outputs have the timestamp of their input, and the agent's watermark waits for its
             runs.
-        max_hold: Maximum time that an input holds the watermark.
-        late: Policy for outputs of runs that take longer.
+        max_hold: Maximum time that the run of an input holds the watermark.
+        late: Policy for outputs of runs that take longer than ``max_hold``.
         idle_timeout: Time after which a subtask without keys counts as idle.
     """
 
@@ -74,10 +74,11 @@ class EventTime:
             max_hold: Maximum time that a run may hold the agent's watermark, from the time at which the input
                 watermark reached the run's input.
             late: Policy for outputs of a run that takes longer.
-            idle_timeout: Time after which windows continue without a subtask that never had a key.
+            idle_timeout: Time after which windows continue without a subtask that never had a key. It and
+                ``max_hold`` are a timedelta, or a string such as ``"30 s"``.
 
         Raises:
-            OptionError: A value is invalid.
+            OptionError: A duration has another form or is too short, or the policy is unknown.
         """
         try:
             policy = LateOutputs(late)
@@ -87,4 +88,4 @@ class EventTime:
                 expected="one of " + ", ".join(repr(member.value) for member in LateOutputs),
                 found=repr(late),
             ) from None
-        return cls(True, _TIMEOUT.parse(max_hold), policy, _IDLE.parse(idle_timeout))
+        return cls(True, _MAX_HOLD.parse(max_hold), policy, _IDLE_TIMEOUT.parse(idle_timeout))

@@ -38,7 +38,7 @@ ERASED = "erased"
 
 
 def inspect_request(key: Any) -> Signal:
-    """Return a request to inspect a key."""
+    """Return a request for a report of a key: its state, its runs and what they wait for."""
     return Signal(INSPECT, None, key, _new_id())
 
 
@@ -46,23 +46,27 @@ def end_request(key: Any, run: str, reason: str = "", by: str | None = None) -> 
     """Return a request to end a run as a dead letter.
 
     Args:
-        key: The key.
+        key: The key of the run, in the form of the stream's key selector.
         run: Id of the run.
-        reason: The reason, for the dead letter.
-        by: Name of the person who requests it.
+        reason: The reason, which the dead letter shows.
+        by: Name of the person who requests it; None if unknown.
     """
     return Signal(END_RUN, {"run": run, "reason": reason, "by": by}, key, _new_id())
 
 
 def erase_request(key: Any) -> Signal:
-    """Return a request to remove a key's state."""
+    """Return a request to erase a key: its state and its records."""
     return Signal(ERASE, None, key, _new_id())
 
 
 def for_key_text(request: Signal, key_text: str) -> Signal:
-    """Return a request about the key of a canonical text. The job reads it: only that has the key's class."""
+    """Return ``request`` with the canonical text of a key in place of the key.
+
+    The job turns the text into the key, because only the job has the key's class.
+    """
     return replace(request, key={CANONICAL: key_text})
 
 
 def _new_id() -> str:
+    """Return a random id of a signal: a second request of the same kind is not a duplicate."""
     return uuid.uuid4().hex

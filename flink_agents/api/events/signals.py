@@ -21,8 +21,8 @@ class Signal:
 
     Attributes:
         name: The name in ``ctx.wait_for_signal(name)``.
-        value: Its value, which state must be able to hold.
-        key: The key, if the stream of signals has no key selector.
+        value: The value that the wait returns; state must be able to hold it.
+        key: The key of the run, if the stream of signals has no key selector.
         id: Id of the signal within its key. A second signal with the same id is unmatched. Without ids, each
             signal counts.
         wait: Id of its wait. It is needed if several waits for that name are open.
@@ -37,10 +37,10 @@ class Signal:
 
 @dataclass(frozen=True)
 class TaggedSignal:
-    """A signal among the inputs of an agent.
+    """The mark of a signal among the inputs of an agent, which share one stream.
 
     Attributes:
-        signal: The signal.
+        signal: The signal itself.
     """
 
     signal: Signal
@@ -96,7 +96,7 @@ class UnmatchedSignal:
 
     Attributes:
         signal: The signal, with its key.
-        reason: The reason.
+        reason: The reason why no run received it.
         detail: The problem of an invalid or unreadable signal; what has ended, if it names a wait that
             is over; otherwise None.
     """

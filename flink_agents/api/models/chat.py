@@ -29,6 +29,8 @@ ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
 
 
 class _Plain(BaseModel, metaclass=CheckedModelType):
+    """Base of frozen descriptions without other fields than the declared ones."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -75,10 +77,10 @@ class UsageLimits(_Plain):
 
     Attributes:
         requests: Requests to models that were answered, those of fallbacks and judges included.
-        tool_calls: Calls of tools.
-        input_tokens: Tokens that were sent.
-        output_tokens: Tokens that were received.
-        total_tokens: Both together.
+        tool_calls: Calls of tools by models.
+        input_tokens: Tokens that were sent to models.
+        output_tokens: Tokens that models sent.
+        total_tokens: Tokens in both directions.
         cost: US dollars, by the list prices in pydantic-ai; the cost of a judge counts if the judge has a
             limit of cost, too.
     """
@@ -193,7 +195,7 @@ class Router(_Plain):
         ) -> None: ...
 
     @model_validator(mode="after")
-    def _check_one(self) -> Router:
+    def _check_strategy(self) -> Router:
         if sum((bool(self.rules), self.function is not None, self.judge is not None)) != 1:
             raise ValueError("a router has either rules, a function or a judge")
         unknown = [rule.model for rule in self.rules if rule.model not in self.models]
@@ -208,7 +210,7 @@ class Endpoint(_Plain):
     Attributes:
         base_url: Address of the service. Default: the provider's.
         api_key: Reference to the key. Default: the variable that the provider's library reads.
-        headers: Headers of each request.
+        headers: HTTP headers of each request, by name.
         options: More arguments of pydantic-ai's class of the provider, such as ``api_version``.
     """
 
@@ -313,9 +315,9 @@ class ChatModel(ResourceDescriptor):
 
     Args:
         model: ``provider:name``, such as ``openai:gpt-5-mini``. Empty for a router, or for a class.
-        clazz: A function or class that creates a model of pydantic-ai, or such a model itself, if it has no
-            provider's name.
-        arguments: Arguments of ``clazz``.
+        clazz: A function or class that creates a model of pydantic-ai, or such a model itself, for models
+            without a ``provider:name``. An object, or its name ``module:qualname``.
+        arguments: Arguments of ``clazz`` by name; JSON values.
         **options: The fields of ``ChatModelSpec``.
 
     Raises:
@@ -331,17 +333,17 @@ class ChatModel(ResourceDescriptor):
         **options: Unpack[ChatModelOptions],
     ) -> None:
         all_options = {**options, **({"model": model} if model else {})}
-        plain = written(ChatModelSpec, all_options, "the chat model")
-        both = two_makers(plain, clazz)
-        if both is not None:
+        json_options = written(ChatModelSpec, all_options, "the chat model")
+        conflict = two_makers(json_options, clazz)
+        if conflict is not None:
             raise AgentDefinitionError(
                 "the chat model is described twice",
                 expected="one of model, router and clazz",
-                found=both,
+                found=conflict,
                 fix="remove one of them",
                 where=caller_place(0),
             )
-        super().__init__(clazz=clazz, **{**(arguments or {}), **plain})
+        super().__init__(clazz=clazz, **{**(arguments or {}), **json_options})
 
 
 class ChatModelConnection(ResourceDescriptor):
@@ -388,7 +390,7 @@ class ConversationOptions(TypedDict, total=False):
 
 
 def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
-    """Return the names of two conflicting descriptions of a chat model; None if there is only one."""
+    """Return the arguments that describe a chat model twice, as ``model and clazz``; None if none do."""
     maker_names = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
     return " and ".join(maker_names) if "clazz" in maker_names and len(maker_names) > 1 else None
 
@@ -396,12 +398,12 @@ def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
 def written(
     kind: type[BaseModel], options: Mapping[str, Any], what: str, page: str = "docs/models.md"
 ) -> dict[str, Any]:
-    """Return options as JSON values of the fields of ``kind``.
+    """Return an author's options as JSON values, if they are valid fields of a description.
 
     Args:
-        kind: The model with the fields.
-        options: The options.
-        what: The resource, for the error.
+        kind: The class of the description, whose fields are the options.
+        options: The options by name; other options are not in the result.
+        what: The resource in words, for the error.
         page: The page of the documentation that describes the fields.
 
     Raises:
@@ -420,6 +422,7 @@ def written(
 
 
 def _field_fix(kind: type[BaseModel], error: ValidationError) -> str:
+    """Return the fix for the first problem: a similar name if an option of ``kind`` is unknown."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
         return "correct the option"
@@ -430,7 +433,7 @@ def _field_fix(kind: type[BaseModel], error: ValidationError) -> str:
 
 
 def problem(error: ValidationError) -> str:
-    """Return the first problem, without the value, which may be a secret."""
+    """Return the first problem of a validation, ``field: message``, without the value: it may be a secret."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
 
@@ -439,10 +442,10 @@ class ChatUsage(_Plain):
     """The usage of a conversation, according to the recorded responses.
 
     Attributes:
-        requests: Requests that were answered.
-        tool_calls: Calls of tools.
-        input_tokens: Tokens that were sent.
-        output_tokens: Tokens that were received.
+        requests: Requests to models that were answered.
+        tool_calls: Calls of tools by models.
+        input_tokens: Tokens that were sent to models.
+        output_tokens: Tokens that models sent.
         cost: US dollars, if the cost is limited; otherwise None.
         cache_read_tokens: Input tokens that the provider read from its cache; None if it did not report any.
         cache_write_tokens: Input tokens that it wrote to its cache; None if it did not report any.
@@ -474,21 +477,18 @@ class ChatUsage(_Plain):
         )
 
     def with_cached(self, read: int, written: int) -> ChatUsage:
-        """Return the usage with more tokens read from the provider's cache, or written to it."""
+        """Return the usage plus tokens that a request read from the provider's cache, and wrote to it."""
         return self + ChatUsage(cache_read_tokens=read or None, cache_write_tokens=written or None)
 
 
 N = TypeVar("N", int, float)
 
 
-def _sum_amounts(left_amount: N | None, right_amount: N | None) -> N | None:
-    return (
-        left_amount
-        if right_amount is None
-        else right_amount
-        if left_amount is None
-        else left_amount + right_amount
-    )
+def _sum_amounts(first: N | None, second: N | None) -> N | None:
+    """Return the sum of two amounts, of which None counts as zero; None if both are None."""
+    if first is None or second is None:
+        return first if second is None else second
+    return first + second
 
 
 @dataclass(frozen=True)
@@ -498,9 +498,9 @@ class ChatResult(Generic[T]):
     Attributes:
         output: The answer: a string, or an object of the requested type.
         messages: The whole transcript, as messages of pydantic-ai.
-        usage: Its usage.
+        usage: Requests, tokens and cost of the conversation.
         model: Name of the chat model that answered.
-        new: Index of the first message that the conversation added.
+        new: Index in ``messages`` of the first one that the conversation added.
         tool_calls: Tool calls that the model requests, if ``run_tools`` is False.
     """
 
@@ -513,5 +513,5 @@ class ChatResult(Generic[T]):
 
     @property
     def new_messages(self) -> list[Any]:
-        """Return the messages that the conversation added."""
+        """The messages that the conversation added to its history."""
         return self.messages[self.new :]

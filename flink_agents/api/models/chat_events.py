@@ -20,16 +20,18 @@ from flink_agents.api.resources import ChatMessage
 
 
 class _Plain(BaseModel):
+    """Base of frozen values without other fields than the declared ones."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RequestedCall(_Plain):
-    """A requested call of a tool.
+    """A call of a tool that a model, or an action, requests.
 
     Attributes:
         name: Name of the tool.
-        arguments: Its arguments; JSON values.
-        id: Id of the call, which its result has, too.
+        arguments: Its arguments; JSON values by name.
+        id: Id of the call, which its result repeats.
     """
 
     name: str
@@ -84,13 +86,13 @@ class ChatRequestEvent(Event):
         # JSON has no other form for messages; pydantic reads them as data, and they count as such.
         if info.mode == "json" or isinstance(value, str):
             return value
-        several: list[object] = (
+        messages: list[object] = (
             [*cast("Sequence[object]", value)] if isinstance(value, list | tuple) else [value]
         )
-        for message in several:
+        for message in messages:
             if not isinstance(message, ChatMessage):
-                raise _not_written("messages", "a string, or ChatMessage objects", message)
-        return several
+                raise _not_written_error("messages", "a string, or ChatMessage objects", message)
+        return messages
 
     @field_validator("history", mode="before")
     @classmethod
@@ -101,7 +103,7 @@ class ChatRequestEvent(Event):
             return ChatTranscript([])
         rejected: object = value  # pyright: ignore[reportUnknownVariableType]
         expected = "a ConversationHistory, or the messages of a ChatResponseEvent"
-        raise _not_written("history", expected, rejected)  # pyright: ignore[reportUnknownArgumentType]
+        raise _not_written_error("history", expected, rejected)  # pyright: ignore[reportUnknownArgumentType]
 
 
 class ChatResponseEvent(Event):
@@ -111,7 +113,7 @@ class ChatResponseEvent(Event):
         request_id: Id of the request event.
         tag: The tag of the request.
         model: Name of the chat model that answered.
-        output: The answer.
+        output: The answer: a string, or a JSON value that the schema of the request describes.
         messages: The whole transcript; JSON values, for ``history`` of another request.
         usage: Usage of the conversation.
         tool_calls: Tool calls that the model requests, if they are left to you.
@@ -154,7 +156,8 @@ class ToolResponseEvent(Event):
     results: tuple[CallResult, ...]
 
 
-def _not_written(field: str, expected: str, value: object) -> AgentConfigurationError:
+def _not_written_error(field: str, expected: str, value: object) -> AgentConfigurationError:
+    """Return the error about a field whose value is not of a class that the agent's code creates."""
     return AgentConfigurationError(
         f"a ChatRequestEvent has {field} that the agent's code did not create",
         expected=expected,

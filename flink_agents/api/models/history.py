@@ -32,6 +32,8 @@ _INSTRUCTIONS = (
 
 
 class _Plain(BaseModel, metaclass=CheckedModelType):
+    """Base of frozen descriptions without other fields than the declared ones."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -40,8 +42,8 @@ class Summary(_Plain):
 
     Attributes:
         model: Name of the chat model.
-        max_characters: Maximum length of the summary, which is cut there.
-        instructions: Instructions before all messages.
+        max_characters: Maximum number of characters of the summary, which is cut there.
+        instructions: Instructions to the model that summarises.
     """
 
     model: str = Field(min_length=1, description="Name of the chat model.")
@@ -80,7 +82,7 @@ class ConversationHistory(_Plain):
 
     @property
     def share(self) -> float:
-        """The share of the limits that stays after one was exceeded."""
+        """The share of the limits that stays after one was exceeded: ``keep``, or its default."""
         return self.keep or (1.0 if self.summary is None else 0.5)
 
 
@@ -136,8 +138,11 @@ class ConversationHandle:
     """A history of the key, to read or clear: the result of ``ctx.conversation``.
 
     Args:
-        memory: Short-term memory.
+        memory: Short-term memory of the key.
         name: Name of the history.
+
+    Attributes:
+        path: The history's path in short-term memory.
     """
 
     def __init__(self, memory: MemoryObject, name: str) -> None:
@@ -151,7 +156,7 @@ class ConversationHandle:
 
     @property
     def summary(self) -> str:
-        """Summary of the dropped messages."""
+        """Summary of the dropped messages; empty if there is none."""
         return self.read().summary
 
     def clear(self) -> bool:
@@ -177,5 +182,5 @@ class ConversationHandle:
         )
 
     def write(self, stored: StoredConversation) -> None:
-        """Replace the history."""
+        """Store ``stored`` as the history, in place of the present one."""
         self._memory.set(self.path, stored)

@@ -65,7 +65,7 @@ class MCPServerSpec(ToolSourceLimits):
     response_limit: int = Field(default=2 * RESPONSE_LIMIT, ge=1, description="Limit of an answer, in bytes.")
 
     @model_validator(mode="after")
-    def _check_one(self) -> MCPServerSpec:
+    def _check_address(self) -> MCPServerSpec:
         if (self.command is None) == (self.url is None):
             raise ValueError("an MCP server has either a command or a url")
         if (self.way == "stdio") == (self.command is None):
@@ -74,7 +74,10 @@ class MCPServerSpec(ToolSourceLimits):
 
     @property
     def way(self) -> Transport:
-        """The transport of messages to the server. A URL that ends with ``/sse`` means SSE."""
+        """The transport of messages to the server: the declared one, or that of the command or URL.
+
+        A URL that ends with ``/sse`` means SSE.
+        """
         if self.transport is not None:
             return self.transport
         if self.url is None:
@@ -134,8 +137,8 @@ class MCPTool:
 
     Attributes:
         name: The name for models: with the prefix of the server.
-        tool: Its name in the server.
-        description: Its purpose.
+        tool: Its name in the server, for :meth:`MCPServerClient.call_tool`.
+        description: The server's text about its purpose; empty if there is none.
         parameters: JSON schema of its arguments.
         repeatable: True if the server declares that repeated calls have no further effect.
     """
@@ -153,8 +156,8 @@ class MCPResource:
 
     Attributes:
         uri: Its address, for :meth:`MCPServerClient.read_resource`.
-        name: Its name.
-        description: Its description.
+        name: The server's name for it.
+        description: The server's text about it; empty if there is none.
         media_type: Its media type, such as ``text/plain``, if the server declares it.
     """
 
@@ -169,8 +172,8 @@ class MCPPrompt:
     """A prompt of an MCP server.
 
     Attributes:
-        name: Its name.
-        description: Its purpose.
+        name: Its name in the server, for :meth:`MCPServerClient.get_prompt`.
+        description: The server's text about its purpose; empty if there is none.
         required: Names of the arguments that it needs.
         optional: Names of its optional arguments.
     """
@@ -200,7 +203,11 @@ class MCPServerClient(AwaitedMethods, ABC):
 
     @abstractmethod
     async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool by its name in the server; return JSON values, and bytes as bytes.
+        """Call a tool, and return its result: JSON values, and binary content as bytes.
+
+        Args:
+            tool: Name of the tool in the server.
+            **arguments: Its arguments; JSON values by name.
 
         Raises:
             ApprovalDeniedError: The tool needs an approval, and was not approved.
@@ -214,7 +221,7 @@ class MCPServerClient(AwaitedMethods, ABC):
 
     @abstractmethod
     async def list_resources(self) -> list[MCPResource]:
-        """Return the resources of the server."""
+        """Return the resources of the server; errors as in :meth:`list_tools`."""
 
     @abstractmethod
     async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
@@ -227,11 +234,15 @@ class MCPServerClient(AwaitedMethods, ABC):
 
     @abstractmethod
     async def list_prompts(self) -> list[MCPPrompt]:
-        """Return the prompts of the server."""
+        """Return the prompts of the server; errors as in :meth:`list_tools`."""
 
     @abstractmethod
     async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
-        """Return the messages of a prompt, with its arguments filled in.
+        """Return the messages of a prompt that the server fills in.
+
+        Args:
+            prompt: Name of the prompt in the server.
+            **arguments: Texts for its arguments, by name.
 
         Raises:
             MCPServerUnavailableError: The server did not answer in any attempt.

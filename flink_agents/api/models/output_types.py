@@ -13,15 +13,15 @@ from typing import Any
 from flink_agents.api.common.providers import LateFunction
 
 DESCRIBED_BY: Mapping[str, LateFunction] = {"pyflink": LateFunction()}
-"""Functions by library: each returns the description of a type."""
+"""Functions by the library's import name: each returns the :class:`DescribedType` of a type."""
 
 
 @dataclass(frozen=True)
 class DescribedType:
-    """A type of a library.
+    """A type of a library, as a Python type and a conversion.
 
     Attributes:
-        kind: A Python type that pydantic describes, with the same fields.
+        kind: A Python type with the same fields, which pydantic supports.
         make: Converts a value of ``kind`` to an object of the library.
     """
 
@@ -30,7 +30,10 @@ class DescribedType:
 
 
 def described(kind: Any) -> DescribedType | None:
-    """Return the description of ``kind``; None if pydantic supports it directly.
+    """Return the description of a type, or of an object that stands for one; None if no library describes it.
+
+    Args:
+        kind: The author's type, such as ``RowTypeInfo`` of PyFlink with names.
 
     Raises:
         AgentConfigurationError: It is a type of the library that no Python type can describe.

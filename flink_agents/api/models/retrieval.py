@@ -31,11 +31,11 @@ class ContextRetrievalRequestEvent(Event):
     """A request for documents; a built-in action answers with a :class:`ContextRetrievalResponseEvent`.
 
     Attributes:
-        query: The topic of the documents.
+        query: Text whose embedding the documents are compared with.
         vector_store: Name of the vector store.
         k: Maximum number of documents.
-        filter: Filter of the documents.
-        collection: The collection. Default: the collection in the store's description.
+        filter: Condition on their metadata, such as ``{"year": {"$gte": 2020}}``. Default: all documents.
+        collection: Name of the collection. Default: the collection in the store's description.
         tag: Any value that the response should repeat.
     """
 
@@ -89,14 +89,20 @@ class Collection(AwaitedMethods, ABC):
 
     @abstractmethod
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
-        """Change documents; a new text gets a new embedding. Return the ids of existing documents."""
+        """Change documents, and return the ids of those that exist; others are skipped.
+
+        A new text gets a new embedding.
+
+        Raises:
+            DocumentError: A change cannot be stored.
+        """
 
     @abstractmethod
     async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         """Remove the documents that have one of the ``ids``, match ``filter``, or both if you pass both.
 
         Raises:
-            VectorFilterError: Neither is passed. :meth:`drop` removes all.
+            VectorFilterError: Neither is passed, or the filter is invalid. :meth:`drop` removes all.
         """
 
     @abstractmethod
@@ -111,7 +117,17 @@ class Collection(AwaitedMethods, ABC):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Document]:
-        """Return documents in the order of their ids, without embeddings."""
+        """Return documents in the order of their ids, without embeddings.
+
+        Args:
+            ids: Return only documents with one of these ids; others are skipped.
+            filter: Return only documents that match.
+            limit: Maximum number of documents. Default: no limit.
+            offset: Number of matching documents to skip at the start.
+
+        Raises:
+            VectorFilterError: The filter is invalid.
+        """
 
     @abstractmethod
     async def query(
@@ -119,13 +135,19 @@ class Collection(AwaitedMethods, ABC):
     ) -> list[ScoredDocument]:
         """Return the ``k`` documents that are nearest to a text or a vector, the nearest first.
 
+        Args:
+            query: A text, which the store's embedding model turns into a vector; or the vector itself.
+            k: Maximum number of documents.
+            filter: Search only among documents that match.
+
         Raises:
-            EmbeddingMismatchError: The collection has embeddings of another model.
+            EmbeddingMismatchError: The collection has embeddings of another model or dimension.
+            VectorFilterError: The filter is invalid.
         """
 
     @abstractmethod
     async def count(self, filter: Filter | None = None) -> int:
-        """Return the number of documents."""
+        """Return the number of documents that match ``filter``. Default: of all documents."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +158,7 @@ class MemoryItem:
         id: Its id within scope and subject.
         text: The remembered text.
         metadata: Strings, numbers and bools by name.
-        created: Time of its last change: the start of the run that made it.
+        created: Start of the run that changed it last, in UTC; None if unknown.
         score: Cosine similarity to the query; None without a query.
     """
 
@@ -167,32 +189,38 @@ class LongTermMemory(AwaitedMethods, ABC):
 
         Args:
             text: One text, or several.
-            metadata: Metadata of all of them.
+            metadata: Strings, numbers and bools by name, for each of the texts.
             ids: An id for each text. Default: ids that derive from the run.
 
         Returns:
-            The ids.
+            The ids, in the order of the texts.
+
+        Raises:
+            DocumentError: A text, an id or the metadata cannot be stored.
         """
 
     @abstractmethod
     async def search(self, query: str, k: int = DEFAULT_K, filter: Filter | None = None) -> list[MemoryItem]:
-        """Return the ``k`` items that are nearest to ``query``, the nearest first."""
+        """Return the ``k`` items whose texts are nearest to ``query``, the nearest first.
+
+        With a filter, only items whose metadata match.
+        """
 
     @abstractmethod
     async def get(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[MemoryItem]:
-        """Return items, the oldest first: those of ``ids``, or all."""
+        """Return items, the oldest first: those with ``ids``, or all. A filter selects among them."""
 
     @abstractmethod
     async def update(
         self, id: str, text: str | None = None, metadata: Mapping[str, Scalar] | None = None
     ) -> bool:
-        """Change an item; arguments that are None change nothing. Return True if the item exists."""
+        """Change text or metadata of an item; None changes nothing. Return True if the item exists."""
 
     @abstractmethod
     async def delete(self, ids: str | Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        """Remove items: those of ``ids``, those that match ``filter``, or all of the subject."""
+        """Remove items: those with ``ids``, those that match ``filter``, or all of scope and subject."""
 
     @abstractmethod
     async def compact(
@@ -203,9 +231,9 @@ class LongTermMemory(AwaitedMethods, ABC):
         Args:
             summarise: A function that makes one text of several, or the name of a chat model. It runs as one
                 durable step. Default: the chat model of the description.
-            above: Number of items that is not compacted.
+            above: Maximum number of items that stay as they are.
             keep: Number of newest items that are kept.
 
         Returns:
-            True if there were more items.
+            True if there were more items, and so the memory was compacted.
         """

@@ -45,7 +45,7 @@ class VectorStoreSpec(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options of the store."""
+        """The options of the store: all fields that this class does not declare, by name."""
         return dict(self.model_extra or {})
 
 

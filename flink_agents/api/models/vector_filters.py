@@ -22,7 +22,7 @@ ORDER: Mapping[str, Callable[[float, float], bool]] = {
     "$lt": lambda value, bound: value < bound,
     "$lte": lambda value, bound: value <= bound,
 }
-"""Operators that compare numbers, and their functions."""
+"""Operators that compare numbers; each function gets the value of a document and the bound of the filter."""
 
 _SETS = ("$in", "$nin")
 _OPERATORS = ("$eq", "$ne", *ORDER, *_SETS)
@@ -63,13 +63,17 @@ class AnyOf:
 
 
 Parsed = Condition | AllOf | AnyOf
+"""A valid filter, as a tree of conditions."""
 
 
 def parse_filter(filter: Mapping[str, Any] | None) -> Parsed:
-    """Return a filter as conditions.
+    """Check an author's filter, and return it as a tree of conditions.
+
+    Args:
+        filter: A filter such as ``{"author": "Ada", "year": {"$gte": 2020}}``; None matches all documents.
 
     Raises:
-        VectorFilterError: The filter is invalid.
+        VectorFilterError: The filter is invalid, too deep, or has more than :data:`MAX_CONDITIONS`.
     """
     parsed = AllOf() if filter is None else _parse_filter(filter)
     if _filter_size(parsed) > MAX_CONDITIONS:
@@ -89,18 +93,19 @@ def matches(parsed: Parsed, metadata: Mapping[str, Scalar]) -> bool:
             return False
         return ORDER[parsed.operator](value, cast(float, parsed.value))
     # True equals 1 in Python, but not in JSON.
-    same = value == parsed.value and isinstance(value, bool) == isinstance(parsed.value, bool)
-    return same if parsed.operator == "$eq" else not same
+    is_equal = value == parsed.value and isinstance(value, bool) == isinstance(parsed.value, bool)
+    return is_equal if parsed.operator == "$eq" else not is_equal
 
 
 def both_filters(
     first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the filter that matches documents of both filters."""
+    """Return the filter of documents that both filters match; None or empty matches all documents."""
     return {"$and": [first, second]} if first and second else first or second
 
 
 def _parse_filter(filter: object, depth: int = 0) -> Parsed:
+    """Parse a mapping, all entries of which have to match; ``depth`` is the number of ``$and`` around it."""
     if depth > MAX_DEPTH:
         raise _filter_error(f"$and and $or at most {MAX_DEPTH} deep", "more")
     if not isinstance(filter, Mapping):
@@ -111,6 +116,7 @@ def _parse_filter(filter: object, depth: int = 0) -> Parsed:
 
 
 def _parse_entry(name: object, value: object, depth: int) -> Parsed:
+    """Parse an entry of a filter: ``$and`` or ``$or`` and a list, or a field and its conditions."""
     if name in ("$and", "$or"):
         parts = tuple(_parse_filter(operand, depth) for operand in _check_sequence(str(name), value))
         return AllOf(parts) if name == "$and" else AnyOf(parts)
@@ -126,6 +132,7 @@ def _parse_entry(name: object, value: object, depth: int) -> Parsed:
 
 
 def _parse_condition(name: str, operator: str, value: object) -> Parsed:
+    """Parse a comparison of the field ``name``; ``$in`` and ``$nin`` become one comparison per value."""
     if operator not in _OPERATORS:
         raise _filter_error(f"at {name!r} one of {', '.join(_OPERATORS)}", repr(operator))
     if operator in _SETS:
@@ -146,12 +153,14 @@ def _parse_condition(name: str, operator: str, value: object) -> Parsed:
 
 
 def _check_sequence(what: str, value: object) -> Sequence[object]:
+    """Return ``value`` if it is a list; ``what`` is the operator before it, for the error."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _filter_error(f"a list after {what}", repr(value))
     return cast("Sequence[object]", value)
 
 
 def _filter_size(parsed: Parsed) -> int:
+    """Return the number of conditions in a filter."""
     return 1 if isinstance(parsed, Condition) else sum(map(_filter_size, parsed.parts))
 
 

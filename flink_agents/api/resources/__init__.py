@@ -69,7 +69,7 @@ class ResourceType(StrEnum):
     def _missing_(cls, value: object) -> ResourceType:
         provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
         if not isinstance(value, str) or value not in provided:
-            raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
+            raise _unknown_type_error(value, [*(kind.value for kind in cls), *sorted(provided)])
         member = str.__new__(cls, value)
         member._name_ = member._value_ = value
         # If it is named again, or unpickled, it is the same object.
@@ -81,7 +81,7 @@ class ResourceType(StrEnum):
         return ResourceType, (self.value,)
 
 
-def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
+def _unknown_type_error(value: object, names: list[str]) -> AgentDefinitionError:
     install = f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}"
     return AgentDefinitionError(
         f"{value!r} is not a type of resource",
@@ -92,6 +92,7 @@ def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
 
 
 def _read_kind(value: ResourceType | str) -> ResourceType:
+    """Return a kind by its name; ValueError if no provider supports it."""
     try:
         return ResourceType(value)
     except AgentDefinitionError as error:
@@ -108,7 +109,11 @@ ResourceKind = Annotated[
 
 
 def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
-    """Return ``value`` as a resource type.
+    """Return the resource type with the name ``value``.
+
+    Args:
+        value: The type, or its name.
+        where: The place in the author's code, for the error; None if unknown.
 
     Raises:
         AgentDefinitionError: The type is unknown, and no installed distribution provides it.
@@ -120,7 +125,7 @@ def check_resource_type(value: ResourceType | str, where: str | None = None) -> 
 
 
 class ResourceRef(BaseModel):
-    """A reference to a resource in the arguments of another one."""
+    """A reference to a resource in the arguments of another one, by type and name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -134,6 +139,10 @@ class ResourceDescriptor:
     Args:
         clazz: The class, or its name as ``module:qualname``, if its provider needs one.
         **arguments: Its constructor arguments: JSON values, or :class:`ResourceRef`.
+
+    Attributes:
+        clazz: The name of the class, ``module:qualname``; empty if there is none.
+        arguments: The arguments by name.
     """
 
     def __init__(self, *, clazz: str | type = "", **arguments: Any) -> None:
@@ -177,10 +186,14 @@ class MCPPromptSource(BaseModel):
     arguments: dict[str, str] | None = Field(default=None, description="Templates of its arguments.")
 
     def filled(self, values: Mapping[str, Any], what: str) -> dict[str, str]:
-        """Return the arguments for the server.
+        """Return the arguments of the prompt for the server, as texts by name.
+
+        Args:
+            values: Values for the variables of the templates, by name.
+            what: The prompt in words, for the error.
 
         Raises:
-            AgentDefinitionError: A value is invalid.
+            AgentDefinitionError: A value lacks an attribute or entry that a template uses.
         """
         if self.arguments is None:
             return {name: str(value) for name, value in values.items()}
@@ -202,12 +215,12 @@ class Prompt(BaseModel):
 
     @classmethod
     def from_text(cls, text: str, role: str = "user") -> Prompt:
-        """Return a prompt of one message."""
+        """Return a prompt of one message with a template as its text."""
         return cls(messages=(ChatMessage(role=role, content=text),))
 
     @classmethod
     def from_messages(cls, messages: Sequence[ChatMessage]) -> Prompt:
-        """Return a prompt of several messages."""
+        """Return a prompt of several messages, whose texts are templates."""
         return cls(messages=tuple(messages))
 
     @classmethod
@@ -221,9 +234,9 @@ class Prompt(BaseModel):
         Raises:
             AgentDefinitionError: The file cannot be read, or is not a prompt.
         """
-        read = read_prompt_file(path, role, caller_place(0))
+        roles_and_texts = read_prompt_file(path, role, caller_place(0))
         return cls.from_messages(
-            [ChatMessage(role=message_role, content=text) for message_role, text in read]
+            [ChatMessage(role=message_role, content=text) for message_role, text in roles_and_texts]
         )
 
     @classmethod
@@ -251,7 +264,7 @@ class Prompt(BaseModel):
 
     @property
     def templates(self) -> list[str]:
-        """All templates."""
+        """The texts of its messages and of the arguments for an MCP server, with ``{variables}``."""
         arguments = self.mcp.arguments if self.mcp is not None else None
         return [*(message.content for message in self.messages), *(arguments or {}).values()]
 
@@ -283,11 +296,11 @@ class Prompt(BaseModel):
     def filled(
         self, variables: Mapping[str, Any], what: str, *, all_known: bool = False
     ) -> list[ChatMessage]:
-        """Return the prompt's own messages, with ``variables`` filled in.
+        """Return the prompt's own messages, without those of an MCP server, with ``variables`` filled in.
 
         Args:
-            variables: Values.
-            what: Name of the prompt, for errors.
+            variables: Values by the names of variables.
+            what: The prompt in words, for errors.
             all_known: True if a value without a variable is an error.
 
         Raises:
@@ -315,7 +328,11 @@ class Prompt(BaseModel):
         ]
 
     def format_string(self, /, **variables: Any) -> str:
-        """Return the texts of all messages with ``variables`` filled in, separated by line breaks."""
+        """Return the texts of all messages with ``variables`` filled in, separated by line breaks.
+
+        Raises:
+            AgentDefinitionError: As in :meth:`format_messages`.
+        """
         return "\n".join(message.content for message in self.format_messages(**variables))
 
 
@@ -333,23 +350,33 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.LONG_TERM_MEMORY, "vector_store"): ResourceType.VECTOR_STORE,
     (ResourceType.LONG_TERM_MEMORY, "chat_model"): ResourceType.CHAT_MODEL,
 }
-"""Arguments that name another resource, and its type."""
+"""Arguments of descriptors that name another resource, by kind and argument, with that resource's kind."""
 
 
 def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
-    """Return the resources that are named in ``arguments`` of a resource of ``resource_type``."""
+    """Return the other resources that the arguments of a descriptor name.
+
+    Args:
+        resource_type: The kind of the resource that the descriptor describes.
+        arguments: The arguments of the descriptor by name.
+    """
     references: list[ResourceRef] = []
-    if resource_type is ResourceType.CHAT_MODEL and isinstance(router := arguments.get("router"), Mapping):
-        named = cast("Mapping[str, Any]", router)
-        references += [ResourceRef(type=resource_type, name=name) for name in named.get("models", ())]
-        if (judge := named.get("judge")) is not None:
-            references.append(ResourceRef(type=resource_type, name=judge))
+    router = arguments.get("router")
+    if resource_type is ResourceType.CHAT_MODEL and isinstance(router, Mapping):
+        references += _models_of_router(cast("Mapping[str, Any]", router))
     for argument, value in arguments.items():
-        target = REFERENCE_ARGUMENTS.get((resource_type, argument))
-        values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
-        for item in values:
-            if isinstance(item, ResourceRef):
-                references.append(item)
-            elif target is not None and isinstance(item, str):
-                references.append(ResourceRef(type=target, name=item))
+        target_type = REFERENCE_ARGUMENTS.get((resource_type, argument))
+        candidates = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
+        for candidate in candidates:
+            if isinstance(candidate, ResourceRef):
+                references.append(candidate)
+            elif target_type is not None and isinstance(candidate, str):
+                references.append(ResourceRef(type=target_type, name=candidate))
     return references
+
+
+def _models_of_router(router: Mapping[str, Any]) -> list[ResourceRef]:
+    """Return the chat models among which a router chooses, and its judge."""
+    judge = router.get("judge")
+    names = [*router.get("models", ()), *([] if judge is None else [judge])]
+    return [ResourceRef(type=ResourceType.CHAT_MODEL, name=name) for name in names]

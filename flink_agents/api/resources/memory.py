@@ -24,7 +24,7 @@ class ResolvingContext(Protocol):
     """The part of an action's context that a :class:`MemoryRef` needs. Contexts import this module."""
 
     def resolve(self, ref: MemoryRef) -> Any:
-        """Return the value that ``ref`` names now."""
+        """Return the present value at the place that ``ref`` names."""
         ...
 
 
@@ -50,6 +50,9 @@ class MemoryRef:
     def resolve(self, ctx: ResolvingContext) -> Any:
         """Return the present value at the pointer's path.
 
+        Args:
+            ctx: The context of an action of the same agent and key.
+
         Raises:
             MemoryPathError: No value is stored there, or it was removed.
         """
@@ -66,7 +69,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
-        """Return the value at ``path``, which is a ``MemoryObject`` for an object, or ``default``.
+        """Return the value at ``path``, a ``MemoryObject`` for an object; ``default`` if there is none.
 
         Raises:
             MemoryPathError: The path is malformed, or leads through a plain value.
@@ -76,7 +79,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def set(self, path: str, value: Any) -> MemoryRef:
-        """Store ``value`` at ``path``; objects on the way there are created.
+        """Store ``value`` at ``path``, and return a pointer to it; objects on the way there are created.
 
         Raises:
             MemoryPathError: The path is malformed, leads through a plain value, or names an
@@ -87,16 +90,19 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def append(self, path: str, value: Any) -> MemoryRef:
-        """Add ``value`` to the end of the list at ``path``, which is created if missing.
+        """Add ``value`` to the end of the list at ``path``, and return a pointer to the list.
+
+        A list is created if there is no value.
 
         Raises:
             MemoryPathError: The path is malformed, leads through a plain value, or has another value than a
                 list.
+            UnserializableValueError: State cannot hold the value.
         """
 
     @abstractmethod
     def delete(self, path: str) -> bool:
-        """Remove the value or the whole object at ``path``; False if there was none.
+        """Remove the value or the whole object at ``path``; return False if there was none.
 
         Raises:
             MemoryPathError: The path is malformed.
@@ -107,8 +113,8 @@ class MemoryObject(ABC):
         """Return the object at ``path``, created if missing.
 
         Args:
-            path: The path.
-            overwrite: True to replace a plain value at the path.
+            path: Dotted path, relative to this object.
+            overwrite: True to replace a plain value at the path by an empty object.
 
         Raises:
             MemoryPathError: A plain value is there and ``overwrite`` is False.

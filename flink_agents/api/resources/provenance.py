@@ -29,6 +29,7 @@ ORIGIN = "__flink_agents_origin__"
 
 CODE = "code"
 DATA = "data"
+"""The two origins: written by the agent's code, or come with input data."""
 
 LIBRARY = "pydantic_ai.messages"
 """The module of the messages and contents of pydantic-ai. Before it is loaded, no such object exists."""
@@ -62,18 +63,18 @@ def is_data(value: object) -> bool:
 
 
 def origin_of(value: object) -> str | None:
-    """Return the origin of an object, if it has one."""
+    """Return the origin of an object, :data:`CODE` or :data:`DATA`; None if it carries none."""
     return cast("Mapping[str, Any]", getattr(value, "__dict__", {})).get(ORIGIN)
 
 
 def set_origin(value: Any, origin: str | None) -> None:
-    """Set the origin of an object that was read from a record."""
+    """Set the origin of an object that was read from a record; None leaves it without one."""
     if origin is not None:
         value.__dict__[ORIGIN] = origin
 
 
 def like(source: BaseModel, target: T) -> T:
-    """Copy the origin of ``source`` to ``target``, which was created from it."""
+    """Give ``target``, which was created from ``source``, the same origin; return ``target``."""
     set_origin(target, DATA if is_data(source) else CODE)
     return target
 
@@ -82,8 +83,9 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
     """Return ``value`` with all its messages and contents marked as data.
 
     Args:
-        value: Any value.
-        copy: True to copy it if it has such objects, because other code may hold them as its own.
+        value: Any value; messages and contents are found at any depth.
+        copy: Copies the value if it has such objects, for values that other code may hold as its own.
+            Default: the objects themselves are marked.
     """
     messages = messages_in(value)
     if messages and copy is not None:
@@ -99,38 +101,39 @@ def taking_data(function: Callable[..., Any], types: Iterable[Any]) -> Callable[
 
     Args:
         function: A function whose arguments come from a model or an approval.
-        types: The types of its parameters.
+        types: The types of its parameters. If no value of them can contain messages, ``function`` itself is
+            returned.
     """
-    if not any(map(_may_carry, types)):
+    if not any(map(_may_contain_messages, types)):
         return function
 
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def called_async(*args: Any, **kwargs: Any) -> Any:
-            return await function(*as_data(args), **as_data(kwargs))
-
-        return called_async
-
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         return function(*as_data(args), **as_data(kwargs))
 
-    return called
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await function(*as_data(args), **as_data(kwargs))
+
+    return call_async if inspect.iscoroutinefunction(function) else call
 
 
-def _may_carry(kind: Any, depth: int = 0) -> bool:
-    """Return True if values of a type can contain messages or contents."""
+def _may_contain_messages(kind: Any, depth: int = 0) -> bool:
+    """Return True if values of a type can contain messages or contents.
+
+    Args:
+        kind: The type.
+        depth: The number of types around it. Below ``_DEEPEST`` levels, the answer is True.
+    """
     if depth > _DEEPEST:
         return True
+    inner_types = list(get_args(kind))
     if isinstance(kind, type):
-        fields = getattr(kind, "__pydantic_fields__", {})
-        inner = [field.annotation for field in fields.values()]
-        if carries_origin(kind) or any(
-            _may_carry(annotation, depth + 1) for annotation in inner if annotation is not kind
-        ):
+        if carries_origin(kind):
             return True
-    return any(_may_carry(type_argument, depth + 1) for type_argument in get_args(kind))
+        fields = getattr(kind, "__pydantic_fields__", {})
+        inner_types += [field.annotation for field in fields.values() if field.annotation is not kind]
+    return any(_may_contain_messages(inner_type, depth + 1) for inner_type in inner_types)
 
 
 def messages_in(value: Any) -> list[Any]:
@@ -138,13 +141,13 @@ def messages_in(value: Any) -> list[Any]:
     if type(value) in _LEAVES:
         return []
     messages = list[Any]()
-    seen = set[int]()
+    seen_ids = set[int]()
     stack = list[Any]([value])
     while stack:
         node: Any = stack.pop()
-        if id(node) in seen:
+        if id(node) in seen_ids:
             continue
-        seen.add(id(node))
+        seen_ids.add(id(node))
         if carries_origin(_class_of(node)):
             messages.append(node)
         stack += [part for part in _node_parts(node) if type(part) not in _LEAVES]
@@ -164,7 +167,7 @@ def carries_origin(kind: type) -> bool:
 
 
 def _node_parts(node: Any) -> Iterable[Any]:
-    """Yield the parts of an object."""
+    """Yield the objects that an object refers to: keys, values, members, fields or attributes."""
     if isinstance(node, Mapping):
         entries = cast("Mapping[Any, Any]", node)
         yield from entries.keys()

@@ -29,7 +29,7 @@ class NamedCode(str):
     target: Any
 
     def __new__(cls, name: str, target: Any = None) -> NamedCode:
-        """Create a name with its object."""
+        """Create the string ``name`` with its object."""
         instance = super().__new__(cls, name)
         instance.target = target
         return instance
@@ -44,10 +44,10 @@ class DeclaredResource:
         get: Returns another resource of the agent by name and kind.
         clazz: The class of its descriptor, as ``module:qualname``; empty if it has none.
         arguments: The arguments of its descriptor; JSON values.
-        function: The function that is the resource, bound to the agent; None of a descriptor.
-        description: Description of a tool.
-        prompt: The prompt of a prompt.
-        limits: The limits of a tool.
+        function: The function of a tool or client, bound to the agent; None for other kinds.
+        description: Description of a tool for models; None for other kinds.
+        prompt: The declared prompt, if the resource is one; None for other kinds.
+        limits: Limits of concurrency and rate of a tool.
     """
 
     name: str
@@ -65,9 +65,9 @@ class CheckedOptions:
     """The options of the job for a resource, which are valid.
 
     Attributes:
-        option: The option that has entries for resources of this kind.
-        entries: Its entries for this resource.
-        fields: The fields that options can set.
+        option: The option of type ``dict`` that has entries for resources of this kind.
+        entries: Keys of its entries for this resource.
+        fields: Names of the fields of the description that its entries can set.
     """
 
     option: ConfigOption[dict[str, Any]]
@@ -88,15 +88,24 @@ class ResourceProvider(ABC):
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
         """Check the arguments of a descriptor when the agent is compiled.
 
+        Args:
+            name: Name of the resource.
+            arguments: The arguments of its descriptor; JSON values.
+
         Raises:
             ValueError: They are invalid; the message becomes part of an error with the author's place.
         """
 
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        """Check the arguments of a descriptor whose kind depends on its class.
+        """Check the arguments of a descriptor, if their meaning depends on its class.
+
+        Args:
+            name: Name of the resource.
+            clazz: The class of its descriptor, ``module:qualname``; empty if it has none.
+            arguments: The arguments of its descriptor; JSON values.
 
         Raises:
-            ValueError: They are invalid.
+            ValueError: They are invalid; the message becomes part of an error with the author's place.
         """
         self.check(name, arguments)
 
@@ -104,14 +113,14 @@ class ResourceProvider(ABC):
         """Check the options of the job for a resource, before the job starts.
 
         Args:
-            declared: The resource.
+            declared: The resource as its author declared it.
             config: The options of the job.
 
         Returns:
-            The options; None if resources of this kind have none.
+            The options of this resource; None if resources of this kind have none.
 
         Raises:
-            OptionError: One is unknown or invalid.
+            OptionError: An option is unknown, or its value is invalid.
         """
         return None
 
@@ -139,7 +148,7 @@ class ResourceProvider(ABC):
         """Check that a worker meets the requirements of the resource. It is called before the first input.
 
         Args:
-            declared: The resource.
+            declared: The resource as its author declared it.
             config: The options of the job.
 
         Raises:
@@ -148,7 +157,7 @@ class ResourceProvider(ABC):
 
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
-        """Return the result of ``ctx.get_resource``. Each subtask calls it once, at the first use."""
+        """Create the object that ``ctx.get_resource`` returns, once for each subtask, at the first use."""
 
 
 PROVIDERS = Providers(RESOURCE_PROVIDERS, "resource", ResourceUnavailableError)
@@ -156,7 +165,7 @@ PROVIDERS = Providers(RESOURCE_PROVIDERS, "resource", ResourceUnavailableError)
 
 
 def provider_of(kind: ResourceType) -> ResourceProvider | None:
-    """Return the provider of a kind, or None.
+    """Return a new provider of a kind; None if no distribution provides it.
 
     Raises:
         ResourceUnavailableError: There are several, or the provider cannot be imported, or is invalid.

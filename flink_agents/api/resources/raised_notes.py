@@ -15,7 +15,7 @@ from typing import Any, cast
 from flink_agents.api.errors import AgentsError
 
 MOST_CAUSES = 5
-"""The most causes of a group that a text shows."""
+"""Maximum number of a group's causes that a text shows."""
 
 
 def note_once(error: BaseException, note: str) -> None:
@@ -53,7 +53,12 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def add_raised_note(note: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with a note on its exceptions; a coroutine function remains one."""
+    """Return ``function``, whose exceptions get a note; a coroutine function remains one.
+
+    Args:
+        note: Text of the note, such as the tool's name.
+        function: The function, such as that of a tool.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -91,8 +96,8 @@ def message_of(error: BaseException, text_of: Callable[[BaseException], str]) ->
     """Return the message of an exception. Python's message of a group only has the number of its members.
 
     Args:
-        error: The exception.
-        text_of: Returns the message of one exception.
+        error: An exception, or a group of exceptions, whose message also shows its first causes.
+        text_of: Returns the message of a single exception.
     """
     if not _is_group(error):
         return text_of(error)

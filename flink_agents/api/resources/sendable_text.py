@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
@@ -41,8 +42,8 @@ def sendable(value: Any) -> Any:
 
 
 def _has_half_characters(value: Any) -> bool:
-    """Return True if some text in a value may have to change: almost none does, and a search is cheap."""
-    # With the objects: one that ended here would leave its id to another.
+    """Return True if a text in a value has to change. Almost none has, and this search is cheap."""
+    # It holds the objects: another object could get the id of one that ended here.
     seen: dict[int, Any] = {}
     parts: deque[Any] = deque([value])
     while parts:
@@ -66,12 +67,12 @@ def _has_half_characters(value: Any) -> bool:
 
 
 def _sendable_parts(value: Any, seen: dict[int, tuple[Any, Any]], depth: int) -> Any:
-    """Return ``value`` with other strings inside.
+    """Return ``value`` with all strings inside replaced by sendable ones.
 
     Args:
         value: Any value.
-        seen: The objects so far with their results, by their ids: many may refer to one object.
-        depth: The maximum depth of the search.
+        seen: The objects so far, each with its replacement, by their ids: many may refer to one object.
+        depth: Number of levels to search; values below them stay as they are.
     """
     if isinstance(value, str):
         return _sendable_text(value)
@@ -87,23 +88,23 @@ def _sendable_parts(value: Any, seen: dict[int, tuple[Any, Any]], depth: int) ->
 
 
 def _replace_parts(value: Any, kind: Any, replace: Callable[[Any], Any]) -> Any:
-    make: Any = kind
+    """Return a value of class ``kind`` with its parts replaced; the same object if no part changes."""
     if issubclass(kind, dict):
         pairs = {replace(name): replace(item) for name, item in value.items()}
-        same = all(map(_is_identical, pairs, value)) and all(
-            map(_is_identical, pairs.values(), value.values())
-        )
-        return value if same else pairs
+        has_same_parts = _are_identical(pairs, value) and _are_identical(pairs.values(), value.values())
+        return value if has_same_parts else pairs
     if hasattr(kind, "_fields") and issubclass(kind, tuple):
-        return make._make(map(replace, value))
+        return cast("Any", kind)._make(map(replace, value))
     if issubclass(kind, (list, tuple, deque)):
         items = list(map(replace, value))
-        return value if all(map(_is_identical, items, value)) else tuple(items) if kind is tuple else items
+        if _are_identical(items, value):
+            return value
+        return tuple(items) if kind is tuple else items
     if kind in (set, frozenset):
-        return make(map(replace, value))
+        return cast("Any", kind)(map(replace, value))
     fields = _fields_of(value, kind)
-    changes = {name: replace(item) for name, item in fields.items()}
-    return _change_copy(value, {name: item for name, item in changes.items() if item is not fields[name]})
+    replaced = {name: replace(item) for name, item in fields.items()}
+    return _change_copy(value, {name: item for name, item in replaced.items() if item is not fields[name]})
 
 
 @lru_cache(maxsize=1000)
@@ -124,8 +125,9 @@ def _fields_of(value: Any, kind: Any) -> dict[str, Any]:
     return {**value.__dict__, _EXTRA: extra} if extra else {**value.__dict__}
 
 
-def _is_identical(left_value: object, right_value: object) -> bool:
-    return left_value is right_value
+def _are_identical(parts: Iterable[object], other_parts: Iterable[object]) -> bool:
+    """Return True if both have the same objects, in order."""
+    return all(map(operator.is_, parts, other_parts))
 
 
 def _sendable_text(text: str) -> str:
@@ -138,6 +140,7 @@ def _sendable_text(text: str) -> str:
 
 
 def _change_copy(value: Any, changes: dict[str, Any]) -> Any:
+    """Return a copy of an object with other values of attributes; the object itself without changes."""
     if not changes:
         return value
     changed = copy.copy(value)

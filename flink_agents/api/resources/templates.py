@@ -16,18 +16,19 @@ from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.settings.yaml_source import RepeatedKey, YamlProblem, YamlSource
 
 _FIELD = re.compile(r"(?P<name>[^\W\d][^.\[\]{}]*)(?:\.[^.\[\]{}]+|\[[^\[\]{}]+\])*")
+"""A variable, perhaps with attributes and entries: ``order.tags[0]``."""
 
 
 def template_variables(text: str, what: str = "a prompt", where: str | None = None) -> set[str]:
     """Return the names of the variables in a template.
 
     Args:
-        text: The template.
-        what: The owner of the template, for the error.
-        where: Its place in the code, if known.
+        text: The template, with variables in braces.
+        what: The owner of the template in words, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
 
     Raises:
-        AgentDefinitionError: The template cannot be filled in with any values.
+        AgentDefinitionError: The template is malformed, so no values can fill it in.
     """
     names: set[str] = set()
     try:
@@ -49,7 +50,15 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
 
 
 def _template_fields(text: str, depth: int = 2) -> Iterator[str]:
-    """Yield the fields in braces, also those inside a format such as ``{total:>{width}}``."""
+    """Yield the fields in braces, also those inside a format such as ``{total:>{width}}``.
+
+    Args:
+        text: The template, or the format of a field.
+        depth: Number of levels of braces that may follow, as in ``str.format``.
+
+    Raises:
+        ValueError: The braces do not match, are too deep, or a conversion is unknown.
+    """
     for _, field, spec, conversion in string.Formatter().parse(text):
         if field is None:
             continue
@@ -63,6 +72,11 @@ def _template_fields(text: str, depth: int = 2) -> Iterator[str]:
 
 def fill_template(text: str, variables: Mapping[str, Any], what: str) -> str:
     """Return a template with values in place of its variables.
+
+    Args:
+        text: The template.
+        variables: A value for each variable, by name.
+        what: The owner of the template in words, for the error.
 
     Raises:
         AgentDefinitionError: The values lack attributes or entries that the template uses.
@@ -78,8 +92,8 @@ def fill_template(text: str, variables: Mapping[str, Any], what: str) -> str:
         ) from error
 
 
-_TEXTS = frozenset({".txt", ".md", ".markdown", ".prompt"})
-_YAML = frozenset({".yaml", ".yml"})
+_TEXT_ENDINGS = frozenset({".txt", ".md", ".markdown", ".prompt"})
+_YAML_ENDINGS = frozenset({".yaml", ".yml"})
 ROLES = ("system", "user", "assistant")
 """Roles of messages to a chat model."""
 
@@ -88,29 +102,30 @@ Messages = list[tuple[str, str]]
 
 
 def read_prompt_file(path: str | Path, role: str, where: str | None = None) -> Messages:
-    """Return the messages in a file.
+    """Return the messages in a text file, which is one message, or in a YAML file.
 
     Args:
-        path: The file.
+        path: The file, relative to the working directory. Its ending decides its form.
         role: The role of a text file's message.
-        where: The author's place in the code, for errors.
+        where: The place in the author's code, for errors; None if unknown.
 
     Raises:
         AgentDefinitionError: The file cannot be read, or is not a prompt.
     """
     file = Path(path)
-    kind = file.suffix.lower()
-    if kind not in _TEXTS | _YAML:
-        raise _template_error(file, f"a file with the ending {kind or '(none)'}", where)
+    ending = file.suffix.lower()
+    if ending not in _TEXT_ENDINGS | _YAML_ENDINGS:
+        raise _template_error(file, f"a file with the ending {ending or '(none)'}", where)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _template_error(file, f"{type(error).__name__}: {error}", where) from None
     # The last line break belongs to the file, not to its message.
-    return [(role, text.removesuffix("\n"))] if kind in _TEXTS else _of_yaml(file, text, where)
+    return [(role, text.removesuffix("\n"))] if ending in _TEXT_ENDINGS else _read_yaml(file, text, where)
 
 
-def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
+def _read_yaml(file: Path, text: str, where: str | None) -> Messages:
+    """Return the messages in a YAML text: a list of them, or a mapping with the only key ``messages``."""
     try:
         value: Any = YamlSource(text).value
     except RepeatedKey as error:

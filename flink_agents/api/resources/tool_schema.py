@@ -22,6 +22,7 @@ from flink_agents.api.errors import ActionSignatureError
 GIVEN_TO_TOOLS = "__given_to_tools__"
 """Attribute of classes whose objects the conversation passes to tools; models do not see such parameters."""
 
+# A docstring's heading of parameters, and its entries in three styles.
 _HEADING = re.compile(r"^(?:Args|Arguments|Parameters|Params):?\s*$")
 _GOOGLE = re.compile(r"^\*{0,2}(?P<name>\w+)(?:\s*\([^)]*\))?\s*:\s*(?P<text>.*)$")
 _NUMPY = re.compile(r"^(?P<name>\w+)(?:\s*:.*)?$")
@@ -29,7 +30,10 @@ _SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
 
 
 def runtime_parameters(func: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters that the runtime fills in, with annotations. The model does not see them."""
+    """Return the annotations of the parameters that the runtime fills in, by name. Models do not see them.
+
+    Empty if the signature or an annotation cannot be read.
+    """
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
@@ -51,16 +55,16 @@ def takes_key(func: Callable[..., Any]) -> bool:
 
 
 def written_hints(func: Any) -> dict[str, Any]:
-    """Return the string annotations of a signature as types: of parameters by name, and of the result."""
-    plain = inspect.signature(func)
-    typed = inspect.signature(func, eval_str=True)
+    """Return the annotations that are strings as types, by parameter; under ``return`` that of the result."""
+    written_signature = inspect.signature(func)
+    typed_signature = inspect.signature(func, eval_str=True)
     hints = {
         name: parameter.annotation
-        for name, parameter in typed.parameters.items()
-        if isinstance(plain.parameters[name].annotation, str)
+        for name, parameter in typed_signature.parameters.items()
+        if isinstance(written_signature.parameters[name].annotation, str)
     }
-    if isinstance(plain.return_annotation, str):
-        hints["return"] = typed.return_annotation
+    if isinstance(written_signature.return_annotation, str):
+        hints["return"] = typed_signature.return_annotation
     return hints
 
 
@@ -68,17 +72,22 @@ def replace_annotations(func: Any, hints: Mapping[str, Any]) -> None:
     """Replace the string annotations of a function that was sent to this process by types.
 
     A function that was sent as code has the globals that its code needs, but not those of its annotations.
+
+    Args:
+        func: The function or bound method.
+        hints: The result of :func:`written_hints` in the process that sent it.
     """
     try:
         inspect.signature(func, eval_str=True)
     except NameError:
-        plain = getattr(func, "__func__", func)
-        plain.__annotations__ = {**plain.__annotations__, **hints}
+        function = getattr(func, "__func__", func)
+        function.__annotations__ = {**function.__annotations__, **hints}
 
 
 def _is_runtime_parameter(annotation: Any) -> bool:
-    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    return isinstance(plain, type) and hasattr(plain, GIVEN_TO_TOOLS)
+    """Return True if the conversation passes parameters with this annotation."""
+    kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return isinstance(kind, type) and hasattr(kind, GIVEN_TO_TOOLS)
 
 
 def function_for_models(func: Any) -> Any:
@@ -95,9 +104,9 @@ def documentation(func: Any) -> str:
 
 
 def aliases_of(func: Callable[..., Any]) -> dict[str, str]:
-    """Return the parameters that have other names for models, by these names.
+    """Return the names of parameters that have aliases, by alias: the names that models use.
 
-    They are those of ``Field(alias=...)`` or ``Field(validation_alias=...)``; the first one is in the schema.
+    Aliases are those of ``Field(alias=...)`` or ``Field(validation_alias=...)``; a schema has the first one.
     """
     aliases: dict[str, str] = {}
     for parameter in inspect.signature(func, eval_str=True).parameters.values():
@@ -106,6 +115,7 @@ def aliases_of(func: Callable[..., Any]) -> dict[str, str]:
 
 
 def _parameter_aliases(parameter: inspect.Parameter) -> list[str]:
+    """Return the aliases of a parameter in its last ``Field`` that has any; empty if it has none."""
     described = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
     for field in reversed([candidate for candidate in described if isinstance(candidate, FieldInfo)]):
         alias = field.validation_alias or field.alias
@@ -117,7 +127,12 @@ def _parameter_aliases(parameter: inspect.Parameter) -> list[str]:
 
 
 def _field_of(parameter: inspect.Parameter, text: str | None) -> tuple[Any, Any]:
-    """Return the type and the description of a parameter as a field of a model."""
+    """Return a parameter as a field for ``create_model``: its type and its ``Field``.
+
+    Args:
+        parameter: The parameter of a tool's function.
+        text: Its description for models; None if the docstring has none.
+    """
     options: dict[str, Any] = {} if text is None else {"description": text}
     # By alias: a model's field cannot be named "_id", "json" or "copy", but a parameter can.
     if aliases := _parameter_aliases(parameter):
@@ -131,44 +146,23 @@ def _field_of(parameter: inspect.Parameter, text: str | None) -> tuple[Any, Any]
 
 
 def arguments_model(func: Any, name: str) -> type[BaseModel]:
-    """Return a model whose fields are the parameters of ``func`` that a model fills in.
+    """Return a pydantic model whose fields are the parameters of a tool that a chat model fills in.
+
+    Args:
+        func: The function of the tool.
+        name: Name of the tool.
 
     Raises:
-        ActionSignatureError: It is not a function, or a parameter has no schema.
+        ActionSignatureError: It is not a function, or a parameter has no schema, a misspelt or a repeated
+            name.
     """
-    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
-        raise ActionSignatureError(
-            f"tool {name!r} is not a function",
-            expected="a function with annotated parameters",
-            found=f"an object of type {type(func).__name__}",
-            fix="pass the function itself, or the method of the object",
-        )
-    fields: dict[str, Any] = {}
-    texts = parameter_texts(documentation(func))
-    try:
-        parameters = inspect.signature(func, eval_str=True).parameters.values()
-    except NameError as error:
-        raise _undescribed_error(name, error) from error
-    parameters = list(parameters)
-    if (wrong := misspelt_key(candidate.name for candidate in parameters)) is not None:
-        raise ActionSignatureError(
-            f"tool {name!r} has a parameter {wrong!r}, which the model would have to fill in",
-            expected=f"{IDEMPOTENCY_KEY}, which the runtime fills in",
-            found=wrong,
-            fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
-        )
-    for number, parameter in enumerate(parameters):
-        if _is_runtime_parameter(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
-            continue
-        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if not by_name or parameter.annotation is parameter.empty:
-            raise ActionSignatureError(
-                f"tool {name!r} has a parameter {str(parameter)!r} without a schema",
-                expected="annotated parameters that can be passed by name",
-                fix=f"annotate it, as in '{parameter.name}: str'",
-            )
-        fields[f"parameter{number}"] = _field_of(parameter, texts.get(parameter.name))
+    parameters = _parameters_of(func, name)
     _check_names(parameters, name)
+    texts = parameter_texts(documentation(func))
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(parameters):
+        if not _is_runtime_parameter(parameter.annotation) and parameter.name != IDEMPOTENCY_KEY:
+            fields[f"parameter{number}"] = _field_of(parameter, texts.get(parameter.name))
     try:
         # A payment of NaN is none, whether a model or a person asks for it.
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -177,27 +171,68 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         raise _undescribed_error(name, error) from error
 
 
-def _check_names(parameters: list[inspect.Parameter], name: str) -> None:
-    """Check that each name means one parameter.
+def _parameters_of(func: Any, name: str) -> list[inspect.Parameter]:
+    """Return the parameters of a tool's function, with types in place of string annotations.
 
     Raises:
-        ActionSignatureError: Two parameters have the same name or alias.
+        ActionSignatureError: It is not a function, or an annotation names an unknown type.
     """
+    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
+        raise ActionSignatureError(
+            f"tool {name!r} is not a function",
+            expected="a function with annotated parameters",
+            found=f"an object of type {type(func).__name__}",
+            fix="pass the function itself, or the method of the object",
+        )
+    try:
+        return list(inspect.signature(func, eval_str=True).parameters.values())
+    except NameError as error:
+        raise _undescribed_error(name, error) from error
+
+
+def _check_names(parameters: list[inspect.Parameter], name: str) -> None:
+    """Check the parameters of the tool ``name``: the model can pass each of them, by a name of its own.
+
+    Raises:
+        ActionSignatureError: A parameter has no annotation, cannot be passed by name, is most likely a
+            misspelt idempotency key, or has the name or alias of another one.
+    """
+    if (misspelt := misspelt_key(parameter.name for parameter in parameters)) is not None:
+        raise ActionSignatureError(
+            f"tool {name!r} has a parameter {misspelt!r}, which the model would have to fill in",
+            expected=f"{IDEMPOTENCY_KEY}, which the runtime fills in",
+            found=misspelt,
+            fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
+        )
+    for parameter in parameters:
+        if _is_runtime_parameter(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
+            continue
+        has_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if not has_name or parameter.annotation is parameter.empty:
+            raise ActionSignatureError(
+                f"tool {name!r} has a parameter {str(parameter)!r} without a schema",
+                expected="annotated parameters that can be passed by name",
+                fix=f"annotate it, as in '{parameter.name}: str'",
+            )
     counts = Counter(
         alias for parameter in parameters for alias in {parameter.name, *_parameter_aliases(parameter)}
     )
-    twice = [alias for alias, count in counts.items() if count > 1]
-    if twice:
+    repeated = [alias for alias, count in counts.items() if count > 1]
+    if repeated:
         raise ActionSignatureError(
-            f"tool {name!r} has two parameters with the name {twice[0]!r}",
+            f"tool {name!r} has two parameters with the name {repeated[0]!r}",
             expected="names and aliases that differ",
-            found=", ".join(map(repr, twice)),
+            found=", ".join(map(repr, repeated)),
             fix="give one of them another alias",
         )
 
 
 def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
-    """Return the JSON schema of a result of :func:`arguments_model`.
+    """Return the JSON schema of a tool's arguments.
+
+    Args:
+        model: The result of :func:`arguments_model`.
+        name: Name of the tool, for the error.
 
     Raises:
         ActionSignatureError: A parameter has no schema.
@@ -211,7 +246,10 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
 
 
 def parameter_texts(doc: str) -> dict[str, str]:
-    """Return the docstring's text for each parameter, in the style of Google, NumPy or Sphinx."""
+    """Return the texts of parameters in a docstring, by name.
+
+    The docstring has the style of Google, NumPy or Sphinx. NumPy's text is in the lines below a parameter.
+    """
     texts: dict[str, str] = {}
     lines = doc.split("\n")
     for number, line in enumerate(lines):
@@ -225,26 +263,29 @@ def parameter_texts(doc: str) -> dict[str, str]:
 
 
 def _read_section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the entries of a section: a line with a deeper indent continues the entry above."""
+    """Return the texts of a section's entries by name. A line with a deeper indent continues the entry above.
+
+    Args:
+        lines: The lines after the heading. The section ends before a line that is no entry.
+        pattern: The form of the first line of an entry, with the group ``name``, and perhaps ``text``.
+    """
     texts: dict[str, str] = {}
     name = ""
-    indent = -1
+    section_indent: int | None = None
     for line in lines:
-        depth = len(line) - len(line.lstrip())
         if not line.strip():
             continue
-        if indent < 0:
-            indent = depth
-        if depth < indent:
-            break
-        if depth == indent:
-            match = pattern.match(line.strip())
-            if match is None:
-                break
-            name = match["name"]
-            texts[name] = match.groupdict().get("text") or ""
-        else:
+        indent = len(line) - len(line.lstrip())
+        if section_indent is None:
+            section_indent = indent
+        if indent > section_indent:
             texts[name] = f"{texts[name]} {line.strip()}".strip()
+            continue
+        match = pattern.match(line.strip()) if indent == section_indent else None
+        if match is None:
+            break
+        name = match["name"]
+        texts[name] = match.groupdict().get("text") or ""
     return texts
 
 

@@ -41,7 +41,7 @@ class ApprovingContext(Protocol):
         timeout: float | None = None,
         check: Check | None = None,
     ) -> Awaitable[ApprovalOutcome]:
-        """Ask a person for an approval, and wait for the answer."""
+        """Ask a person for an approval, and wait for the answer; see ``RunnerContext.request_approval``."""
         ...
 
 
@@ -50,14 +50,14 @@ class Tool:
 
     Args:
         func: The function, with annotated parameters and a docstring.
-        name: Default: the function's name.
-        description: Default: the first paragraph of the docstring.
+        name: Name of the tool. Default: the function's.
+        description: Its purpose, for models. Default: the first paragraph of the docstring.
         **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` returns;
             ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
 
     Attributes:
-        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which are hidden from models: the
-            conversation passes them. If you call the tool yourself, pass them, too.
+        given: Annotations of the parameters of type ``RunnerContext`` and ``MemoryObject``, by name. They are
+            hidden from models: the conversation passes them. If you call the tool yourself, pass them, too.
         takes_key: True if the function has a parameter ``idempotency_key``, which is hidden from models. A
             model's call and a durable step fill it in; other code passes it.
 
@@ -81,7 +81,7 @@ class Tool:
         self._read_signature()
 
     def _read_signature(self) -> None:
-        """Derive the model of the arguments from the function's signature."""
+        """Derive all that follows from the function's signature: schema, aliases, validation."""
         self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
         self._aliases = aliases_of(self.func)
@@ -93,12 +93,12 @@ class Tool:
         if self.settings.needs_approval:
             calls_durably(self)
         # Objects that the conversation passes to a tool have no schema.
-        checked = validate_call(
+        add_validation = validate_call(
             config=ConfigDict(arbitrary_types_allowed=bool(self.given), validate_by_name=True)
         )
         types = [field.annotation for field in self._arguments.model_fields.values()]
         self._validated = add_raised_note(
-            f"in tool {self.name!r}", contained(checked(taking_data(self.func, types)))
+            f"in tool {self.name!r}", contained(add_validation(taking_data(self.func, types)))
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,14 +114,14 @@ class Tool:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the JSON schema of the arguments."""
+        """The JSON schema of the arguments that a model passes."""
         return self._parameters
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check a model's arguments against the parameters.
+        """Check the arguments of a model or an approval against the parameters; values are not changed.
 
         Raises:
-            ValidationError: They are invalid.
+            ValidationError: An argument is unknown, missing or invalid.
         """
         self._arguments.model_validate(dict(arguments))
 
@@ -130,7 +130,7 @@ class Tool:
         return {self._aliases.get(name, name): value for name, value in arguments.items()}
 
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
-        """Return a copy of this tool whose function is wrapped by ``wrap``."""
+        """Return a copy of this tool, whose calls go through ``wrap(function)``."""
         wrapped_tool = object.__new__(type(self))
         wrapped_tool.__dict__.update(self.__dict__)
         wrapped_tool._validated = wrap(self._validated)
@@ -138,7 +138,7 @@ class Tool:
 
     @property
     def approved(self) -> Tool:
-        """Return a copy of this tool that needs no approval."""
+        """This tool without the need for approvals: a copy, or itself if it needs none."""
         if not self.settings.needs_approval:
             return self
         tool_copy = copy.copy(self)
@@ -152,7 +152,7 @@ class Tool:
         return self.takes_key if idempotent is None else idempotent
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if a call with these arguments needs an approval."""
+        """Return True if a call with these arguments needs an approval; the author's function may decide."""
         needed = self.settings.needs_approval
         if not callable(needed):
             return bool(needed)
@@ -176,12 +176,12 @@ class Tool:
 
 
 def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
-    """Return an awaitable call of ``tool`` that starts when it is approved.
+    """Return an awaitable call of a tool that starts when a person has approved it.
 
     Args:
-        tool: The tool.
-        args: Arguments by position.
-        kwargs: Arguments by name.
+        tool: A tool that needs approvals, for all calls or for some.
+        args: Arguments of the call by position.
+        kwargs: Arguments of the call by name.
 
     Raises:
         ContextMisuseError: The running code is not that of an ``async def`` action.
@@ -201,6 +201,10 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 async def _call_tool(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
+    """Wait for the approval of a call, if it needs one, and make it, with the changes of the answer.
+
+    The call is one durable step, unless the tool has parameters of type context or memory.
+    """
     runtime_arguments = {name: arguments.pop(name) for name in tool.given if name in arguments}
     if tool.needs_approval(arguments):
         outcome = await ask_approval(
@@ -213,13 +217,13 @@ async def _call_tool(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any
                 for name, value in outcome.arguments.items()
                 if value != requested_arguments.get(name)
             }
-    plain = tool.approved
+    approved_tool = tool.approved
     if tool.given:
         if tool.takes_key:
             arguments.setdefault(IDEMPOTENCY_KEY, context.uuid4().hex)
-        returned = plain(**runtime_arguments, **arguments)
+        returned = approved_tool(**runtime_arguments, **arguments)
         return await returned if inspect.isawaitable(returned) else returned
-    return await context.durable_execute_async(_recorded_call(plain, arguments), arguments)
+    return await context.durable_execute_async(_recorded_call(approved_tool, arguments), arguments)
 
 
 async def ask_approval(
@@ -229,17 +233,18 @@ async def ask_approval(
     timeout: float | None,
     check: Check | None = None,
 ) -> ApprovalOutcome:
-    """Wait until a call of a tool is approved.
+    """Request an approval of a tool's call, wait for the answer, and return it.
 
     Args:
         context: The context of the action.
         tool: Name of the tool.
-        arguments: The arguments of the call, as JSON values.
-        timeout: Seconds after which it counts as denied; None for never.
-        check: Raises ``ValueError`` for arguments that an answer must not contain.
+        arguments: The arguments of the call by name, as JSON values.
+        timeout: Seconds after which the request counts as denied; None for never.
+        check: Raises ``ValueError`` for arguments that an answer must not contain; None accepts any values
+            of the shown arguments.
 
     Raises:
-        ApprovalDeniedError: It was not approved.
+        ApprovalDeniedError: It was denied, no answer came in time, or the input ended.
     """
     outcome = await context.request_approval(f"tool {tool}", arguments, timeout=timeout, check=check)
     if not outcome.approved:
@@ -254,6 +259,8 @@ async def ask_approval(
 
 
 def _recorded_call(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
+    """Return the durable step of a tool's call, whose function takes all arguments as one dict."""
+
     async def call_async(arguments: dict[str, Any]) -> Any:
         return await tool(**arguments)
 
@@ -267,7 +274,12 @@ def _recorded_call(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
 
 
 def with_key(function: Any, is_async: bool) -> Any:
-    """Return a function of a dict of arguments, to which the idempotency key is added."""
+    """Return ``function`` with a second parameter, the idempotency key, which is added to its arguments.
+
+    Args:
+        function: A function that takes its arguments as one dict.
+        is_async: True if it is a coroutine function; the result is one, too.
+    """
 
     async def call_async(arguments: dict[str, Any], idempotency_key: str) -> Any:
         return await function({**arguments, IDEMPOTENCY_KEY: idempotency_key})

@@ -47,10 +47,10 @@ class Setting:
     """The form of a setting in code, YAML and plans, and its text for people.
 
     Attributes:
-        expected: The valid values, in words.
-        example: An example in code.
-        shown: Format of its text after an action; empty if it is not shown.
-        text_of: Converts its value for the format.
+        expected: The valid values in words, for errors.
+        example: An example in code, for errors.
+        shown: Template of its text in ``plan show``, with ``{}`` for the value; empty if it is not shown.
+        text_of: Converts its value for the template.
     """
 
     expected: str
@@ -63,11 +63,13 @@ _FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
 """Reference to a function in a file: ``module:qualname``."""
 
 
-def _check_choice(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
+def _enum_setting(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
+    """Return the form of the setting ``name``, whose values are the members of an enum."""
     return Setting("one of " + ", ".join(repr(str(member)) for member in kind), f"{name}='{example}'", shown)
 
 
 def _read_approval(value: object) -> object:
+    """Return a value of ``needs_approval`` if it is a bool, a function, or a function's name in a file."""
     if isinstance(value, bool) or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
     raise ValueError("neither a bool nor a function")
@@ -88,13 +90,13 @@ class Limits(BaseModel):
     ] = Field(default=None, description="Maximum rate of starts in a subtask.")
 
     def texts(self) -> list[str]:
-        """Return a short text for each setting that is set."""
+        """Return a short text for each setting that differs from its default, for ``plan show``."""
         kind = type(self)
-        changed = {name: value for name, value in self if value != kind.model_fields[name].default}
+        changed_values = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
-            setting.shown.format(setting.text_of(changed[name]))
+            setting.shown.format(setting.text_of(changed_values[name]))
             for name, setting in settings_of(kind).items()
-            if setting.shown and name in changed
+            if setting.shown and name in changed_values
         ]
 
 
@@ -169,7 +171,7 @@ class PlainSettings(ApprovedLimits):
     """The settings of an action that have the same form in code, YAML and plans."""
 
     on_error: Annotated[
-        OnError | None, _check_choice(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")
+        OnError | None, _enum_setting(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")
     ] = Field(default=None, strict=False, description="Policy if the action raises.")
     timeout: Annotated[
         float | None,
@@ -206,14 +208,14 @@ class PlainAgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    on_error: Annotated[OnError | None, _check_choice(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
+    on_error: Annotated[OnError | None, _enum_setting(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
         default=None, strict=False, description="Policy for actions without one."
     )
     # An event that no action accepts would not be accepted in a second attempt either.
     on_unhandled: Annotated[
-        OnUnhandled | None, _check_choice(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
+        OnUnhandled | None, _enum_setting(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
     ] = Field(default=None, strict=False, description="Policy for events that no action accepts.")
-    on_suspend: Annotated[OnSuspend | None, _check_choice(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = (
+    on_suspend: Annotated[OnSuspend | None, _enum_setting(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = (
         Field(
             default=None, strict=False, description="Policy for inputs that arrive while a run is suspended."
         )
@@ -292,7 +294,7 @@ class ActionOptions(LimitOptions, total=False):
 
 
 def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
-    """Return the form of each setting of ``kind``, by name."""
+    """Return the form of each field of a class of settings that has one, by name."""
     return {
         name: setting
         for name, field in kind.model_fields.items()
@@ -304,51 +306,58 @@ def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
 def check_settings(
     kind: type[S], what: str, where: str | None, values: Mapping[str, Any], also: Iterable[str] = ()
 ) -> S:
-    """Return the settings, if each is valid.
+    """Return an author's settings as an object, if each is valid.
 
     Args:
         kind: The class of the settings.
-        what: The owner of the settings, for the error.
-        where: Its place in the code, if known.
-        values: The author's values.
-        also: Other keywords that the author could have meant.
+        what: The owner of the settings in words, such as ``"@tool"``, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
+        values: The author's values, by the names of settings.
+        also: Other keywords of the owner, which the author could have meant.
 
     Raises:
         AgentDefinitionError: A setting is invalid or unknown.
         ActionSignatureError: The function in ``needs_approval`` cannot be called.
     """
     try:
-        checked = kind(**values)
+        settings = kind(**values)
         _check_approval(what, where, values.get("needs_approval"))
-        return checked
+        return settings
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
+    value = values[name]
     if name not in kind.model_fields:
         names = [*also, *kind.model_fields]
         raise AgentDefinitionError(
             f"{what} has no option {name!r}",
             expected=f"one of {', '.join(names)}",
-            found=f"{name}={values[name]!r}"[:300],
+            found=f"{name}={value!r}"[:300],
             fix=suggest(name, names, "remove it"),
             where=where,
         )
     setting = settings_of(kind)[name]
-    near = (
-        difflib.get_close_matches(values[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
-        if (isinstance(values[name], str))
-        else []
-    )
     raise AgentDefinitionError(
         f"{what} has an invalid {name}",
         expected=setting.expected,
-        found=repr(values[name]),
-        fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or omit it",
+        found=repr(value),
+        fix=_value_fix(name, value, setting),
         where=where,
     )
 
 
+def _value_fix(name: str, value: object, setting: Setting) -> str:
+    """Return the fix for an invalid value: the most similar valid string, or else an example."""
+    valid_strings = re.findall(r"'([^']+)'", setting.expected)
+    near = difflib.get_close_matches(value, valid_strings, 1, 0.7) if isinstance(value, str) else []
+    return f"write {name}={near[0]!r}" if near else f"write {setting.example}, or omit it"
+
+
 def _check_approval(what: str, where: str | None, needed: object) -> None:
-    """Check that the function in ``needs_approval`` can be called with one value."""
+    """Check that a value of ``needs_approval`` that is a function can be called with one argument.
+
+    Raises:
+        ActionSignatureError: It cannot, or is a coroutine function.
+    """
     problem = call_problem(needed, 1) if callable(needed) else None
     if problem is not None:
         raise ActionSignatureError(
@@ -364,14 +373,14 @@ def _check_approval(what: str, where: str | None, needed: object) -> None:
 def check_near(
     what: str, where: str | None, used_names: Iterable[str], names: Iterable[str], fix: str = "rename it"
 ) -> None:
-    """Check that no name is most likely a misspelt setting.
+    """Check that none of an author's names is most likely a misspelt setting.
 
     Args:
-        what: The owner of the names, for the error.
-        where: Its place in the code, if known.
-        used_names: The names.
+        what: The owner of the names in words, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
+        used_names: The author's names.
         names: The names of the settings.
-        fix: The fix if the name is not a misspelling.
+        fix: The fix if the name is not a misspelling, after "If not,".
 
     Raises:
         AgentDefinitionError: A name is similar to a setting.
@@ -390,15 +399,15 @@ def check_near(
 
 
 def check_asks(what: str, where: str | None, values: Mapping[str, Any]) -> None:
-    """Check that a timeout of an approval comes with an approval.
+    """Check that settings with an ``approval_timeout`` also have ``needs_approval``.
 
     Args:
-        what: The owner of the settings, for the error.
-        where: Its place in the code, if known.
-        values: The author's values.
+        what: The owner of the settings in words, such as ``"@tool"``, for the error.
+        where: Its place in the author's code, for the error; None if unknown.
+        values: The author's values, by the names of settings.
 
     Raises:
-        AgentDefinitionError: It does not: it would be executed without an approval.
+        AgentDefinitionError: They do not: the author expects an approval that is not requested.
     """
     if values.get("approval_timeout") is not None and "needs_approval" not in values:
         raise AgentDefinitionError(

@@ -36,11 +36,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FLINK_PREFIX = "flink-agents."
+"""Prefix of this package's options in Flink's configuration."""
+
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
+"""Prefix of environment variables that set options."""
+
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+"""Environment variable with the path of a YAML file of options."""
+
 CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
+"""Environment variable with the token of the console in the browser."""
+
 JOB_FILE_VARIABLE = "FLINK_AGENTS_JOB_FILE"
+"""Environment variable with the path of ``flink-agents.toml``, the defaults of commands."""
+
 JOB_VARIABLE = "FLINK_AGENTS_JOB"
+"""Environment variable with the name of the job in that file whose defaults apply."""
+
 KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
 """Environment variable with the path of the jar file of Flink's Kafka connector."""
 
@@ -61,7 +73,7 @@ _SEE_TABLE = "see the table of options in docs/configuration.md"
 
 
 class AgentOptions(TraceOptions):
-    """All options of this package. Iterate with :func:`all_options`."""
+    """All options of this package but those of its stores; :func:`all_options` returns both by key."""
 
     JOB_IDENTIFIER = option("job-identifier", str, is_name=True)(
         "Name of the job across submissions; ids of runs and events derive from it. Default: Flink's "
@@ -217,34 +229,30 @@ def all_options() -> dict[str, ConfigOption[Any]]:
     return options_by_key
 
 
-def _values_below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
-    return {key[len(prefix) + 1 :]: value for key, value in values.items() if key.startswith(f"{prefix}.")}
-
-
 def find_option(key: str, source: str) -> ConfigOption[Any]:
-    """Return the option named ``key``, as found in ``source``.
+    """Return the declaration of the option ``key``.
+
+    An entry of an option of type ``dict``, and an option of a store that declares none, accept any value.
+
+    Args:
+        key: The option's key.
+        source: The place that sets it, such as ``the environment``, for the error.
 
     Raises:
         OptionError: The option is unknown; the message suggests a similar name.
     """
     options = all_options()
-    store = next(
-        (
-            store_name
-            for store_name in third_party_stores(key)
-            if key.startswith(f"{STORE_PREFIX}{store_name}.")
-        ),
-        None,
-    )
+    stores = (name for name in third_party_stores(key) if key.startswith(f"{STORE_PREFIX}{name}."))
+    store = next(stores, None)
     if store is not None:
-        declared = options_of_store(store)
-        if declared is None and key != f"{STORE_PREFIX}{store}.":
+        store_options = options_of_store(store)
+        if store_options is None and key != f"{STORE_PREFIX}{store}.":
             return ConfigOption(key, object, None, f"An option of the store {store!r}.")
-        options = declared or options
-    config_option = options.get(key) or _entry_of(key, options.values())
+        options = store_options or options
+    config_option = options.get(key) or _entry_option(key, options.values())
     if config_option is not None:
         return config_option
-    fix = _fix_of(key, options)
+    fix = _unknown_option_fix(key, options)
     raise OptionError(
         # Not after the names, of which there are many.
         f"unknown option {key!r} in {source}: {fix}",
@@ -254,32 +262,32 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     )
 
 
-def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
-    """Return the option of an entry; None if ``key`` is not an entry of one of ``options``."""
+def _entry_option(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
+    """Return an option for one entry of an option of type ``dict``; None if ``key`` is no such entry."""
     for config_option in options:
-        if (
-            config_option.type is dict
-            and key.startswith(f"{config_option.key}.")
-            and key != f"{config_option.key}."
-        ):
+        prefix = f"{config_option.key}."
+        if config_option.type is dict and key.startswith(prefix) and key != prefix:
             return ConfigOption(key, object, None, config_option.doc)
     return None
 
 
-def _fix_of(key: str, options: Iterable[str]) -> str:
+def _unknown_option_fix(key: str, option_keys: Iterable[str]) -> str:
+    """Return the fix for an unknown option: a similar key, to install its store, or the table of options."""
     store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
-    foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
+    is_of_unknown_store = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
     # Names of a store's options resemble each other, so suggestions would mislead.
-    otherwise = f"install the store {store!r}, or correct its name" if foreign else _SEE_TABLE
-    return suggest(key, options, otherwise, cutoff=0.9 if foreign else 0.6)
+    otherwise = f"install the store {store!r}, or correct its name" if is_of_unknown_store else _SEE_TABLE
+    return suggest(key, option_keys, otherwise, cutoff=0.9 if is_of_unknown_store else 0.6)
 
 
 class Configuration(Mapping[str, Any]):
-    """Values of options that were set; reading falls back to the defaults.
+    """Values of options that were set; :meth:`get` falls back to the defaults.
+
+    As a mapping, it has the set values by key, without defaults.
 
     Args:
         values: Values by option or key.
-        source: Source of the values, for error messages.
+        source: The place that sets them, such as ``the environment``, for errors.
 
     Raises:
         OptionError: A key is unknown, or a value is invalid.
@@ -293,13 +301,25 @@ class Configuration(Mapping[str, Any]):
             self.set(key, value, source)
 
     def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
-        """Set one option, and return this configuration."""
+        """Set an option, or the option with a key, to a value or the text of one; return this configuration.
+
+        Raises:
+            OptionError: The option is unknown, or the value is invalid.
+        """
         resolved_option = option if isinstance(option, ConfigOption) else find_option(option, source)
         self._values[resolved_option.key] = resolved_option.parse(value)
         return self
 
     def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the value of ``option``: the set one, else ``default``, else the option's own."""
+        """Return the value of an option: the set one, else ``default``, else the option's default.
+
+        Args:
+            option: The option, or its key.
+            default: The value if it is not set; None for the option's default.
+
+        Raises:
+            OptionError: The option is unknown.
+        """
         resolved_option = option if isinstance(option, ConfigOption) else find_option(option, "code")
         if resolved_option.key in self._values:
             return self._values[resolved_option.key]
@@ -310,10 +330,13 @@ class Configuration(Mapping[str, Any]):
 
         ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
         """
-        return _values_below(self._values, prefix)
+        start = f"{prefix}."
+        return {
+            key.removeprefix(start): value for key, value in self._values.items() if key.startswith(start)
+        }
 
     def over(self, lower: Mapping[str, Any]) -> Configuration:
-        """Return a configuration in which these values override ``lower``."""
+        """Return a new configuration with the values of ``lower``, by key, and of this one, which win."""
         merged = Configuration()
         merged._values = {**lower, **self._values}
         return merged
@@ -329,7 +352,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
-        """Return options set by ``FLINK_AGENTS_...`` variables.
+        """Return the options that ``FLINK_AGENTS_...`` variables set. Default: variables of the process.
 
         Raises:
             OptionError: A variable with that prefix is not an option, or a value is invalid.
@@ -339,15 +362,15 @@ class Configuration(Mapping[str, Any]):
         values: dict[str | ConfigOption[Any], object] = {}
         for name, value in environ.items():
             if name.startswith(ENVIRONMENT_PREFIX) and name not in _NO_OPTIONS:
-                key = names.get(name) or _key_of_store(name)
+                key = names.get(name) or _key_of_entry(name)
                 if key is None:
-                    raise _unknown_variable(name, [*names, *_NO_OPTIONS])
+                    raise _unknown_variable_error(name, [*names, *_NO_OPTIONS])
                 values[key] = value
         return cls(values, "the environment")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Configuration:
-        """Return options of a YAML file: nested mappings or dotted keys.
+        """Return the options in a YAML file: nested mappings or dotted keys.
 
         Raises:
             OptionError: The file cannot be read, is not YAML, or has other content than options.
@@ -377,7 +400,11 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
-        """Return the options in Flink's configuration, which have the prefix ``flink-agents.``."""
+        """Return the options in Flink's configuration, whose keys have the prefix ``flink-agents.``.
+
+        Raises:
+            OptionError: A key with that prefix is no option, or a value is invalid.
+        """
         values: dict[str | ConfigOption[Any], object] = {
             key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
         }
@@ -387,7 +414,11 @@ class Configuration(Mapping[str, Any]):
     def load(
         cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
     ) -> Configuration:
-        """Return all sources in their order of precedence (see the module's docstring)."""
+        """Return the options of all sources, merged in the order that the module's docstring describes.
+
+        Raises:
+            OptionError: A source has an unknown option or an invalid value.
+        """
         path = os.environ.get(CONFIG_FILE_VARIABLE)
         result = cls.from_yaml(path) if path else cls()
         result = cls.from_flink(flink or {}).over(result)
@@ -396,24 +427,27 @@ class Configuration(Mapping[str, Any]):
 
 
 def environment_name(key: str) -> str:
-    """Return the name of the environment variable of the option ``key``."""
+    """Return the name of the environment variable of an option: ``FLINK_AGENTS_RUN_MAX_EVENTS``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
 
 
-def _key_of_store(name: str) -> str | None:
-    """Return the key that a variable sets: an entry of an option, or a third party's option."""
+def _key_of_entry(variable: str) -> str | None:
+    """Return the key that a variable sets in an option of type ``dict``, or for a third party's store.
+
+    None if it sets neither.
+    """
     for key, config_option in all_options().items():
         start = environment_name(f"{key}.")
-        if config_option.type is dict and name.startswith(start) and name != start:
-            return f"{key}.{name[len(start) :].lower()}"
+        if config_option.type is dict and variable.startswith(start) and variable != start:
+            return f"{key}.{variable[len(start) :].lower()}"
     for store in third_party_stores(STORE_PREFIX):
         start = environment_name(f"{STORE_PREFIX}{store}.")
-        if name.startswith(start) and name != start:
-            return f"{STORE_PREFIX}{store}." + name[len(start) :].lower().replace("_", "-")
+        if variable.startswith(start) and variable != start:
+            return f"{STORE_PREFIX}{store}." + variable[len(start) :].lower().replace("_", "-")
     return None
 
 
-def _unknown_variable(name: str, names: list[str]) -> OptionError:
+def _unknown_variable_error(name: str, names: list[str]) -> OptionError:
     # Without the common prefix, which would make all names similar.
     words = {variable.removeprefix(ENVIRONMENT_PREFIX): variable for variable in names}
     near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
@@ -427,6 +461,7 @@ def _unknown_variable(name: str, names: list[str]) -> OptionError:
 
 
 def _read_yaml(path: Path) -> tuple[YamlSource, list[Leaf]]:
+    """Return a YAML file and its entries; OptionError if it cannot be read or is not YAML."""
     from flink_agents.api.settings.yaml_source import RepeatedKey, YamlProblem, YamlSource
 
     try:

@@ -81,7 +81,8 @@ def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
 
     Args:
         name: Name of the store. A third party's store has to be installed on this machine as well.
-        options: Its options. A third party's store that declares no options checks them itself.
+        options: Its options, without any prefix. A store that declares no options checks them when it is
+            opened.
 
     Raises:
         UnknownStoreError: The store is unknown, or has several providers.
@@ -93,7 +94,7 @@ def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
 
 
 def store_names() -> list[str]:
-    """Return the names of all installed stores."""
+    """Return the names of all installed stores, of this package and of others, sorted."""
     return STORES.names()
 
 
@@ -122,6 +123,11 @@ def read_options(store: str, job_options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _option_value(name: str, option: ConfigOption[Any], store: str, job_options: Mapping[str, Any]) -> Any:
+    """Return the value of the option ``name`` of a store: that of the job, or its default.
+
+    Raises:
+        OptionError: It is invalid, or missing and without a default.
+    """
     if option.type is dict:
         entries = {
             key.removeprefix(f"{name}."): value

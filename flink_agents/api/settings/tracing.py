@@ -28,7 +28,7 @@ class TraceLevel(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The position of the level, from 0."""
+        """The position of the level, from 0 for ``OFF``: a higher one has more records."""
         return list(TraceLevel).index(self)
 
 

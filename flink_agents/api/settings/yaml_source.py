@@ -28,8 +28,8 @@ class YamlProblem(ValueError):
     """A text is not YAML.
 
     Args:
-        message: The problem.
-        line: Its line, from 1; None if it is unknown.
+        message: The problem, in words.
+        line: Line of the problem, from 1; None if it is unknown.
     """
 
     def __init__(self, message: str, line: int | None) -> None:
@@ -42,9 +42,9 @@ class RepeatedKey(YamlProblem):
     """A key appears twice: one value would replace the other.
 
     Args:
-        key: The key.
-        first: The line of its first place.
-        line: The line of its second place.
+        key: Text of the repeated key.
+        first: Line of its first place, from 1.
+        line: Line of its second place.
     """
 
     def __init__(self, key: str, first: int, line: int) -> None:
@@ -54,18 +54,18 @@ class RepeatedKey(YamlProblem):
 
 
 class YamlSource:
-    """A parsed text.
+    """A parsed YAML text, with the places of its entries.
 
     Args:
-        text: The text.
-        first_line: The number of its first line.
+        text: The YAML text.
+        first_line: Number of its first line, if it is a part of a file.
 
     Attributes:
-        value: Its content.
+        value: Its content, as ``yaml.safe_load`` returns it.
 
     Raises:
-        RepeatedKey: It has a key twice.
-        YamlProblem: It is not YAML.
+        RepeatedKey: A mapping has a key twice.
+        YamlProblem: The text is not YAML.
     """
 
     def __init__(self, text: str, first_line: int = 1) -> None:
@@ -79,6 +79,8 @@ class YamlSource:
     def written(self, location: Location) -> Any:
         """Return the value at ``location`` as JSON: dates and times as their texts, sets as lists.
 
+        If there is no such entry, it is the value of the nearest entry that contains it.
+
         Raises:
             YamlProblem: JSON has no such value.
         """
@@ -89,7 +91,7 @@ class YamlSource:
             raise self._yaml_problem(error) from error
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield the entries of all mappings that are not mappings themselves.
+        """Yield the entries of all nested mappings, except those that are mappings themselves.
 
         Raises:
             YamlProblem: JSON has no such value.
@@ -103,14 +105,15 @@ class YamlSource:
         """Return the line, from 0, and the node of the entry, or of the nearest entry that contains it."""
         line = 0
         node = self._root
-        for part in location:
-            child = {key: (line, child) for key, line, child in _child_nodes(node)}.get(part)
-            if child is None:
+        for key_or_index in location:
+            children = {key: (child_line, child) for key, child_line, child in _child_nodes(node)}
+            if key_or_index not in children:
                 break
-            line, node = child
+            line, node = children[key_or_index]
         return line, node
 
     def _parse_text(self, text: str) -> tuple[yaml.Node | None, Any]:
+        """Return the root node of a YAML text, and its content; None and None if it is empty."""
         loader: Any = None
         try:
             loader = _Loader(text)
@@ -132,22 +135,38 @@ class YamlSource:
         problem = getattr(error, "problem", None) or str(error) or type(error).__name__
         return YamlProblem(problem, mark.line + self._first_line if mark else None)
 
-    def _check_keys(self, loader: Any, node: yaml.Node, done: set[int], parents: frozenset[int]) -> None:
-        if id(node) in parents:
+    def _check_keys(
+        self, loader: Any, node: yaml.Node, checked_ids: set[int], parent_ids: frozenset[int]
+    ) -> None:
+        """Check a node and all nodes below it: keys differ, and no node contains itself.
+
+        Args:
+            loader: The loader of the text.
+            node: The node to check.
+            checked_ids: Ids of the nodes so far, to which this one is added: several aliases may name one.
+            parent_ids: Ids of the nodes that contain it.
+
+        Raises:
+            YamlProblem: A key appears twice, or an alias leads into its own value.
+        """
+        if id(node) in parent_ids:
             line = node.start_mark.line + self._first_line
             raise YamlProblem("an alias names a value that contains it", line)
-        if id(node) in done:
+        if id(node) in checked_ids:
             return
-        done.add(id(node))
+        checked_ids.add(id(node))
         lines: dict[Any, int] = {}
         for key in [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
                 self._check_key(loader, key, lines)
         for _, _, child in _child_nodes(node):
-            self._check_keys(loader, child, done, parents | {id(node)})
+            self._check_keys(loader, child, checked_ids, parent_ids | {id(node)})
 
     def _check_key(self, loader: Any, key: yaml.ScalarNode, lines: dict[Any, int]) -> None:
-        """Add a key to ``lines``. Keys are equal if their texts or their values are, as yes and on."""
+        """Add the line of a key to ``lines``, by its text and by its value; RepeatedKey if it is there.
+
+        Keys are equal if their texts or their values are, as ``yes`` and ``on``.
+        """
         line = key.start_mark.line + self._first_line
         # The value of a merge key is its text.
         value = key.value if key.tag == f"{_PREFIX}merge" else loader.construct_object(key)
@@ -241,6 +260,7 @@ for _kind, _construct in {
 
 
 def _walk_leaves(node: yaml.Node | None, keys: tuple[str, ...]) -> Iterator[Leaf]:
+    """Yield the leaves below a node, to which ``keys`` lead."""
     # A set is a mapping with another tag.
     if isinstance(node, yaml.MappingNode) and node.tag == _Loader.DEFAULT_MAPPING_TAG:
         for key, child in {key: child for key, _, child in _child_nodes(node)}.items():

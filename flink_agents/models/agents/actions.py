@@ -22,7 +22,7 @@ from flink_agents.models.tools.toolbox import Toolbox, tool_named, tools_of
 
 
 async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> ChatResponseEvent:
-    """Hold the conversation that an event asks for."""
+    """Hold the conversation that an event requests, and return the response event."""
     result = await ctx.chat(
         event.model,
         event.messages,
@@ -44,12 +44,15 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
 
 
 async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
-    """Call the tools that an event names, concurrently. If a call is wrong, its result is the error."""
-    requested_tools, _ = with_skills(ctx, event.tools)
-    of_sources = await tools_of(ctx, requested_tools)
-    tool_names = {tool.name for tool in of_sources}
-    named = dict.fromkeys(call.name for call in event.calls if call.name not in tool_names)
-    tools = [*of_sources, *filter(None, (tool_named(ctx, name) for name in named))]
+    """Call the tools that an event names, concurrently, and return the response event with the results.
+
+    A call of an unknown tool, or with invalid arguments, has the problem as its result.
+    """
+    requested_sources, _ = with_skills(ctx, event.tools)
+    source_tools = await tools_of(ctx, requested_sources)
+    source_tool_names = {tool.name for tool in source_tools}
+    other_names = dict.fromkeys(call.name for call in event.calls if call.name not in source_tool_names)
+    tools = [*source_tools, *filter(None, (tool_named(ctx, name) for name in other_names))]
     toolbox = Toolbox(ctx, tools, ToolPolicy(), len(event.calls), ctx.now())
     calls = [ToolCallPart(call.name, call.arguments, call.id) for call in event.calls]
     outcomes = await toolbox.outcomes(calls)

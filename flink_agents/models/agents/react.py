@@ -36,6 +36,7 @@ PROMPT = "prompt"
 """Name of the prompt if the agent gets a ``Prompt`` object."""
 
 _NONE: Any = object()
+"""Stands for a fallback that is not passed: None may be one."""
 _CONVERSATION_FAILED = (ModelError, ToolError, RecordedFailureError)
 """Errors of this package that end a conversation; no other errors end one."""
 _ANY = GetPydanticSchema(lambda kind, handler: core_schema.any_schema())
@@ -100,7 +101,7 @@ class ReActAgent(Agent):
         if isinstance(output_type, str):
             output_type = read_type(output_type, pkgutil.resolve_name)
         self._given_type = output_type
-        if output_type is not None and not self._puts_out_its_own():
+        if output_type is not None and not self._replaces_react():
             self.output_type = output_type
         if on_error is not None:
             self.on_error = on_error
@@ -140,12 +141,12 @@ class ReActAgent(Agent):
             Exception: A tool raised it.
         """
         try:
-            messages = self._messages(value, ctx)
+            messages = self._messages_for(value, ctx)
             result = await ctx.chat(self._model, messages, output_type=self._answer_type(), **self._options)
             return result.output
         except Exception as error:
-            foreign = not isinstance(error, AgentsError)
-            if self._fallback is _NONE or not (foreign or isinstance(error, _CONVERSATION_FAILED)):
+            has_ended_chat = isinstance(error, _CONVERSATION_FAILED) or not isinstance(error, AgentsError)
+            if self._fallback is _NONE or not has_ended_chat:
                 raise
             ctx.agent_metric_group.get_sub_group("react").get_counter("fallbacks").inc()
             _log.warning("%s answers with its fallback: %s: %s", ctx.agent_name, type(error).__name__, error)
@@ -153,21 +154,24 @@ class ReActAgent(Agent):
 
     # -- prompt of an input --------------------------------------------------------
 
-    def _messages(self, value: Any, ctx: RunnerContext) -> list[ChatMessage]:
+    def _messages_for(self, value: Any, ctx: RunnerContext) -> list[ChatMessage]:
+        """Return the prompt filled in with an input; the input itself if the prompt uses nothing of it."""
         text = _text_of(value)
-        message = ChatMessage(role="user", content=text)
+        input_message = ChatMessage(role="user", content=text)
         if self._prompt is None:
-            return [message]
+            return [input_message]
         prompt = self._prompt_of(ctx, self._prompt)
         messages = prompt.format_messages(**{"input": text, **_fields_of(value)})
-        return messages if prompt.variables else [*messages, message]
+        return messages if prompt.variables else [*messages, input_message]
 
-    def _prompt_of(self, ctx: RunnerContext, prompt: str) -> Prompt:
-        if prompt.split() == [prompt] and "{" not in prompt:
-            return ctx.get_resource(prompt, ResourceType.PROMPT)
-        return Prompt.from_text(prompt)
+    def _prompt_of(self, ctx: RunnerContext, name_or_template: str) -> Prompt:
+        is_name = name_or_template.split() == [name_or_template] and "{" not in name_or_template
+        if is_name:
+            return ctx.get_resource(name_or_template, ResourceType.PROMPT)
+        return Prompt.from_text(name_or_template)
 
     def _typed_fallback(self) -> Any:
+        """Return the fallback as an object of the output type."""
         # The prompt needs pydantic-ai, which is not required to declare an agent.
         from flink_agents.models.chat.output import OutputType
 
@@ -179,21 +183,23 @@ class ReActAgent(Agent):
     # -- arguments -------------------------------------------------------------
 
     def _answer_type(self) -> Any:
+        """Return the type of answers: the argument ``output_type``, or else the class attribute."""
         return self.output_type if self._given_type is None else self._given_type
 
     @classmethod
-    def _puts_out_its_own(cls) -> bool:
+    def _replaces_react(cls) -> bool:
         """Return True if a subclass replaces the action ``react``, or removes it."""
         return cls.react is not ReActAgent.react
 
     def _name_resource(self, name: str, kind: ResourceType, resource_or_name: Any) -> Any:
-        """Return the name of a resource. A resource that was passed as an object is added under its name."""
+        """Return the name of a resource; add an object under ``name``. None stays None."""
         if resource_or_name is None or isinstance(resource_or_name, str):
             return resource_or_name
         self.add_resource(name, kind, resource_or_name)
         return name
 
     def _name_tool(self, tool_or_name: Any) -> str:
+        """Return the name of a tool; add one that was passed as a function or ``Tool`` to the agent."""
         if isinstance(tool_or_name, str):
             return tool_or_name
         tool = tool_or_name if isinstance(tool_or_name, Tool) else Tool(tool_or_name)
@@ -205,20 +211,22 @@ class ReActAgent(Agent):
         if type(self).__init__ is not ReActAgent.__init__:
             return
         _, arguments = self.__dict__["__arguments__"]
-        named = {
+        plan_values = {
             "model": self._model,
             "prompt": self._prompt,
             "tools": self._tools,
             "fallback": self._fallback,
         }
         # The plan has separate entries for policy and type, except for a type that only answers have.
-        left_out = ["on_error", "output_type"]
-        text = None if self._given_type is None else write_type(self._given_type)
-        if self._puts_out_its_own() and text is not None:
-            named["output_type"] = text
-            left_out.remove("output_type")
-        written = {name: named.get(name, value) for name, value in arguments.items() if name not in left_out}
-        self.__dict__["__arguments__"] = ((), written)
+        omitted = ["on_error", "output_type"]
+        type_text = None if self._given_type is None else write_type(self._given_type)
+        if self._replaces_react() and type_text is not None:
+            plan_values["output_type"] = type_text
+            omitted.remove("output_type")
+        plan_arguments = {
+            name: plan_values.get(name, value) for name, value in arguments.items() if name not in omitted
+        }
+        self.__dict__["__arguments__"] = ((), plan_arguments)
 
 
 calls_durably(ReActAgent.answer)
@@ -234,13 +242,14 @@ def _check_max_steps(max_steps: int) -> None:
 
 
 def _text_of(value: Any) -> str:
+    """Return an input as text for a model: a string as it is, any other value as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(to_jsonable_python(value, fallback=_row_fields), ensure_ascii=False)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of an input; empty if it has none."""
+    """Return the fields of an input by name: a mapping, model, dataclass, named tuple or row; else empty."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
         return {str(name): field_value for name, field_value in fields.items()}

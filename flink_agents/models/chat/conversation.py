@@ -34,6 +34,7 @@ from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.tools.calls import ToolOutcome
 from flink_agents.models.tools.toolbox import Toolbox, retry_part, tool_return
 
+# Texts for the model: the result of the call that gave the output, that of other calls, a correction.
 _PROCESSED = "Final result processed."
 _SKIPPED = "Tool not executed - a final result was already processed."
 _NOTHING = "Answer with a text, or call a tool."
@@ -50,7 +51,18 @@ class Sender(Protocol):
         parameters: ModelRequestParameters,
         priced: bool,
     ) -> tuple[str, RequestAnswer]:
-        """Send a request, and return the name of the chat model that answered, and its answer."""
+        """Send a request, and return the name of the chat model that answered, and its answer.
+
+        Args:
+            ctx: The context of the action, in which the request is a durable step.
+            transcript: All messages of the conversation.
+            settings: Settings of this conversation, such as ``temperature``.
+            parameters: Tools, output and instructions.
+            priced: True if the answer needs its price, since the cost is limited.
+
+        Raises:
+            ModelRequestError: The request failed in all attempts, and so did the fallbacks.
+        """
         ...
 
 
@@ -60,12 +72,12 @@ class Terms:
 
     Attributes:
         output: The type of its output; None for a string.
-        settings: Settings of its requests.
+        settings: Settings of its requests by name, such as ``temperature``.
         instructions: Instructions that precede all messages.
         output_retries: Maximum number of corrections of a wrong output.
         run_tools: True if tool calls are executed; if False, they end the conversation.
         allow_urls: True if messages may contain URLs of files.
-        now: The timestamp of its messages.
+        now: The timestamp of its messages: the start of the run, so that a replay has the same one.
     """
 
     output: OutputType | None
@@ -82,10 +94,10 @@ class Conversation:
 
     Args:
         ctx: The context of the action.
-        sender: Sends requests.
-        toolbox: The tools.
-        terms: The terms of the conversation.
-        counter: Counts its usage.
+        sender: Sends requests to the model, or to its fallbacks.
+        toolbox: The tools that the model may call, and their execution.
+        terms: The settings of the conversation.
+        counter: Counts requests, tokens and calls, and checks the usage limits.
         messages: Messages of earlier conversations and the first messages of this one.
     """
 
@@ -108,15 +120,15 @@ class Conversation:
         self._model = ""
         self._transcript = Transcript(terms.allow_urls)
         self._transcript.add(messages)
-        self._output_tool = _free_name(toolbox)
+        self._output_tool = _output_tool_name(toolbox)
         self._parameters = self._request_parameters()
 
     async def run(self) -> ChatResult[Any]:
-        """Hold the conversation.
+        """Send requests and call tools in turn, until the model gives an output; return the result.
 
         Raises:
-            ModelError: The model gave no valid output, or exceeded a usage limit.
-            ToolError: A tool ends it.
+            ModelError: The model did not answer, gave no valid output, or exceeded a usage limit.
+            ToolError: A tool ended the conversation.
         """
         while True:
             self._counter.check_request()
@@ -150,30 +162,33 @@ class Conversation:
         return parameters
 
     async def _handle_response(self, response: ModelResponse) -> ChatResult[Any] | None:
-        """Handle a response: execute its tool calls, or return the result if it is the last response."""
+        """Return the result if a response is the last one; otherwise call its tools, and return None.
+
+        Results of tools, and corrections of a wrong output, are added to the transcript.
+        """
         calls = response.tool_calls
         if not calls:
-            return self._take_text(response.text or "")
-        retries: list[ModelRequestPart] = []
-        wrong: ValidationError | None = None
+            return self._handle_text(response.text or "")
+        corrections: list[ModelRequestPart] = []
+        first_error: ValidationError | None = None
         for call in filter(self._gives_output, calls):
             try:
                 output = self._output_of(call)
             except ValidationError as error:
-                wrong = wrong or error
+                first_error = first_error or error
                 outcome = ToolOutcome("retry", validation_problems(error), "validation_error")
-                retries.append(retry_part(call, outcome, self._terms.now))
+                corrections.append(retry_part(call, outcome, self._terms.now))
             else:
-                self._send_parts(self._closing_parts(calls, call))
+                self._add_parts(self._closing_parts(calls, call))
                 return self._build_result(output)
-        if wrong is not None:
+        if first_error is not None:
             # Once for all calls of the response: the model gets their results only after all of them.
-            self._count_wrong_output(wrong)
-        remaining_calls = [call for call in calls if not self._gives_output(call)]
-        if remaining_calls and not self._terms.run_tools:
-            return self._build_result(response.text or "", remaining_calls)
-        self._counter.call_tools(len(remaining_calls))
-        self._send_parts([*retries, *(await self._toolbox.call_all(remaining_calls))])
+            self._count_wrong_output(first_error)
+        tool_calls = [call for call in calls if not self._gives_output(call)]
+        if tool_calls and not self._terms.run_tools:
+            return self._build_result(response.text or "", tool_calls)
+        self._counter.call_tools(len(tool_calls))
+        self._add_parts([*corrections, *(await self._toolbox.call_all(tool_calls))])
         return None
 
     @property
@@ -188,11 +203,12 @@ class Conversation:
         return self._terms.output.of_call(call)
 
     def _closing_parts(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
-        """Return a transcript entry for each call after the one that gave the output."""
+        """Return the results of all calls of the last response, of which ``final`` gave the output."""
         now = self._terms.now
         return [tool_return(call, _PROCESSED if call is final else _SKIPPED, now) for call in calls]
 
-    def _take_text(self, text: str) -> ChatResult[Any] | None:
+    def _handle_text(self, text: str) -> ChatResult[Any] | None:
+        """Return the result if a response without calls is a valid output; otherwise ask for a correction."""
         output = self._terms.output
         if output is None and text:
             return self._build_result(text)
@@ -201,22 +217,24 @@ class Conversation:
                 return self._build_result(output.of_text(text))
             except ValidationError as error:
                 self._count_wrong_output(error)
-                self._feed_back(validation_problems(error), "validation_error")
+                self._add_correction(validation_problems(error), "validation_error")
                 return None
         expected = f"Call the tool {self._output_tool}." if self._gives_output_by_tool else _NOTHING
         self._count_wrong_output(text[:500] or "an empty response")
-        self._feed_back(expected, "model_retry")
+        self._add_correction(expected, "model_retry")
         return None
 
-    def _feed_back(self, content: Any, cause: Any) -> None:
-        self._send_parts(
-            [RetryFeedbackPart(content, retry=RetryInfo(cause=cause), timestamp=self._terms.now)]
-        )
+    def _add_correction(self, content: Any, cause: Any) -> None:
+        """Add a message that tells the model what is wrong; ``cause`` is pydantic-ai's name of the reason."""
+        correction = RetryFeedbackPart(content, retry=RetryInfo(cause=cause), timestamp=self._terms.now)
+        self._add_parts([correction])
 
-    def _send_parts(self, parts: Sequence[ModelRequestPart]) -> None:
+    def _add_parts(self, parts: Sequence[ModelRequestPart]) -> None:
+        """Add a message with these parts to the transcript; the next request sends it."""
         self._transcript.add([ModelRequest(list(parts), timestamp=self._terms.now)])
 
     def _count_wrong_output(self, problem: object) -> None:
+        """Count a wrong output; ModelOutputError if there were more than ``output_retries`` corrections."""
         self._wrong_outputs += 1
         if self._wrong_outputs > self._terms.output_retries:
             raise ModelOutputError(
@@ -237,7 +255,7 @@ class Conversation:
         )
 
 
-def _free_name(toolbox: Toolbox) -> str:
+def _output_tool_name(toolbox: Toolbox) -> str:
     """Return a name for the tool that returns the output: a name that no other tool has."""
     tool_names = {tool.name for tool in toolbox.definitions}
     names = chain([OUTPUT_TOOL], (f"{OUTPUT_TOOL}_{number}" for number in count(2)))

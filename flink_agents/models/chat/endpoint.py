@@ -29,12 +29,12 @@ def make_model(
 
     Args:
         name: Name of the chat model, for errors.
-        spec: Its description.
-        connection: The connection that it names, or None.
+        spec: The description of the chat model.
+        connection: The connection that it names, or a provider that a class created; None without one.
         clazz: The class or function that creates the model, as ``module:qualname``; empty if its provider
             does.
-        arguments: Arguments of that class or function.
-        secrets: Resolves its secrets.
+        arguments: Arguments of that class or function, by name; values may be references to secrets.
+        secrets: Resolves references to secrets, and hides the secrets in errors.
 
     Raises:
         MissingExtraError: A package is missing.
@@ -48,7 +48,7 @@ def make_model(
             f"{what} has no model", expected="'provider:name'", fix="name the model"
         )
     else:
-        model = _of_provider(what, spec.model, spec, connection, secrets)
+        model = _make_provider_model(what, spec.model, spec, connection, secrets)
         # Without it, a stream of Chat Completions that breaks off looks like a complete answer.
         cast("dict[str, Any]", model.profile)["openai_chat_streaming_requires_finish_reason"] = True
     client = client_of(model)
@@ -61,29 +61,35 @@ def make_model(
 
 
 def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provider[Any]:
-    """Return the Pydantic AI provider of a connection: an instance of its class, or its result.
+    """Create the Pydantic AI provider of a connection that names a class.
+
+    Args:
+        name: Name of the connection, for errors.
+        clazz: The class, or a function that returns a provider, as ``module:qualname``.
+        arguments: Its arguments by name; values may be references to secrets.
 
     Raises:
-        ResourceUnavailableError: It creates none.
+        ResourceUnavailableError: It cannot be imported or called, or does not return a provider.
     """
     what = f"the connection {name!r}"
     return create_instance(clazz, Provider, what, **Secrets(what).resolve_values(arguments))
 
 
-def _of_provider(
+def _make_provider_model(
     what: str, model: str, spec: Endpoint, connection: Endpoint | Provider[Any] | None, secrets: Secrets
 ) -> Model:
+    """Create the model ``provider:name`` with the endpoint of its connection and of its description."""
     provider = model.partition(":")[0]
     check_installed(provider, f"{what}, {model!r},")
     if isinstance(connection, Provider):
         return infer_model(model, lambda _: connection)
     arguments = secrets.arguments(connection, spec)
 
-    def make_provider(name: str) -> Provider[Any]:
+    def create_provider(name: str) -> Provider[Any]:
         return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
     try:
-        return infer_model(model, make_provider)
+        return infer_model(model, create_provider)
     except ImportError as error:
         raise missing_extra_error(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
@@ -96,6 +102,6 @@ def _of_provider(
 
 
 def client_of(model: Model) -> Any:
-    """Return the client of the provider's library; None if the model has none."""
+    """Return the client of the provider's library that a model sends requests with; None if it has none."""
     provider = getattr(model, "_provider", None)
     return getattr(provider, "client", None)

@@ -21,17 +21,20 @@ _MODES = tuple(mode.value for mode in OutputMode)
 
 
 def check_options(options: Mapping[str, Any]) -> ConversationOptions:
-    """Return the options of a conversation, without those that are None.
+    """Check the options of a conversation, and return them without those that are None.
+
+    Args:
+        options: The author's keywords of ``ctx.chat``; ``limits`` may be a mapping.
 
     Raises:
         AgentConfigurationError: An option is unknown, or its value has the wrong type.
     """
     passed_options = {name: value for name, value in options.items() if value is not None}
     for name, value in passed_options.items():
-        if name not in _FITS:
+        if name not in _VALID:
             raise _unknown_option_error(name)
-        expected, fits = _FITS[name]
-        if not fits(value):
+        expected, is_valid = _VALID[name]
+        if not is_valid(value):
             raise _option_error(name, expected, f"{type(value).__qualname__} {value!r}"[:200])
     if isinstance(limits := passed_options.get("limits"), Mapping):
         try:
@@ -42,9 +45,9 @@ def check_options(options: Mapping[str, Any]) -> ConversationOptions:
 
 
 def _unknown_option_error(name: str) -> AgentConfigurationError:
-    of_model = name in ModelSettings.__annotations__
-    fix = f"pass model settings as settings={{'{name}': ...}}" if of_model else _CORRECT
-    expected = f"one of output_type, {', '.join(_FITS)}"
+    is_model_setting = name in ModelSettings.__annotations__
+    fix = f"pass model settings as settings={{'{name}': ...}}" if is_model_setting else _CORRECT
+    expected = f"one of output_type, {', '.join(_VALID)}"
     return _option_error(name, expected, "an unknown option", fix)
 
 
@@ -54,7 +57,7 @@ def _option_error(name: str, expected: str, found: str, fix: str = _CORRECT) -> 
     )
 
 
-def _is_several(value: Any) -> bool:
+def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
@@ -62,8 +65,8 @@ def _is_positive_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-_FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "tools": ("a list of names, functions and tools", _is_several),
+_VALID: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "tools": ("a list of names, functions and tools", _is_list),
     "output_mode": (f"one of {', '.join(_MODES)}", lambda value: value in _MODES),
     "limits": ("UsageLimits", lambda value: isinstance(value, UsageLimits | Mapping)),
     "max_requests": ("an integer of 1 or more", _is_positive_integer),
@@ -71,7 +74,7 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "instructions": ("a string", lambda value: isinstance(value, str)),
     "history": (
         "a list of messages, or a ConversationHistory",
-        lambda value: _is_several(value) or isinstance(value, ConversationHistory | ChatTranscript),
+        lambda value: _is_list(value) or isinstance(value, ConversationHistory | ChatTranscript),
     ),
     "variables": ("a dict of values by name", lambda value: isinstance(value, Mapping)),
     "allow_urls": ("True or False", lambda value: isinstance(value, bool)),
@@ -85,26 +88,31 @@ NESTED = ("limits",)
 
 
 def override_spec(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
-    """Return ``spec``, overridden by the options ``chat-models.NAME.*``.
+    """Return a description of a chat model with the options ``chat-models.NAME.*`` of the job in it.
+
+    Args:
+        name: Name of the chat model, ``NAME`` of the options.
+        spec: The description of the author.
+        config: The options of the job.
 
     Raises:
         OptionError: An option is unknown, or its value is invalid.
     """
     option = AgentOptions.CHAT_MODELS
     fields = ChatModelSpec.model_fields
-    changed = dict(configured_fields(option, name, fields, config, NESTED))
-    if not changed:
+    overrides = dict(configured_fields(option, name, fields, config, NESTED))
+    if not overrides:
         return spec
-    for field in changed:
-        if field.partition(".")[0] not in fields:
-            raise _invalid_spec_error(name, f"{field}: unknown", suggest(field, fields, _CORRECT_OPTION))
+    for path in overrides:
+        if path.partition(".")[0] not in fields:
+            raise _invalid_spec_error(name, f"{path}: unknown", suggest(path, fields, _CORRECT_OPTION))
     values = spec.model_dump(mode="json", exclude_unset=True)
-    for field, value in changed.items():
-        *outer, last = field.split(".")
-        within: dict[str, Any] = values
-        for part in outer:
-            within = within.setdefault(part, {})
-        within[last] = value
+    for path, value in overrides.items():
+        *outer_fields, field = path.split(".")
+        owner: dict[str, Any] = values
+        for outer_field in outer_fields:
+            owner = owner.setdefault(outer_field, {})
+        owner[field] = value
     try:
         return ChatModelSpec.model_validate(values)
     except ValidationError as error:

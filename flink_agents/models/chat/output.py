@@ -26,11 +26,12 @@ _WRAPPED = "response"
 
 
 class OutputType:
-    """The requested type of an output.
+    """The requested type of an output: asks a model for it, and validates what the model returns.
 
     Args:
-        kind: Any type that pydantic supports, a type that stands for one, or a JSON schema of an object.
-        mode: How the model returns it.
+        kind: Any type that pydantic supports, a type of a library that a Python type describes (see
+            ``output_types``), or a JSON schema of an object.
+        mode: How the model returns it: by a tool, or as text.
 
     Raises:
         AgentConfigurationError: The type has no schema.
@@ -38,23 +39,16 @@ class OutputType:
 
     def __init__(self, kind: Any, mode: OutputMode) -> None:
         self.mode = mode
-        foreign = described(kind)
-        self._make: Callable[[Any], Any] | None = None if foreign is None else foreign.make
+        library_type = described(kind)
+        self._make: Callable[[Any], Any] | None = None if library_type is None else library_type.make
         if isinstance(kind, dict):
             self._adapter = TypeAdapter[Any](dict[str, Any])
             schema = kind
         else:
-            self._adapter, schema = _create_adapter(kind if foreign is None else foreign.kind)
-        self._wrapped = schema.get("type") != "object"
-        if self._wrapped:
-            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
-            schema = {
-                "type": "object",
-                "properties": {_WRAPPED: schema},
-                "required": [_WRAPPED],
-                "additionalProperties": False,
-                **definitions,
-            }
+            self._adapter, schema = _create_adapter(kind if library_type is None else library_type.kind)
+        self._is_wrapped = schema.get("type") != "object"
+        if self._is_wrapped:
+            schema = _wrap_schema(schema)
         self._schema = schema
         self._name = schema.get("title") or getattr(kind, "__name__", None)
         self._description = schema.get("description")
@@ -62,10 +56,10 @@ class OutputType:
     def parameters(
         self, tools: list[ToolDefinition], output_tool: str = OUTPUT_TOOL
     ) -> ModelRequestParameters:
-        """Return request parameters that ask for this output.
+        """Return parameters of a request that ask for this output, in the mode of this type.
 
         Args:
-            tools: The tools that the model can call.
+            tools: The other tools that the model can call.
             output_tool: Name of the tool that returns the output, if the mode uses one.
         """
         if self.mode is OutputMode.TOOL:
@@ -88,31 +82,31 @@ class OutputType:
         )
 
     def of_call(self, call: ToolCallPart) -> Any:
-        """Return the output in a call of the output tool.
+        """Return the output in the arguments of a call of the output tool.
 
         Raises:
-            ValidationError: It has another type.
+            ValidationError: They are not JSON, or the output has another type.
         """
         if isinstance(call.args, str):
             return self.of_text(call.args)
         return self._unwrap_value(call.args or {})
 
     def of_text(self, text: str) -> Any:
-        """Return the output in a text.
+        """Return the output in a text of JSON, perhaps in a Markdown code block.
 
         Raises:
             ValidationError: It is not JSON, or has another type.
         """
-        plain = text.strip()
-        if plain.startswith("```"):
+        json_text = text.strip()
+        if json_text.startswith("```"):
             # Prompted models often put JSON into a Markdown code block.
-            plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-        if self._wrapped:
-            return self._unwrap_value(_ANY.validate_json(plain))
-        return self._make_value(self._adapter.validate_json(plain))
+            json_text = json_text.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+        if self._is_wrapped:
+            return self._unwrap_value(_ANY.validate_json(json_text))
+        return self._make_value(self._adapter.validate_json(json_text))
 
     def of_json(self, value: Any) -> Any:
-        """Return the output of a JSON value.
+        """Return the output that a JSON value represents.
 
         Raises:
             ValidationError: It has another type.
@@ -120,14 +114,16 @@ class OutputType:
         return self._make_value(self._adapter.validate_python(value))
 
     def _unwrap_value(self, value: Any) -> Any:
-        if self._wrapped:
+        """Return the output of a JSON value that the schema describes, under its key if it is wrapped."""
+        if self._is_wrapped:
             if not isinstance(value, dict) or _WRAPPED not in value:
                 # Without the key there is no output, also if the type allows None.
-                raise _without_wrapper(value)
+                raise _missing_key_error(value)
             value = cast("dict[str, Any]", value)[_WRAPPED]
         return self.of_json(value)
 
     def _make_value(self, value: Any) -> Any:
+        """Return a validated value as an object of the library, if the type is one, marked as data."""
         # An answer of a model is data, whatever its type.
         return as_data(value if self._make is None else self._make(value))
 
@@ -135,8 +131,20 @@ class OutputType:
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
-def _without_wrapper(value: Any) -> ValidationError:
-    """Return the error of an answer whose output is not where the schema asks for it."""
+def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object that has a value of ``schema`` under the key ``response``."""
+    definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    return {
+        "type": "object",
+        "properties": {_WRAPPED: schema},
+        "required": [_WRAPPED],
+        "additionalProperties": False,
+        **definitions,
+    }
+
+
+def _missing_key_error(value: Any) -> ValidationError:
+    """Return the error of an answer whose output is not under the key that the schema requires."""
     missing = PydanticCustomError("missing", f"Field required: the output belongs under the key {_WRAPPED!r}")
     return ValidationError.from_exception_data(
         OUTPUT_TOOL, [{"type": missing, "loc": (_WRAPPED,), "input": value}]
@@ -144,6 +152,7 @@ def _without_wrapper(value: Any) -> ValidationError:
 
 
 def _create_adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    """Return a validator of a type, and its JSON schema; AgentConfigurationError if it has none."""
     try:
         adapter = TypeAdapter[Any](kind)
         return adapter, adapter.json_schema()
@@ -157,5 +166,5 @@ def _create_adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
 
 def validation_problems(error: ValidationError) -> list[Any]:
-    """Return the errors of an output, for the model that gave it."""
+    """Return the problems of an output as pydantic lists them, for the model that gave it."""
     return list(error.errors(include_url=False, include_context=False))

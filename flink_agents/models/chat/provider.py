@@ -25,9 +25,9 @@ class ChatModelProvider(ResourceProvider):
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
         spec, _ = _split_arguments(arguments, clazz)
-        both = two_makers(arguments, clazz)
-        if both is not None:
-            raise ValueError(f"it has {both}, but only one of them can answer")
+        conflict = two_makers(arguments, clazz)
+        if conflict is not None:
+            raise ValueError(f"it has {conflict}, but only one of them can answer")
         if clazz:
             return
         if spec.router is None and spec.model is None:
@@ -84,15 +84,18 @@ class ConnectionProvider(ResourceProvider):
 
 
 def _split_arguments(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
-    """Split arguments into the description of a chat model and arguments of its class."""
-    spec_fields = ChatModelSpec.model_fields
-    class_arguments = {name: value for name, value in arguments.items() if clazz and name not in spec_fields}
-    return _validate_arguments(
-        ChatModelSpec, {name: value for name, value in arguments.items() if name not in class_arguments}
-    ), class_arguments
+    """Split a descriptor's arguments into the description of a chat model and arguments of its class.
+
+    Without a class, all arguments belong to the description; ValueError if it is invalid.
+    """
+    spec_names = ChatModelSpec.model_fields
+    class_arguments = {name: value for name, value in arguments.items() if clazz and name not in spec_names}
+    spec_arguments = {name: value for name, value in arguments.items() if name not in class_arguments}
+    return _validate_arguments(ChatModelSpec, spec_arguments), class_arguments
 
 
 def _validate_arguments(kind: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return arguments as a description of class ``kind``; ValueError if they are invalid."""
     try:
         return kind.model_validate(dict(arguments))
     except ValidationError as error:

@@ -55,10 +55,10 @@ _MOST_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class RequestAnswer:
-    """The result of a request.
+    """The answer of a model to one request.
 
     Attributes:
-        response: The response.
+        response: The model's message, with the usage of the request.
         cost: Its price in US dollars; None if it is unknown or was not requested.
     """
 
@@ -71,9 +71,9 @@ class OpenModel:
     """A model that is ready for requests.
 
     Attributes:
-        model: The model.
-        headers: Headers of each request, secrets included.
-        limiter: Limits of requests.
+        model: The model of pydantic-ai, with an open client.
+        headers: HTTP headers of each request by name, secrets included.
+        limiter: Limits the number and the rate of requests.
     """
 
     model: Model
@@ -86,8 +86,8 @@ class ModelRequests:
 
     Args:
         name: Name of the chat model; it is part of the identity of each recorded request.
-        spec: Its description.
-        secrets: Removes secrets from errors.
+        spec: The description of the chat model, with the options of the job.
+        secrets: Resolves references to secrets in settings, and removes secrets from errors.
         make: Creates the model and the headers of its requests. It runs in a thread, since it imports the
             provider's library.
     """
@@ -115,29 +115,30 @@ class ModelRequests:
         parameters: ModelRequestParameters,
         priced: bool,
     ) -> RequestAnswer:
-        """Ask the model for its next response.
+        """Send a request for the next response, in one durable step with retries, and return the answer.
 
         Args:
             ctx: The context of the action.
             transcript: The messages so far.
-            settings: Settings of this conversation.
-            parameters: Tools and output.
+            settings: Settings of this conversation by name, which override those of the description.
+            parameters: Tools, output and instructions.
             priced: True if the price of the answer is recorded with it.
 
         Raises:
-            ModelRequestError: The request failed in all its attempts.
+            ModelRequestError: The request failed in all its attempts, or cannot be sent.
+            ModelRefusedError: The model refused to answer, and the policy is not to retry.
         """
         messages = list(transcript.messages)
         metrics = ctx.agent_metric_group.get_sub_group("chat").get_sub_group(self.name)
         # What a replay would read from the record, if this execution has sent the request.
-        live: ModelResponse | None = None
+        live_response: ModelResponse | None = None
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
-            nonlocal live
-            recorded, response = await self._send_once(messages, settings, parameters, metrics, priced)
+            nonlocal live_response
+            record, response = await self._send_once(messages, settings, parameters, metrics, priced)
             # A service may repeat its key in an error, which must not reach the records.
-            without_secrets = redaction.hidden(recorded, known_only=True)
-            live = response if without_secrets is recorded else None
+            without_secrets = redaction.hidden(record, known_only=True)
+            live_response = response if without_secrets is record else None
             return without_secrets
 
         # The runtime inspects the signature of each new function, which is slow.
@@ -146,16 +147,16 @@ class ModelRequests:
         digest = transcript.digest
         vars(call)["request"] = transcript.request
         try:
-            recorded = await ctx.durable_execute_async(call, digest, len(messages))
+            record = await ctx.durable_execute_async(call, digest, len(messages))
         except RetryableError as error:
             raise ModelRequestError(
                 f"the chat model {self.name!r} did not answer",
                 found=str(error),
                 fix="check the service; raise retry of the chat model, or set a fallback",
             ) from None
-        if (reason := recorded.get("refused")) is not None:
+        if (reason := record.get("refused")) is not None:
             raise self._refused_error(reason)
-        return RequestAnswer(live or _response_of(recorded), recorded["cost"])
+        return RequestAnswer(live_response or _response_of(record), record["cost"])
 
     async def aclose(self) -> None:
         """Close the connections that pydantic-ai opened for the model."""
@@ -165,6 +166,7 @@ class ModelRequests:
                 pass
 
     async def _open_model(self) -> OpenModel:
+        """Return the model; the first call creates it in a thread, and others wait for that."""
         if self._open is None:
             async with self._opening:
                 if self._open is None:
@@ -173,7 +175,8 @@ class ModelRequests:
                     self._open = OpenModel(model, headers, limiter)
         return self._open
 
-    def _settings(self, headers: Mapping[str, str], settings: Mapping[str, Any]) -> ModelSettings:
+    def _merge_settings(self, headers: Mapping[str, str], settings: Mapping[str, Any]) -> ModelSettings:
+        """Return the settings of a request: those of the conversation override those of the description."""
         merged: dict[str, Any] = {**self._secrets.resolve_values(self._spec.settings), **settings}
         if headers:
             merged["extra_headers"] = {**headers, **merged.get("extra_headers", {})}
@@ -194,46 +197,59 @@ class ModelRequests:
             ModelRequestError: The request failed; another attempt would fail, too.
         """
         opened = await self._open_model()
-        queued = time.monotonic()
+        queued_at = time.monotonic()
         async with opened.limiter.wait_for_turn():
-            sent = time.monotonic()
-            metrics.get_counter("limit_wait_ms").inc(round(1000 * (sent - queued)))
+            sent_at = time.monotonic()
+            metrics.get_counter("limit_wait_ms").inc(round(1000 * (sent_at - queued_at)))
             metrics.get_counter("requests").inc()
             # The deadline of pydantic-ai, request_timeout, doubles its overhead.
             deadline = asyncio.timeout(self._spec.timeout)
             try:
                 async with deadline:
-                    response = await self._response(
-                        opened.model, messages, self._settings(opened.headers, settings), sendable(parameters)
+                    response = await self._request_response(
+                        opened.model,
+                        messages,
+                        self._merge_settings(opened.headers, settings),
+                        sendable(parameters),
                     )
-                recorded, read_again = self._answer_record(response, priced)
+                record, response_of_record = self._answer_record(response, priced)
             except AgentsError:
                 raise
             except Exception as error:  # the library of the provider can raise anything
-                if was_not_sent(error):
-                    metrics.get_counter("requests").dec()
-                    raise self._unsent_error(error) from None
-                metrics.get_counter("failures").inc()
-                if is_of_a_test(error):
-                    raise
-                if isinstance(error, TimeoutError) and deadline.expired():
-                    text = f"it gave no answer within {self._spec.timeout:g} seconds"
-                    raise RetryableError(text) from None
-                if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
-                    return {"refused": self._hide_secrets(reason)}, None
-                raise self._failure_error(error) from None
-        metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - sent)))
-        if cost := recorded.get("cost"):
+                return self._handle_failure(error, deadline.expired(), metrics), None
+        metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - sent_at)))
+        if cost := record.get("cost"):
             # Metrics of Flink are integers.
             metrics.get_counter("cost_micro_usd").inc(round(1_000_000 * cost))
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
-        return recorded, read_again
+        return record, response_of_record
+
+    def _handle_failure(self, error: Exception, has_timed_out: bool, metrics: MetricGroup) -> dict[str, Any]:
+        """Count a failed attempt, and raise its error; return the record if the model refused to answer.
+
+        Args:
+            error: The error of the provider's library.
+            has_timed_out: True if the timeout of an attempt is over.
+            metrics: Metrics of the chat model.
+        """
+        if was_not_sent(error):
+            metrics.get_counter("requests").dec()
+            raise self._unsent_error(error) from None
+        metrics.get_counter("failures").inc()
+        if is_of_a_test(error):
+            raise error
+        if isinstance(error, TimeoutError) and has_timed_out:
+            text = f"it gave no answer within {self._spec.timeout:g} seconds"
+            raise RetryableError(text) from None
+        if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
+            return {"refused": self._hide_secrets(reason)}
+        raise self._failure_error(error) from None
 
     def _answer_record(
         self, response: ModelResponse, priced: bool
     ) -> tuple[dict[str, Any], ModelResponse | None]:
-        """Return the record of an answer, and the answer as it is read from there; None if it is refused.
+        """Return the record of an answer, and the answer as it is read from there; None if it is a refusal.
 
         Raises:
             RetryableError: The model refused to answer, and the policy is to retry.
@@ -244,19 +260,20 @@ class ModelRequests:
                 raise RetryableError(f"it refused to answer: {self._hide_secrets(reason)}")
             return {"refused": self._hide_secrets(reason)}, None
         response.usage = bounded_usage(response.usage)
-        recorded = to_json([response])[0]
+        response_json = to_json([response])[0]
         # An unreadable answer must fail here, where it is an attempt, and not on replay.
-        check_recordable(recorded)
-        record = {"response": recorded, "cost": _cost(response) if priced else None}
+        check_recordable(response_json)
+        record = {"response": response_json, "cost": _price_of(response) if priced else None}
         return record, _response_of(record)
 
-    async def _response(
+    async def _request_response(
         self,
         model: Model,
         messages: list[ModelMessage],
         settings: ModelSettings,
         parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        """Send a request, wait for the whole response, and return it, whether or not it is a stream."""
         if not self._spec.stream:
             return await direct.model_request(
                 model, messages, model_settings=settings, model_request_parameters=parameters
@@ -267,8 +284,8 @@ class ModelRequests:
             async for _ in stream:
                 pass
             response = stream.get()
-        of_service = client_of(model) is not None
-        if response.state == "incomplete" or (of_service and response.finish_reason is None):
+        is_of_service = client_of(model) is not None
+        if response.state == "incomplete" or (is_of_service and response.finish_reason is None):
             # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
             raise UnexpectedModelBehavior("the stream ended before the answer did")
         return response
@@ -328,33 +345,37 @@ def bounded_usage(usage: RequestUsage) -> RequestUsage:
     return replace(
         usage,
         details={name: _token_count(number) for name, number in usage.details.items()},
-        **{name: _token_count(getattr(usage, name)) for name in _names_of(type(usage))},
+        **{name: _token_count(getattr(usage, name)) for name in _token_fields(type(usage))},
     )
 
 
 @cache
-def _names_of(kind: type[RequestUsage]) -> tuple[str, ...]:
+def _token_fields(kind: type[RequestUsage]) -> tuple[str, ...]:
+    """Return the names of a class's fields that are numbers of tokens."""
     return tuple(usage_field.name for usage_field in fields(kind) if usage_field.name.endswith("_tokens"))
 
 
 def _token_count(number: Any) -> int:
-    """Return a number of tokens; 0 if the value is not a valid number."""
+    """Return a reported number of tokens: 0 if it is no integer, and at most ``_MOST_TOKENS``."""
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:
-        return number if isinstance(number, int) else 0
+    if not isinstance(number, int):
+        return 0
+    if 0 <= number <= _MOST_TOKENS:
+        return number
     _log.warning("a service reports that an answer used %s tokens, which is impossible", str(number)[:50])
     return _MOST_TOKENS if number > 0 else 0
 
 
 def _response_of(record: Mapping[str, Any]) -> ModelResponse:
-    """Return the answer from its record."""
+    """Return the response in the record of an answer."""
     response = from_json([record["response"]])[0]
     assert isinstance(response, ModelResponse)
     return response
 
 
-def _cost(response: ModelResponse) -> float | None:
+def _price_of(response: ModelResponse) -> float | None:
+    """Return the list price of a response in US dollars; None if it is unknown."""
     try:
         return float(response.cost().total_price)
     except Exception:  # the library of prices knows the model, or it does not

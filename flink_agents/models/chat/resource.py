@@ -43,7 +43,7 @@ from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
 from flink_agents.models.tools.toolbox import Toolbox, tools_of
 
-_NOTHING = ChatUsage()
+_NO_USAGE = ChatUsage()
 
 
 class ChatModelResource:
@@ -51,8 +51,8 @@ class ChatModelResource:
 
     Args:
         declared: The resource as its author declared it.
-        spec: Its description.
-        arguments: Arguments of its class, if it has one.
+        spec: Its description, without the options of the job.
+        arguments: Arguments of its class by name, if it has one.
     """
 
     def __init__(self, declared: DeclaredResource, spec: ChatModelSpec, arguments: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class ChatModelResource:
         return self._spec
 
     def requests(self, ctx: RunnerContext) -> ModelRequests:
-        """Return the object that sends its requests."""
+        """Return the object that sends requests to this model; it shares limits among all actions."""
         if self._requests is None:
             spec = self.spec(ctx)
             secrets = Secrets(f"the chat model {self.name!r}")
@@ -78,13 +78,13 @@ class ChatModelResource:
         return self._requests
 
     def _make_model(self, spec: ChatModelSpec, secrets: Secrets) -> tuple[Model, Mapping[str, str]]:
+        """Create the model, and return it with the headers of its requests."""
         connection: Any = None
         if spec.connection is not None:
             connection = self._declared.get(spec.connection, ResourceType.CHAT_MODEL_CONNECTION)
         model = make_model(self.name, spec, connection, self._declared.clazz, self._arguments, secrets)
-        shared = connection.headers if isinstance(connection, Endpoint) else {}
-        headers = {**shared, **spec.headers}
-        return model, secrets.headers(headers)
+        connection_headers = connection.headers if isinstance(connection, Endpoint) else {}
+        return model, secrets.headers({**connection_headers, **spec.headers})
 
     def check_worker(self, config: Configuration) -> None:
         """Check that this process has all requirements of the model.
@@ -115,16 +115,16 @@ class ChatModelResource:
         output_type: Any = None,
         **options: Unpack[ConversationOptions],
     ) -> ChatResult[Any]:
-        """Hold a conversation, as ``RunnerContext.chat`` describes it."""
+        """Hold a conversation, as ``RunnerContext.chat`` describes it; a router chooses the model first."""
         options = check_options(options)
         history = options.get("history", ())
         if self.spec(ctx).router is None:
             return await self._hold_conversation(ctx, messages, history, output_type, options)
         now = ctx.now()
-        remembered = isinstance(history, ConversationHistory)
-        previous_messages = (
-            RememberedChat(ctx, history, now).messages() if remembered else messages_of(history, now)
-        )
+        if isinstance(history, ConversationHistory):
+            previous_messages = RememberedChat(ctx, history, now).messages()
+        else:
+            previous_messages = messages_of(history, now)
         choice = await choose_model(ctx, self.name, [*previous_messages, *messages_of(messages, now)])
         chosen: ChatModelResource = ctx.get_resource(choice.model, ResourceType.CHAT_MODEL)
         return await chosen._hold_conversation(ctx, messages, history, output_type, options, choice.used)
@@ -136,31 +136,35 @@ class ChatModelResource:
         history: Sequence[Any] | ChatTranscript | ConversationHistory,
         output_type: Any,
         options: ConversationOptions,
-        used: ChatUsage = _NOTHING,
+        used: ChatUsage = _NO_USAGE,
     ) -> ChatResult[Any]:
         """Hold a conversation with this model itself; ``used`` is the usage of the router that chose it."""
         spec = self.spec(ctx)
         now = ctx.now()
-        remembered_chat = (
-            RememberedChat(ctx, history, now) if isinstance(history, ConversationHistory) else None
-        )
-        previous_messages = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
+        remembered_chat: RememberedChat | None = None
+        previous_messages: list[ModelMessage] = []
+        if isinstance(history, ConversationHistory):
+            remembered_chat = RememberedChat(ctx, history, now)
+        else:
+            previous_messages = messages_of(history, now)
         added = messages_of(messages, now)
         prompt = [] if previous_messages else await self._fill_prompt(ctx, spec, options.get("variables", {}))
-        # A history that is kept ends with an answer.
+        # A remembered history ends with an answer.
         if not asks_something([*previous_messages, *prompt], added):
-            raise self._nothing_to_answer()
-        hold = partial(self._conversation, ctx, spec, output_type, options, used)
+            raise self._nothing_to_answer_error()
+        create_conversation = partial(self._create_conversation, ctx, spec, output_type, options, used)
         with enter_nested_conversation(f"the chat model {self.name!r}"):
             if remembered_chat is None:
-                return await (await hold([*prompt, *previous_messages, *added])).run()
+                conversation = await create_conversation([*prompt, *previous_messages, *added])
+                return await conversation.run()
             check_recordable(options.get("run_tools", True))
             with remembered_chat.lock_history():
-                result = await (await hold(remembered_chat.begin_chat([*prompt, *added]))).run()
+                conversation = await create_conversation(remembered_chat.begin_chat([*prompt, *added]))
+                result = await conversation.run()
                 await remembered_chat.store_chat(result.new_messages)
             return result
 
-    def _nothing_to_answer(self) -> ModelRequestError:
+    def _nothing_to_answer_error(self) -> ModelRequestError:
         return ModelRequestError(
             f"the chat model {self.name!r} was not asked, since its messages are empty",
             expected="a text or another content of the user",
@@ -168,7 +172,7 @@ class ChatModelResource:
             fix="check the input before the chat; or answer it without the model",
         )
 
-    async def _conversation(
+    async def _create_conversation(
         self,
         ctx: RunnerContext,
         spec: ChatModelSpec,
@@ -177,8 +181,9 @@ class ChatModelResource:
         used: ChatUsage,
         messages: Sequence[ModelMessage],
     ) -> Conversation:
+        """Create a conversation with its tools; waits for lists of tools of MCP servers."""
         now = ctx.now()
-        tools, of_skills = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
+        tools, skill_instructions = with_skills(ctx, [*spec.tools, *options.get("tools", ())], spec.skills)
         policy = ToolPolicy(
             spec.tool_timeout, spec.tool_result_limit, spec.on_tool_error, spec.on_unknown_outcome
         )
@@ -186,8 +191,8 @@ class ChatModelResource:
             ctx,
             self,
             Toolbox(ctx, await tools_of(ctx, tools), policy, spec.tool_retries, now),
-            self._conversation_terms(spec, output_type, options, of_skills, now),
-            UsageCounter(_limits(spec, options), used),
+            self._conversation_terms(spec, output_type, options, skill_instructions, now),
+            UsageCounter(_usage_limits(spec, options), used),
             messages,
         )
 
@@ -196,10 +201,12 @@ class ChatModelResource:
         spec: ChatModelSpec,
         output_type: Any,
         options: ConversationOptions,
-        of_skills: str | None,
+        skill_instructions: str | None,
         now: datetime,
     ) -> Terms:
-        instructions = "\n\n".join(filter(None, (spec.instructions, options.get("instructions"), of_skills)))
+        """Return the settings of a conversation: those of the chat override those of the description."""
+        all_instructions = (spec.instructions, options.get("instructions"), skill_instructions)
+        instructions = "\n\n".join(filter(None, all_instructions))
         mode = OutputMode(options.get("output_mode") or spec.output_mode or OutputMode.TOOL)
         return Terms(
             None if output_type in (None, str) else OutputType(output_type, mode),
@@ -214,6 +221,7 @@ class ChatModelResource:
     async def _fill_prompt(
         self, ctx: RunnerContext, spec: ChatModelSpec, variables: Mapping[str, Any]
     ) -> Sequence[ModelMessage]:
+        """Return the messages of the model's prompt with values for its variables; empty without a prompt."""
         if spec.prompt is None:
             return []
         name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
@@ -233,36 +241,41 @@ class ChatModelResource:
     ) -> tuple[str, RequestAnswer]:
         """Send a request to this model; if it fails, to its fallbacks, one after the other.
 
+        Returns:
+            The name of the chat model that answered, and its answer.
+
         Raises:
             ModelRequestError: All of them failed.
             ModelRefusedError: A model refused to answer, and the policy does not ask fallbacks.
         """
-        failed: list[ModelRequestError | ModelRefusedError] = []
+        errors: list[ModelRequestError | ModelRefusedError] = []
         for name in (self.name, *self.spec(ctx).fallback):
-            # A fallback may be a router.
-            name = (await choose_model(ctx, name, transcript.messages)).model if name != self.name else name
+            if name != self.name:
+                # A fallback may be a router.
+                name = (await choose_model(ctx, name, transcript.messages)).model
             model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
             try:
                 requests = model.requests(ctx)
                 return name, await requests.send(ctx, transcript, settings, parameters, priced)
             except ModelRequestError as error:
-                failed.append(error)
+                errors.append(error)
             except ModelRefusedError as error:
                 if self.spec(ctx).on_refusal is not OnRefusal.FALLBACK:
                     raise
-                failed.append(error)
-        if len(failed) == 1:
-            raise failed[0]
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
         raise ModelRequestError(
             f"the chat model {self.name!r} and its fallbacks did not answer",
-            found="; ".join(f"{error.message}: {error.found}" for error in failed),
+            found="; ".join(f"{error.message}: {error.found}" for error in errors),
             fix="check the services",
         )
 
 
-def _limits(spec: ChatModelSpec, options: ConversationOptions) -> UsageLimits:
+def _usage_limits(spec: ChatModelSpec, options: ConversationOptions) -> UsageLimits:
+    """Return the limits of a conversation; ``max_requests`` counts if it is lower than theirs."""
     limits = options.get("limits") or spec.limits
-    most = options.get("max_requests")
-    if most is None or (limits.requests is not None and limits.requests <= most):
+    max_requests = options.get("max_requests")
+    if max_requests is None or (limits.requests is not None and limits.requests <= max_requests):
         return limits
-    return limits.model_copy(update={"requests": most})
+    return limits.model_copy(update={"requests": max_requests})

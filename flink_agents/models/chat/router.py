@@ -19,11 +19,11 @@ from flink_agents.models.setup.classes import import_object
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice of one or several routers.
+    """A chat model that routers chose.
 
     Attributes:
         model: Name of the chosen chat model.
-        used: Usage of the judges.
+        used: Usage of the judges that the routers asked.
     """
 
     model: str
@@ -31,10 +31,15 @@ class Choice:
 
 
 async def choose_model(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]) -> Choice:
-    """Choose the chat model for messages. If ``name`` is a chat model, it is the choice.
+    """Choose the chat model for a conversation; waits for the answers of judges.
 
     Rules and functions are code of the action: their result must depend on the messages alone. The request to
     a judge is recorded.
+
+    Args:
+        ctx: The context of the action.
+        name: Name of a router, or of a chat model, which is the choice then.
+        messages: The messages of the conversation so far.
 
     Raises:
         AgentConfigurationError: A function returned a name that the router does not have, or a router leads
@@ -56,18 +61,19 @@ async def choose_model(ctx: RunnerContext, name: str, messages: Sequence[ModelMe
 
 
 def _router_of(ctx: RunnerContext, name: str) -> Router | None:
+    """Return the router of a chat model; None if it has a model of its own."""
     return ctx.get_resource(name, ResourceType.CHAT_MODEL).spec(ctx).router
 
 
 async def _ask_router(
     ctx: RunnerContext, router: Router, messages: Sequence[ModelMessage], used: ChatUsage
 ) -> Choice:
-    """Return the choice of one router."""
+    """Return the choice of one router; ``used`` is the usage of the judges so far."""
     names = list(router.models)
     if router.judge is not None:
         return await _ask_judge(ctx, router.judge, router.models, messages, used)
     if router.function is not None:
-        return Choice(_of_function(router.function, names, messages), used)
+        return Choice(_call_function(router.function, names, messages), used)
     for rule in router.rules:
         if _rule_holds(rule, messages):
             return Choice(rule.model, used)
@@ -75,6 +81,7 @@ async def _ask_router(
 
 
 def _rule_holds(rule: RouteRule, messages: Sequence[ModelMessage]) -> bool:
+    """Return True if all conditions of a rule hold for a conversation."""
     text = text_of_user(messages)
     if rule.contains is not None and re.search(rule.contains, text) is None:
         return False
@@ -88,7 +95,12 @@ def _text_length(messages: Sequence[ModelMessage]) -> int:
     return sum(len(content) if isinstance(content, str) else len(str(content or "")) for content in contents)
 
 
-def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelMessage]) -> str:
+def _call_function(reference: str, names: Sequence[str], messages: Sequence[ModelMessage]) -> str:
+    """Return the name that a router's function chooses.
+
+    Raises:
+        AgentConfigurationError: It is not one of ``names``.
+    """
     name = import_object(reference, "the function of a router")(list(messages))
     if name in names:
         return name
@@ -107,9 +119,10 @@ async def _ask_judge(
     messages: Sequence[ModelMessage],
     used: ChatUsage,
 ) -> Choice:
-    described = "\n".join(f"- {name}: {purpose}" for name, purpose in models.items())
+    """Let a chat model choose one of ``models``, which has the purpose of each by name."""
+    purposes = "\n".join(f"- {name}: {purpose}" for name, purpose in models.items())
     question = (
-        f"Which of these models shall answer the request below?\n{described}\n\n{text_of_user(messages)}"
+        f"Which of these models shall answer the request below?\n{purposes}\n\n{text_of_user(messages)}"
     )
     kind: Any = Literal[tuple(models)]  # pyright: ignore[reportInvalidTypeForm]
     resource = ctx.get_resource(judge, ResourceType.CHAT_MODEL)

@@ -6,7 +6,7 @@ from flink_agents.api.errors import UsageLimitExceededError
 from flink_agents.api.models.chat import ChatUsage, UsageLimits
 from flink_agents.models.chat.requests import RequestAnswer
 
-_NOTHING = ChatUsage()
+_NO_USAGE = ChatUsage()
 
 
 class UsageCounter:
@@ -14,10 +14,13 @@ class UsageCounter:
 
     Args:
         limits: The usage limits of the conversation.
-        used: Its usage so far.
+        used: Its usage before the first request, such as that of a router.
+
+    Attributes:
+        usage: Requests, tool calls, tokens and cost so far.
     """
 
-    def __init__(self, limits: UsageLimits, used: ChatUsage = _NOTHING) -> None:
+    def __init__(self, limits: UsageLimits, used: ChatUsage = _NO_USAGE) -> None:
         self._limits = limits
         cost = None if limits.cost is None else used.cost or 0.0
         self.usage = used.model_copy(update={"cost": cost})
@@ -36,10 +39,11 @@ class UsageCounter:
         self._check_limit("requests", self.usage.requests + 1, self._limits.requests)
 
     def count_answer(self, answer: RequestAnswer) -> None:
-        """Count an answer.
+        """Count the request, tokens and cost of an answer.
 
         Raises:
-            UsageLimitExceededError: The answer exceeds a limit; the conversation does not act on it.
+            UsageLimitExceededError: They exceed a limit, or the cost is limited and unknown. The
+                conversation must not act on the answer.
         """
         used = answer.response.usage
         previous_cost = self.usage.cost
@@ -66,6 +70,7 @@ class UsageCounter:
         self.usage = self.usage.model_copy(update={"tool_calls": calls})
 
     def _check_limit(self, name: str, used: float, limit: float | None) -> None:
+        """Raise UsageLimitExceededError if ``used`` exceeds the limit ``name``; None is no limit."""
         if limit is not None and used > limit:
             raise UsageLimitExceededError(
                 f"a conversation exceeds its limit of {name.replace('_', ' ')}",
@@ -75,6 +80,7 @@ class UsageCounter:
             )
 
     def _check_cost(self, answer: RequestAnswer) -> None:
+        """Raise UsageLimitExceededError if the cost exceeds its limit, or is unknown after ``answer``."""
         limit = self._limits.cost
         cost = self.usage.cost
         if limit is not None and cost is None:

@@ -53,7 +53,12 @@ class HumanApproval:
 
 @contextmanager
 def ask_for_approvals(agent: str, people: HumanApproval | None) -> Iterator[None]:
-    """Let the run of ``agent`` in this block ask policies, and people if ``people`` is set."""
+    """Let a run of an agent in this block ask policies, and people if they are asked.
+
+    Args:
+        agent: Name of the agent, for requests and errors.
+        people: Settings of requests to people; None if people are not asked.
+    """
     token = _deferred.set([])
     try:
         with external_event_scope(_Asking(agent, people)):
@@ -63,7 +68,12 @@ def ask_for_approvals(agent: str, people: HumanApproval | None) -> Iterator[None
 
 
 def name_deferral_error(agent: str, error: BaseException) -> BaseException:
-    """Return the error that ends a run: a named one if the run deferred tools that it cannot return."""
+    """Return the error that ends a run: a named one if the run deferred tools that it cannot return.
+
+    Args:
+        agent: Name of the agent, for the error.
+        error: The error of pydantic-ai, which is returned if it has another cause.
+    """
     deferred = _deferred.get()
     if not deferred or not isinstance(error, UserError):
         return error
@@ -76,7 +86,7 @@ def name_deferral_error(agent: str, error: BaseException) -> BaseException:
 
 
 def note_deferred(requests: DeferredToolRequests) -> None:
-    """Store calls that a run deferred."""
+    """Remember the tool calls that the current run deferred, for requests and errors."""
     deferred = _deferred.get()
     if deferred is not None:
         deferred[:] = [*requests.approvals, *requests.calls]
@@ -85,7 +95,13 @@ def note_deferred(requests: DeferredToolRequests) -> None:
 async def ask_people(
     agent: str, requests: DeferredToolRequests, people: HumanApproval
 ) -> DeferredToolResults:
-    """Request approval of each call that needs one, concurrently, and return the answers."""
+    """Request an approval of each call that needs one, concurrently; wait for the answers and return them.
+
+    Args:
+        agent: Name of the agent, which the requests show.
+        requests: The calls that a run deferred.
+        people: Settings of requests to people.
+    """
     context = current_context()
     assert context is not None
 
@@ -106,6 +122,7 @@ async def ask_people(
 
 
 def _tool_decision(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
+    """Return an outcome in the form of pydantic-ai, with the arguments that the answer changed."""
     if not outcome.approved:
         return ToolDenied(outcome.text)
     return ToolApproved(override_args=dict(outcome.arguments) if outcome.changed else None)
@@ -126,7 +143,12 @@ class _Asking(ExternalEventWaiter):
     async def wait(
         self, name: str, *, ask: Callable[[str], Awaitable[JsonValue]], timeout: timedelta | None
     ) -> JsonValue:
-        """Ask, and return the answer.
+        """Ask a question in a durable step, and return the answer; wait for a person if it has none yet.
+
+        Args:
+            name: Name of the question.
+            ask: Asks with a token; returns the answer, or None if it comes later.
+            timeout: Longest wait for a person. Default: that of all requests to people.
 
         Raises:
             ApprovalUnavailableError: There is no answer at once, and people are not asked.
@@ -163,11 +185,14 @@ class _Asking(ExternalEventWaiter):
         token: str,
         timeout: timedelta | None,
     ) -> JsonValue:
-        what = f"{self._agent}__external_event.{name}.ask"
-        return await context.durable_execute_async(DurableCallable(ask, name=what, timeout=timeout), token)
+        """Call ``ask`` with a token in a durable step, and return its answer; None if it has none yet."""
+        step_name = f"{self._agent}__external_event.{name}.ask"
+        step = DurableCallable(ask, name=step_name, timeout=timeout)
+        return await context.durable_execute_async(step, token)
 
 
 def _describe_call(call: ToolCallPart) -> dict[str, Any]:
+    """Return a tool call as JSON, for the person who decides."""
     return {"tool": call.tool_name, "arguments": call.args_as_dict()}
 
 
@@ -178,7 +203,10 @@ def _check_results(arguments: Mapping[str, Any]) -> None:
 
 
 def _call_results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
-    """Return the results of all waiting calls: the answer's own results, or the same answer for each call."""
+    """Return the results of all waiting calls as JSON of pydantic-ai's ``DeferredToolResults``.
+
+    They are the results in a person's answer; without any, each call is approved, or each is denied.
+    """
     if outcome.approved and "results" in outcome.arguments:
         return outcome.arguments["results"]
     approval = ToolApproved() if outcome.approved else ToolDenied(outcome.text)

@@ -95,13 +95,14 @@ TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False if the tool runs as code of the action."""
 
 _NOT_OF_DURABLE_CALLS = frozenset({"idempotent", "retry_after_limit"})
-
+"""Keys of ``CallSettings`` that are no settings of a ``DurableCallable``."""
 
 _LISTS = (ToolsetGetToolsId, ToolsetGetInstructionsId)
 """Operations that only read properties of a toolset."""
 
 
 def _watch_toolset(toolset: AbstractToolset[Any]) -> None:
+    """Let a toolset of an MCP server report failures of the server; other toolsets stay as they are."""
     if "pydantic_ai.mcp" in sys.modules:
         from flink_agents.models.engine.tool_calls import watch_toolset
 
@@ -109,10 +110,10 @@ def _watch_toolset(toolset: AbstractToolset[Any]) -> None:
 
 
 class CallSettings(TypedDict, total=False):
-    """Settings of model and tool calls.
+    """Settings of the model calls, or of the tool calls, of an agent.
 
     Attributes:
-        timeout: Timeout of one attempt: seconds, or a duration.
+        timeout: Timeout of one attempt: seconds, or a timedelta. Default: none.
         retry: Policy for failed attempts. Default of model calls: ``RetryPolicy()``, which without
             ``retry_on`` repeats transient failures: timeouts, lost connections, unreadable answers, 408, 409,
             425, 429 and 5xx except 501. Default of tool calls: no retries.
@@ -201,7 +202,11 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             )
 
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
-        """Return the capability of one agent."""
+        """Return the capability for one agent, whose functions and toolsets it checks.
+
+        Raises:
+            DuplicateNameError: A function of the agent has the name of an output tool.
+        """
         calls_durably(agent)
         check_names(agent.toolsets, output_names(agent.output_type))
         capability = super().for_agent(agent)
@@ -216,22 +221,22 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def asks_people(self) -> bool:
-        """Return True if people approve calls, so that runs of actions wait for their answers."""
+        """True if people decide about calls, so that runs of actions wait for their answers."""
         return self._people is not None or self._on_unknown is OnUnknownOutcome.ASK
 
     @property
     def in_durable_context(self) -> bool:
-        """Return True if the code of an action runs, rather than the code of one of its durable steps."""
+        """True if the code of an ``async def`` action runs, and not that of one of its durable steps."""
         return current_context() is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[CallSettings]:
-        """Return the backend that makes the durable steps."""
-        resolve = self._build_resolve_tool_config(self._tool_calls)
+        """Return the backend that makes each operation of the agent a durable step."""
+        resolve_config = self._build_resolve_tool_config(self._tool_calls)
 
-        def of_tool(
+        def settings_of_tool(
             operation_id: DurableOperationId, tool: Any, tool_name: str
         ) -> CallSettings | Literal[False]:
-            config = cast("CallSettings | Literal[False]", resolve(tool, tool_name))
+            config = cast("CallSettings | Literal[False]", resolve_config(tool, tool_name))
             return config if config is False else cast("CallSettings", with_hints(config, tool))
 
         return _Calls(
@@ -240,11 +245,16 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             self._models_to_keep_open(),
             self.default_model_id,
             RoleBasedOperationConfig[CallSettings](
-                model=self._model_calls, event={}, capability={}, tool=self._tool_calls, resolve_tool=of_tool
+                model=self._model_calls,
+                event={},
+                capability={},
+                tool=self._tool_calls,
+                resolve_tool=settings_of_tool,
             ),
         )
 
     def _models_to_keep_open(self) -> tuple[Model, ...]:
+        """Return the agent's own model, if it is an object, and those that runs can request."""
         default = None if self.agent is None else self.agent.model
         return (*((default,) if isinstance(default, Model) else ()), *self._further_models)
 
@@ -257,7 +267,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Limit content that came with data to the kinds that the user may send."""
+        """Reject content from data that only the agent's code may send, and make texts sendable."""
         if self.in_durable_context:
             request_context.model_request_parameters = sendable(request_context.model_request_parameters)
             request_context.model_settings = sendable(request_context.model_settings)
@@ -267,13 +277,13 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_tool_validate(
         self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Accept arguments without the idempotency key, which the tool gets later."""
+        """Add a placeholder for the idempotency key, which the tool requires and gets later."""
         return with_placeholder(args) if takes_key(tool_def) else args
 
     async def before_tool_execute(
         self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Pass a tool its idempotency key."""
+        """Add the idempotency key to the arguments of a tool that has a parameter for it."""
         return {**args, IDEMPOTENCY_KEY: new_key()} if takes_key(tool_def) else args
 
     async def on_tool_execute_error(
@@ -285,66 +295,79 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         args: Any,
         error: Exception,
     ) -> Any:
-        """Add the tool's name to the error that it raised."""
+        """Raise the error of a tool again, with a note of the tool's name."""
         note_once(error, f"in tool {tool_def.name!r}")
         raise error
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        """Record tool calls, each tool under its own name."""
+        """Return a toolset whose calls are recorded; in an action, each tool has a name of its own."""
         recorded = super().get_wrapper_toolset(toolset) or toolset
         if self.agent is None or not self.in_durable_context:
             return recorded
         return with_free_names(recorded, self._on_name_taken, output_names(self.agent.output_type))
 
     def get_default_run_id(self) -> str | None:
-        """Return the id of a run, which is the same on replay; None if nothing is recorded."""
+        """Return an id for a new run, the same on replay; None outside of actions, for pydantic-ai's own."""
         context = current_context()
         return None if context is None else str(context.uuid4())
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """Return the id of a conversation that starts with a run."""
+        """Return the id of a conversation that starts with a run; None outside of actions."""
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:
-        """Return the start time of a run: that of the action's run."""
+        """Return the start of the action's run as that of the agent's run; None outside of actions."""
         context = current_context()
         return None if context is None else context.now()
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """Execute a run. The tools of one response run concurrently; their events have a fixed order."""
+        """Execute a run. The tools of one response run concurrently; their events have a fixed order.
+
+        Raises:
+            AgentNotDurableError: An action awaits the run in a place where its calls cannot be recorded.
+            MessageOriginError: A message from data has another role than the user's.
+        """
         if not self.in_durable_context or self.agent is None:
             self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
         # Before pydantic-ai makes other objects of those that it cannot send as they are.
         own_messages(ctx.messages, self._allow_urls)
-        ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
-        around = enter_nested_conversation(f"the agent {self.name!r} of pydantic-ai")
-        with around, ordered, replay_scope(), ask_for_approvals(self.name, self._people):
+        ordered_tools = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
+        nesting = enter_nested_conversation(f"the agent {self.name!r} of pydantic-ai")
+        with nesting, ordered_tools, replay_scope(), ask_for_approvals(self.name, self._people):
             return await super().wrap_run(ctx, handler=handler)
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Store tool calls that need an approval or an external result, and ask people if configured."""
+        """Remember tool calls that need an approval or an external result, and return people's answers.
+
+        None if people are not asked, or another capability asks them.
+        """
         note_deferred(requests)
         if self._people is None or not self.in_durable_context or not requests.approvals:
             return None
-        if self._hands_on():
+        if self._has_request_input():
             return None
         return await ask_people(self.name, requests, self._people)
 
-    def _hands_on(self) -> bool:
-        """Return True if the agent has its own capability for deferred tool calls."""
+    def _has_request_input(self) -> bool:
+        """Return True if the agent has the capability ``RequestInput``, which asks for itself."""
         capabilities: list[AbstractCapability[AgentDepsT]] = []
         if self.agent is not None:
             self.agent.root_capability.apply(capabilities.append)
         return any(isinstance(capability, RequestInput) for capability in capabilities)
 
     async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
-        """Replace the error of a run that waits for an approval or a result by a named one."""
+        """Raise the error of a run; if the run cannot wait for an approval or a result, a named one.
+
+        Raises:
+            ApprovalUnavailableError: A tool needs an approval or an external result, and nothing gives it.
+        """
         raise name_deferral_error(self.name, error)
 
     def _check_recordable(self) -> None:
+        """Raise AgentNotDurableError if an action runs the agent where calls cannot be recorded."""
         action = unrecorded_action()
         if action is not None:
             raise AgentNotDurableError(
@@ -361,11 +384,11 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
     """Makes each operation of an agent a durable step of the running action.
 
     Args:
-        agent: Name of the agent.
+        agent: Name of the agent in records.
         on_unknown: Policy if it is unknown whether a tool call took effect.
-        models: Its models.
-        default_model_id: Id of the agent's own model.
-        config: Settings of calls.
+        models: All models that the agent may use.
+        default_model_id: Id of the agent's own model; None if it has none.
+        config: Settings of calls, by the kind of operation.
     """
 
     def __init__(
@@ -380,12 +403,12 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         self._agent = agent
         self._on_unknown = on_unknown
         self._models = models
-        self._read: dict[DurableOperationId, Callable[[object], object]] = {}
+        self._result_readers: dict[DurableOperationId, Callable[[object], object]] = {}
         know_models(models)
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
-        """Bind an operation, and keep how to read its result from a record."""
-        self._read[operation.operation_id] = operation.result_codec.load
+        """Bind an operation, and remember the function that reads its result from a record."""
+        self._result_readers[operation.operation_id] = operation.result_codec.load
         return super().bind(operation)
 
     async def execute(
@@ -397,13 +420,24 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         cache_key: tuple[object, ...],
         config: CallSettings,
     ) -> object:
-        """Call ``body``, or return its recorded result."""
+        """Await ``body()`` in a durable step, or return its recorded result.
+
+        Args:
+            operation_id: The operation: a request to a model, a call of a tool, or a list of a toolset.
+            name: Name of the durable step.
+            body: Executes the operation.
+            cache_key: The parts of the request, whose digest identifies it.
+            config: Settings of the call.
+
+        Raises:
+            DurableResultError: JSON cannot hold the result.
+        """
         context = current_context()
         if context is None:
             return await body()
         executed = False
 
-        async def execute() -> object:
+        async def execute_body() -> object:
             nonlocal executed
             executed = True
             try:
@@ -415,16 +449,18 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         digest, text = describe_request(cache_key)
         if isinstance(operation_id, ToolsetCallToolId):
             effects = Effects(cache_key)
-            result = await call_tool(context, name, execute, config, digest, text, self._on_unknown, effects)
+            result = await call_tool(
+                context, name, execute_body, config, digest, text, self._on_unknown, effects
+            )
         else:
 
             async def call(request: str) -> object:
-                return await execute()
+                return await execute_body()
 
-            durable = DurableCallable(call, name=name, **_step_arguments(operation_id, config))
-            vars(durable)["request"] = text
+            step = DurableCallable(call, name=name, **_step_arguments(operation_id, config))
+            vars(step)["request"] = text
             try:
-                result = await context.durable_execute_async(durable, digest)
+                result = await context.durable_execute_async(step, digest)
             except ServerFailedError as error:
                 raise server_unavailable_error(name, error) from None
         record_durable_unit(executed=executed)
@@ -433,11 +469,12 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
     async def _call_body(
         self, operation_id: DurableOperationId, body: Callable[[], Awaitable[object]]
     ) -> object:
+        """Await ``body()``: a model's on the loop of models, all others where MCP servers report failures."""
         if not isinstance(operation_id, ModelRequestId):
             return await reaching_servers(body, isinstance(operation_id, _LISTS))
         leave_retries_to_us(self._models)
-        read = self._read[operation_id]
-        return await send_request(lambda: on_model_loop(body, self._models), self._agent, read)
+        read_result = self._result_readers[operation_id]
+        return await send_request(lambda: on_model_loop(body, self._models), self._agent, read_result)
 
     def _unrecordable_error(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(
@@ -449,8 +486,10 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
 
 
 def _step_arguments(operation_id: DurableOperationId, config: CallSettings) -> dict[str, Any]:
-    """Return the arguments of an operation's durable step; tool calls have others."""
-    settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
+    """Return the settings of the durable step of a model request, or of a list of a toolset, by name."""
+    settings: dict[str, Any] = {
+        name: setting for name, setting in config.items() if name not in _NOT_OF_DURABLE_CALLS
+    }
     if isinstance(operation_id, ModelRequestId):
         retry = settings.get("retry", RETRY)
         limit = config.get("retry_after_limit", RETRY_AFTER_LIMIT)

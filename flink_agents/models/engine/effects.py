@@ -24,6 +24,8 @@ _CHANGED = "flink-agents/changed"
 """Key of the record of a call that changed something; the result is beside it."""
 
 _RESULT = "result"
+"""Key of the result in such a record."""
+
 _USAGE: TypeAdapter[RunUsage] = TypeAdapter(RunUsage)
 
 _ATOMS = (type(None), bool, int, float, str, bytes, Decimal, date, time, timedelta)
@@ -43,7 +45,7 @@ class Effects:
     Each call counts on its own copy of the usage: tools of one response run at the same time.
 
     Args:
-        parts: The identity of the call, with the context of its run.
+        parts: The parts of the call's identity, among them the ``RunContext`` of the agent's run.
     """
 
     def __init__(self, parts: Iterable[object]) -> None:
@@ -52,31 +54,35 @@ class Effects:
 
     @contextmanager
     def watch_changes(self) -> Iterator[None]:
-        """Note what the code inside changes; an exception of it discards its usage, as a replay does."""
+        """Note the changes that the code in the block makes to the run's usage and ``deps``.
+
+        An exception discards the usage of the block, as a replay does.
+        """
         if self._context is None:
             yield
             return
-        shared: RunUsage = self._context.usage
-        values = _values_of(self._context.deps)
-        start = _copy_usage(shared)
-        self._context.usage = inner_usage = _copy_usage(shared)
+        run_usage: RunUsage = self._context.usage
+        previous_values = _values_of(self._context.deps)
+        usage_at_start = _copy_usage(run_usage)
+        block_usage = _copy_usage(run_usage)
+        self._context.usage = block_usage
         try:
             yield
         finally:
-            self._context.usage = shared
-        used = inner_usage - start
+            self._context.usage = run_usage
+        added_usage = block_usage - usage_at_start
         self._changed = {}
-        if used.has_values():
-            self._changed["usage"] = _USAGE.dump_python(used, mode="json", exclude_defaults=True)
-        if changes := _changed_values(values, _values_of(self._context.deps)):
+        if added_usage.has_values():
+            self._changed["usage"] = _USAGE.dump_python(added_usage, mode="json", exclude_defaults=True)
+        if changes := _changed_values(previous_values, _values_of(self._context.deps)):
             self._changed["deps"] = changes
 
     def record_of(self, result: object) -> object:
-        """Return the record of a result: with the changes, if there are any."""
+        """Return the record of a call: its result, or its result and the noted changes."""
         return {_CHANGED: self._changed, _RESULT: result} if self._changed else result
 
     def apply_record(self, record: Any) -> Any:
-        """Apply the changes in a record, and return the result."""
+        """Apply the changes in the record of a call to the run, and return the result."""
         if not (isinstance(record, dict) and record.keys() == {_CHANGED, _RESULT}):
             return record
         changed, result = cast("dict[str, Any]", record).values()
@@ -96,11 +102,12 @@ def _copy_usage(usage: RunUsage) -> RunUsage:
 
 
 def _values_of(deps: Any) -> dict[Path, Any]:
-    """Return copies of the plain values in ``deps``, by their place."""
+    """Return copies of the plain values in ``deps``, by the paths to them."""
     return {path: deepcopy(value) for path, value in _walk_leaves(deps, (), 0)}
 
 
 def _walk_leaves(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
+    """Yield the plain values in a value with their paths; ``path`` and ``depth`` lead to the value."""
     if _is_plain(value, [_MOST_VALUES]):
         yield path, value
     elif depth < _DEEPEST:
@@ -109,7 +116,11 @@ def _walk_leaves(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, Any
 
 
 def _data_parts(value: Any, is_top: bool) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts of an object of data. The state of other objects, such as clients, is their own."""
+    """Yield kind, name and value of each part of a dict, dataclass or pydantic model.
+
+    Other objects, such as clients, have none: their state is their own. Only ``deps`` itself may be of any
+    class (``is_top``).
+    """
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
         yield from (("key", key, inner) for key, inner in items if isinstance(key, str | int))
@@ -121,34 +132,38 @@ def _data_parts(value: Any, is_top: bool) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_plain(value: Any, room: list[int]) -> bool:
-    """Return True if a value is plain data of bounded size."""
+    """Return True if a value is plain data of bounded size.
+
+    Args:
+        value: Any value.
+        room: A list with one number, the number of values that may follow, which is counted down.
+    """
     room[0] -= 1
     if type(value) in _ATOMS:
         return True
     if type(value) not in (list, dict, set, tuple, frozenset) or len(value) > room[0]:
         return False
-    inner = [*value, *value.values()] if isinstance(value, dict) else value
-    return all(_is_plain(member, room) for member in inner)
+    members = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(_is_plain(member, room) for member in members)
 
 
-def _changed_values(previous_values: dict[Path, Any], after: dict[Path, Any]) -> list[list[Any]]:
-    """Return the values that changed, with their places. A secret is left out: it must not be recorded."""
+def _changed_values(previous_values: dict[Path, Any], values: dict[Path, Any]) -> list[list[Any]]:
+    """Return ``[path, value]`` for each value that changed, except secrets: no record may have them."""
     return [
         [[list(part) for part in path], value]
-        for path, value in after.items()
+        for path, value in values.items()
         if not (path in previous_values and _are_same(previous_values[path], value))
         and redaction.hidden(value, known_only=True) == value
     ]
 
 
-def _are_same(left_value: Any, right_value: Any) -> bool:
-    return type(left_value) is type(right_value) and (
-        left_value == right_value or repr(left_value) == repr(right_value)
-    )
+def _are_same(value: Any, other: Any) -> bool:
+    """Return True if two plain values are equal and of one type; NaN, by its text, is the same as NaN."""
+    return type(value) is type(other) and (value == other or repr(value) == repr(other))
 
 
 def _set_value(deps: Any, path: Path, value: Any) -> None:
-    """Set a value at its place. A container keeps its identity, since others may hold it."""
+    """Set the value at a path. A container keeps its identity, since others may hold it."""
     owner = None
     target = deps
     for kind, name in path:
@@ -168,4 +183,5 @@ def _set_value(deps: Any, path: Path, value: Any) -> None:
 
 
 def _read_part(owner: Any, kind: str, name: Any) -> Any:
+    """Return the entry (kind ``key``) or the attribute (kind ``name``) of an object; None if it has none."""
     return owner.get(name) if kind == "key" else getattr(owner, name, None)

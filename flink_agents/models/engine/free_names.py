@@ -35,17 +35,17 @@ class ServedToolsetTool(ToolsetTool[Any]):
     """A tool of an MCP server of the job.
 
     Attributes:
-        on_name_taken: Policy if the agent has another tool with its name.
+        on_name_taken: Policy if the agent has another tool with its name: ``skip``, ``prefix`` or ``fail``.
     """
 
     on_name_taken: str
 
 
 def output_names(output_type: Any) -> frozenset[str]:
-    """Return the names of ``ToolOutput(name=...)`` in the type of an agent's output."""
+    """Return the names of all ``ToolOutput(name=...)`` in the type, or the list of types, of an output."""
     if isinstance(output_type, list | tuple):
-        several: Iterable[Any] = output_type
-        return frozenset[str]().union(*map(output_names, several))
+        alternatives: Iterable[Any] = output_type
+        return frozenset[str]().union(*map(output_names, alternatives))
     name: str | None = output_type.name if isinstance(output_type, ToolOutput) else None
     return frozenset() if name is None else frozenset({name})
 
@@ -53,12 +53,18 @@ def output_names(output_type: Any) -> frozenset[str]:
 def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str]) -> None:
     """Check that no function of an agent has the name of an output tool.
 
+    Args:
+        toolsets: The toolsets of the agent.
+        outputs: Names of output tools.
+
     Raises:
         DuplicateNameError: A function has such a name.
     """
-    tools = {name for toolset in toolsets if isinstance(toolset, FunctionToolset) for name in toolset.tools}
-    if twice := sorted(tools & outputs):
-        raise duplicate_names_error(twice)
+    functions = {
+        name for toolset in toolsets if isinstance(toolset, FunctionToolset) for name in toolset.tools
+    }
+    if shared_names := sorted(functions & outputs):
+        raise duplicate_names_error(shared_names)
 
 
 def with_free_names(
@@ -72,18 +78,22 @@ def with_free_names(
         outputs: Names of output tools, besides ``final_result``.
     """
     if type(toolset) is CombinedToolset:
-        inner = [with_free_names(inner_toolset, on_name_taken, outputs) for inner_toolset in toolset.toolsets]
-        return _FreeNames(inner, on_name_taken=on_name_taken, outputs=outputs)
+        members = [with_free_names(member, on_name_taken, outputs) for member in toolset.toolsets]
+        return _FreeNames(members, on_name_taken=on_name_taken, outputs=outputs)
     if isinstance(toolset, WrapperToolset):
-        inside = with_free_names(toolset.wrapped, on_name_taken, outputs)
+        wrapped = with_free_names(toolset.wrapped, on_name_taken, outputs)
         # A wrapper of a single toolset need not be a dataclass.
-        return toolset if inside is toolset.wrapped else replace(toolset, wrapped=inside)
+        return toolset if wrapped is toolset.wrapped else replace(toolset, wrapped=wrapped)
     return toolset
 
 
 @dataclass
 class _Keyed(WrapperToolset[Any]):
-    """Lists the tools of a toolset under unique keys."""
+    """Lists the tools of a toolset under keys that no other toolset has: ``number/name``.
+
+    Attributes:
+        number: Index of the toolset among those of the agent.
+    """
 
     number: int
 
@@ -95,29 +105,41 @@ class _Keyed(WrapperToolset[Any]):
 
 @dataclass
 class _FreeNames(CombinedToolset[Any]):
+    """Several toolsets as one, in which each tool has a name of its own; see :func:`with_free_names`.
+
+    Attributes:
+        on_name_taken: Policy for a tool of an ``MCPToolset`` whose name is taken.
+        outputs: Names of output tools, besides ``final_result``.
+    """
+
     on_name_taken: str = field(kw_only=True)
     outputs: frozenset[str] = field(kw_only=True)
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools of all toolsets by unique names; waits for the lists of MCP servers.
+
+        Raises:
+            DuplicateNameError: A tool of the author has the name of an output tool, or a policy is to fail.
+        """
         keyed = CombinedToolset([_Keyed(toolset, number) for number, toolset in enumerate(self.toolsets)])
-        listed = [
+        named_tools = [
             (key.partition("/")[2], tool, self._policy(tool))
             for key, tool in (await keyed.get_tools(ctx)).items()
         ]
-        author_names = [name for name, _, policy in listed if policy is None]
+        author_names = [name for name, _, policy in named_tools if policy is None]
         if len(set(author_names)) < len(author_names):
             # Both toolsets are the author's: pydantic-ai names them in its error.
             return await super().get_tools(ctx)
-        if twice := sorted(self.outputs.intersection(author_names)):
-            raise duplicate_names_error(twice)
+        if shared_names := sorted(self.outputs.intersection(author_names)):
+            raise duplicate_names_error(shared_names)
         reserved_names = {*author_names, *self.outputs}
         tools = dict[str, ToolsetTool[Any]]()
-        for name, tool, policy in listed:
-            free = name if policy is None else _free_name(name, tool, policy, reserved_names)
-            if free is not None:
-                reserved_names.add(free)
-                tools[free] = tool if free == name else _rename_tool(tool, free)
+        for name, tool, policy in named_tools:
+            free_name = name if policy is None else _free_name(name, tool, policy, reserved_names)
+            if free_name is not None:
+                reserved_names.add(free_name)
+                tools[free_name] = tool if free_name == name else _rename_tool(tool, free_name)
         return tools
 
     @override
@@ -146,7 +168,17 @@ def _rename_tool(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
 
 
 def _free_name(name: str, tool: ToolsetTool[Any], policy: str, reserved_names: set[str]) -> str | None:
-    """Return the name under which the model gets a server's tool; None if the tool is omitted."""
+    """Return the name under which the model gets a server's tool; None if the tool is omitted.
+
+    Args:
+        name: The name that the server gives the tool.
+        tool: The tool.
+        policy: Policy if the name is taken: ``skip``, ``prefix`` or ``fail``.
+        reserved_names: Names that other tools have.
+
+    Raises:
+        DuplicateNameError: The name is taken, and the policy is to fail.
+    """
     if name not in reserved_names and not _gives_output(name):
         return name
     if policy == "fail":
@@ -160,4 +192,5 @@ def _free_name(name: str, tool: ToolsetTool[Any], policy: str, reserved_names: s
 
 
 def _gives_output(name: str) -> bool:
+    """Return True if pydantic-ai may use a name for an output tool."""
     return name == _OUTPUT or name.startswith(f"{_OUTPUT}_")

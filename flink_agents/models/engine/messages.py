@@ -26,10 +26,10 @@ from flink_agents.models.chat.messages.request_text import request_text
 
 
 def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[ModelMessage]:
-    """Return the messages of a request without the parts that data must not contain.
+    """Return the messages of a request, without settings of contents that data must not control.
 
     Args:
-        messages: The messages of the request.
+        messages: The messages of the request, the oldest first.
         allow_urls: True if contents that came with data may be URLs.
 
     Raises:
@@ -43,11 +43,11 @@ def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[Mod
     if not allow_urls:
         for content in messages_in(clean_messages):
             if isinstance(content, FileUrl) and is_data(content):
-                raise _not_allowed(content)
+                raise _url_error(content)
     return clean_messages
 
 
-def _not_allowed(file_url: FileUrl) -> UrlContentError:
+def _url_error(file_url: FileUrl) -> UrlContentError:
     return UrlContentError(
         "an agent of pydantic-ai is given a content that is a URL, which came with data",
         expected="text, or content with its bytes: BinaryContent(data, media_type=...)",
@@ -73,34 +73,33 @@ def digest_of(parts: Iterable[object]) -> str:
 
 
 def describe_request(parts: Iterable[object]) -> tuple[str, str]:
-    """Return the digest of a request as :func:`digest_of`, and its text."""
+    """Return the digest of a request, as :func:`digest_of` does, and its text for people.
+
+    Args:
+        parts: Messages, settings, names and arguments, as pydantic-ai passes them to a durable engine.
+    """
     request_parts = [part for part in parts if not isinstance(part, RunContext | ToolsetTool)]
-    plain_values = [_plain_part(part) for part in request_parts]
-    text = json.dumps(plain_values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    json_values = [_part_as_json(part) for part in request_parts]
+    json_text = json.dumps(json_values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(json_text.encode("utf-8", "surrogatepass")).hexdigest()
     messages = list[Any]()
     other_parts = dict[str, Any]()
-    for part, value in zip(request_parts, plain_values, strict=True):
+    for part, json_value in zip(request_parts, json_values, strict=True):
         if _is_messages(part):
-            messages = value
+            messages = json_value
         elif isinstance(part, ModelRequestParameters):
-            other_parts |= _request_parameters(value)
+            other_parts |= _request_parameters(json_value)
         else:
             name = "settings" if messages else "arguments"
-            other_parts[name if isinstance(part, dict) else f"part {len(other_parts) + 1}"] = value
+            other_parts[name if isinstance(part, dict) else f"part {len(other_parts) + 1}"] = json_value
     return digest, request_text(messages, **other_parts)
 
 
-def _request_parameters(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a request besides its messages and settings: each tool for itself."""
-    tools = {
-        f"tool {tool.get('name')}": tool
-        for kind in ("function_tools", "output_tools")
-        for tool in value.get(kind) or ()
-    }
-    options = {
-        name: option for name, option in value.items() if name not in ("function_tools", "output_tools")
-    }
+def _request_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request as parts of its text: each tool, and all others as ``options``."""
+    tool_kinds = ("function_tools", "output_tools")
+    tools = {f"tool {tool.get('name')}": tool for kind in tool_kinds for tool in parameters.get(kind) or ()}
+    options = {name: value for name, value in parameters.items() if name not in tool_kinds}
     return tools | {"options": options}
 
 
@@ -108,28 +107,32 @@ def _is_messages(part: object) -> TypeGuard[list[ModelMessage]]:
     return isinstance(part, list) and bool(part) and isinstance(part[0], ModelMessage.__args__)  # type: ignore[attr-defined]
 
 
-def _plain_part(part: object) -> Any:
+def _part_as_json(part: object) -> Any:
+    """Return a part of a request as JSON that is the same in each execution."""
     if _is_messages(part):
         return _without_varying(ModelMessagesTypeAdapter.dump_python(part, mode="json"))
     return _without_varying(_with_sorted_sets(part, to_jsonable_python(part, fallback=_type_of)))
 
 
-def _with_sorted_sets(value: object, plain: Any) -> Any:
-    """Return ``plain``, the JSON value of ``value``, with its sets in one order.
+def _with_sorted_sets(value: object, json_value: Any) -> Any:
+    """Return ``json_value``, the JSON of ``value``, with its sets sorted, at any depth.
 
     The order of a set of strings is another one in each process, and a replay compares digests.
     """
-    if isinstance(plain, dict):
-        named = cast("dict[str, Any]", plain)
+    if isinstance(json_value, dict):
+        entries = cast("dict[str, Any]", json_value)
         if isinstance(value, dict):
-            parts = zip(cast("dict[Any, Any]", value).values(), named.items(), strict=False)
-            return {name: _with_sorted_sets(inner, one) for inner, (name, one) in parts}
-        return {name: _with_sorted_sets(getattr(value, name, None), one) for name, one in named.items()}
-    if not (isinstance(plain, list) and isinstance(value, list | tuple | set | frozenset)):
-        return plain
-    inner = zip(cast("Iterable[object]", value), cast("list[Any]", plain), strict=False)
-    ordered = [_with_sorted_sets(one, its) for one, its in inner]
-    return ordered if isinstance(value, list | tuple) else sorted(ordered, key=_json)
+            pairs = zip(cast("dict[Any, Any]", value).values(), entries.items(), strict=False)
+            return {name: _with_sorted_sets(inner, inner_json) for inner, (name, inner_json) in pairs}
+        return {
+            name: _with_sorted_sets(getattr(value, name, None), inner_json)
+            for name, inner_json in entries.items()
+        }
+    if not (isinstance(json_value, list) and isinstance(value, list | tuple | set | frozenset)):
+        return json_value
+    members = zip(cast("Iterable[object]", value), cast("list[Any]", json_value), strict=False)
+    json_members = [_with_sorted_sets(member, member_json) for member, member_json in members]
+    return json_members if isinstance(value, list | tuple) else sorted(json_members, key=_json)
 
 
 def _json(value: Any) -> str:
@@ -137,10 +140,12 @@ def _json(value: Any) -> str:
 
 
 def _type_of(value: object) -> str:
+    """Return ``module:qualname`` of a value's class, which stands for a value that JSON cannot hold."""
     return f"{type(value).__module__}:{type(value).__qualname__}"
 
 
 def _without_varying(value: Any) -> Any:
+    """Return a JSON value without the fields in :data:`VARYING`, at any depth."""
     if isinstance(value, dict):
         return {
             str(key): _without_varying(inner_value)

@@ -38,6 +38,8 @@ RETRY_AFTER_LIMIT = 300.0
 
 
 class _Repeatable(type):
+    """Checks instances only: an exception is one if it is a transient failure."""
+
     def __instancecheck__(cls, error: object) -> bool:
         return isinstance(error, Exception) and _may_repeat(error)
 
@@ -51,7 +53,13 @@ RETRY = RetryPolicy()
 
 
 class _TooLong(type):
-    """Checks instances only: ``isinstance`` logs a WARNING if it finds one."""
+    """Checks instances only: an exception is one if it asks for a longer wait than ``limit``.
+
+    ``isinstance`` logs a WARNING about such an exception.
+
+    Attributes:
+        limit: The longest wait, in seconds.
+    """
 
     limit = RETRY_AFTER_LIMIT
 
@@ -65,7 +73,7 @@ class _TooLong(type):
 
 
 def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
-    """Return the retry policy of model requests.
+    """Return an author's retry policy as the policy of the durable steps of model requests.
 
     Args:
         policy: The author's policy. Without ``retry_on`` it applies to transient failures.
@@ -80,6 +88,7 @@ def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
 
 
 def _may_repeat(error: Exception) -> bool:
+    """Return True if a failed request may succeed in another attempt."""
     if isinstance(error, ActionTimeoutError):
         return True
     if isinstance(error, ModelRequestError):
@@ -93,9 +102,9 @@ async def send_request(
     """Await ``body``, which sends a request to a model, and return the record of the answer.
 
     Args:
-        body: Sends the request.
+        body: Sends the request, and returns the answer as its record.
         agent: Name of the agent, for errors.
-        read: Reads an answer from its record.
+        read: Reads an answer from its record; it raises if a replay could not.
 
     Raises:
         AgentRunError: The request failed with an error of pydantic-ai.
@@ -113,7 +122,7 @@ async def send_request(
     except (AgentRunError, AgentsError, UserError):
         raise
     except FallbackExceptionGroup as group:
-        raise _of_group(group, agent) from group
+        raise _fallbacks_error(group, agent) from group
     except Exception as error:
         if is_of_a_test(error):
             raise
@@ -124,33 +133,34 @@ async def send_request(
                 found=f"{type(error).__name__}: {text_of(error)}"[:2000],
                 fix="correct the settings, the tools' schemas or the messages; nothing was sent",
             ) from error
-        failed = ModelRequestError(
+        unreadable_error = ModelRequestError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
             found=f"{type(error).__name__}: {text_of(error)}"[:2000],
             fix="check the answers of the service",
         )
-        vars(failed).update(repeatable=True)
-        raise failed from error
+        vars(unreadable_error).update(repeatable=True)
+        raise unreadable_error from error
     return recorded
 
 
-def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
-    """Return one failure for those of all models: it is transient if one of them is."""
+def _fallbacks_error(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
+    """Return one error for the failures of all models: it is transient if one of them is."""
     failures = list(_leaf_errors(group))
-    failed = ModelRequestError(
+    error = ModelRequestError(
         f"no model of the agent {agent!r} of pydantic-ai answered",
         expected="an answer of one of its models",
         found="; ".join(f"{type(failure).__name__}: {text_of(failure)}" for failure in failures)[:2000],
         fix="check the answers of each service",
     )
-    again = [failure for failure in failures if isinstance(failure, Exception) and _may_repeat(failure)]
+    transient = [failure for failure in failures if isinstance(failure, Exception) and _may_repeat(failure)]
     # The next attempt asks all models, so it starts when the first of them may answer.
-    wait = min((requested_wait(failure) or 0.0 for failure in again), default=None)
-    vars(failed).update(repeatable=bool(again), retry_after=wait)
-    return failed
+    wait = min((requested_wait(failure) or 0.0 for failure in transient), default=None)
+    vars(error).update(repeatable=bool(transient), retry_after=wait)
+    return error
 
 
 def _leaf_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group, at any depth; the exception itself if it is no group."""
     if isinstance(error, BaseExceptionGroup):
         for exception in cast("BaseExceptionGroup[BaseException]", error).exceptions:
             yield from _leaf_errors(exception)
@@ -172,5 +182,5 @@ def _flatten_models(models: Iterable[Model]) -> Iterator[Model]:
     for model in models:
         yield model
         wrapped = getattr(model, "wrapped", None)
-        inner = [*getattr(model, "models", ()), *([wrapped] if isinstance(wrapped, Model) else [])]
-        yield from _flatten_models([inner_model for inner_model in inner if isinstance(inner_model, Model)])
+        inner_models = [*getattr(model, "models", ()), wrapped]
+        yield from _flatten_models(inner for inner in inner_models if isinstance(inner, Model))

@@ -22,18 +22,19 @@ T = TypeVar("T")
 
 _log = bounded_logger("flink_agents.models")
 
-_LOOK_SECONDS = 1.0
-"""Interval of the check for ended attempts. There is no notification: their loops are just closed."""
+_CHECK_INTERVAL_S = 1.0
+"""Seconds between checks for ended attempts. There is no notification: their loops are just closed."""
 
 
 class _ModelLoop:
-    """Runs in a thread from its first use until the process ends."""
+    """The event loop of models. It runs in a thread from its first use until the process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, started if it does not run yet; any thread may call this."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -51,9 +52,13 @@ class _Visits:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def enter_models(self, visitor: asyncio.AbstractEventLoop, models: Iterable[Model]) -> None:
-        """Keep models open until a loop is closed.
+        """Open models, and keep them open until the loop of an attempt is closed.
 
         pydantic-ai counts the users of a model, and closes it after the last one.
+
+        Args:
+            visitor: The event loop of the attempt.
+            models: The models that it uses, on the loop of models.
         """
         async with self._entering:
             entered = self._entered.setdefault(visitor, {})
@@ -63,7 +68,7 @@ class _Visits:
                     entered[id(model)] = model
         if not self._watching:
             self._watching = True
-            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._leave_closed_loops)
+            asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._leave_closed_loops)
 
     def _leave_closed_loops(self) -> None:
         """Leave the models of closed loops, and check again while other loops are open."""
@@ -76,10 +81,11 @@ class _Visits:
                 task.add_done_callback(self._leaving.discard)
         self._watching = bool(self._entered)
         if self._watching:
-            loop.call_later(_LOOK_SECONDS, self._leave_closed_loops)
+            loop.call_later(_CHECK_INTERVAL_S, self._leave_closed_loops)
 
 
 async def _leave_model(model: Model) -> None:
+    """Close a model, unless it has other users; an error is only logged."""
     try:
         await model.__aexit__(None, None, None)
     except Exception as error:  # the library of a provider can raise anything
@@ -91,7 +97,7 @@ _visits = _Visits()
 
 
 async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model] = ()) -> T:
-    """Await ``ask()`` on the loop of models, with the caller's context variables.
+    """Await ``ask()`` on the loop of models, with the caller's context variables, and return its result.
 
     If the caller is cancelled, so is the request.
 
@@ -99,18 +105,20 @@ async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model]
         ask: Returns the awaitable to run there.
         models: The models that it uses: they stay open until the caller's loop is closed.
     """
-    ended: Future[T] = Future()
+    result: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
-    loop, context, visitor = _models.running_loop(), copy_context(), asyncio.get_running_loop()
+    loop = _models.running_loop()
+    context = copy_context()
+    visitor = asyncio.get_running_loop()
 
     async def run() -> None:
-        if not ended.set_running_or_notify_cancel():
+        if not result.set_running_or_notify_cancel():
             return
         try:
             await _visits.enter_models(visitor, models)
-            ended.set_result(await ask())
+            result.set_result(await ask())
         except BaseException as error:  # any error is passed to the caller
-            ended.set_exception(error)
+            result.set_exception(error)
 
     def begin() -> None:
         tasks.append(loop.create_task(run(), context=context))
@@ -121,7 +129,7 @@ async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model]
 
     loop.call_soon_threadsafe(begin)
     try:
-        return await asyncio.wrap_future(ended)
+        return await asyncio.wrap_future(result)
     except asyncio.CancelledError:
         loop.call_soon_threadsafe(cancel)
         raise

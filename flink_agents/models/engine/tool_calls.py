@@ -47,6 +47,7 @@ _LIBRARIES = frozenset({"fastmcp", "httpcore", "httpx", "httpx2", "mcp", "pydant
 """Packages whose exceptions mean that a server failed, or that its answer is invalid."""
 
 _MOST_CHARACTERS = 1000
+"""Maximum number of characters of a server's failure in an error."""
 
 
 class ServerFailedError(RetryableError):
@@ -54,10 +55,10 @@ class ServerFailedError(RetryableError):
 
 
 async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -> object:
-    """Await ``body``, which connects to a server if there is no connection yet.
+    """Await ``body()``, and name the failure of an MCP server as one that can be repeated.
 
     Args:
-        body: Lists the tools of a toolset, or calls one.
+        body: Lists the tools of a toolset, or calls one; it connects to the server if there is no connection.
         reads: True if it lists tools. Then it can be repeated after any failure.
 
     Raises:
@@ -73,7 +74,12 @@ async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -
 
 
 def server_unavailable_error(name: str, error: ServerFailedError) -> MCPServerUnavailableError:
-    """Return the error of a durable call whose server failed in all attempts."""
+    """Return the error of a durable step whose server failed in all attempts.
+
+    Args:
+        name: Name of the durable step.
+        error: The failure of the last attempt.
+    """
     return MCPServerUnavailableError(
         f"an MCP server did not answer to {name!r}",
         expected="a running server that answers in time",
@@ -83,10 +89,12 @@ def server_unavailable_error(name: str, error: ServerFailedError) -> MCPServerUn
 
 
 def _is_of_server(error: BaseException) -> bool:
+    """Return True if an error means that a server failed, did not answer, or answered what is invalid."""
     return type(error).__module__.partition(".")[0] in _LIBRARIES or isinstance(error, TimeoutError)
 
 
 def _is_unreached(error: BaseException) -> bool:
+    """Return True if an error means that the client did not reach its server."""
     return type(error) is RuntimeError and text_of(error).startswith(_NOT_CONNECTED)
 
 
@@ -105,8 +113,8 @@ class CallBeingMade:
     """The tool call to which the running code belongs.
 
     Attributes:
-        key: Its idempotency key.
-        repeatable: True if it may be repeated when its outcome is unknown.
+        key: Idempotency key of the call.
+        repeatable: True if the call may be repeated when its outcome is unknown.
     """
 
     key: str
@@ -134,10 +142,10 @@ async def call_tool(
         name: Name of the durable step.
         body: Calls the tool.
         config: ``CallSettings`` of the call.
-        digest: Digest of the request.
-        text: Its text in records.
+        digest: Digest of the request, by which a replay recognises the step.
+        text: Text of the request in records.
         on_unknown: Policy if it is unknown whether the call took effect.
-        effects: The changes that the call makes in its run.
+        effects: Notes the changes that the call makes in the agent's run, and applies recorded ones.
 
     Raises:
         ToolOutcomeUnknownError: It is unknown whether the call took effect.
@@ -153,19 +161,20 @@ async def call_tool(
             return _unknown_record(str(unknown), idempotency_key)
         finally:
             being_made.reset(token)
-        text = _timeout_told(payload)
-        if text is None or repeatable:
+        timeout_message = _timeout_message(payload)
+        if timeout_message is None or repeatable:
             return effects.record_of(payload)
-        return _unknown_record(text, idempotency_key)
+        return _unknown_record(timeout_message, idempotency_key)
 
-    unknown = UnknownOutcome(_unknown_record, repeats=repeatable)
-    durable = DurableCallable(call, name=name, unknown=unknown, **_step_settings(config))
-    vars(durable)["request"] = text
+    unknown_outcome = UnknownOutcome(_unknown_record, repeats=repeatable)
+    step = DurableCallable(call, name=name, unknown=unknown_outcome, **_step_settings(config))
+    vars(step)["request"] = text
 
     async def attempt(key: str | None) -> object:
-        again: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
+        """Make the step; ``key`` is the idempotency key of the call that it repeats, or None."""
+        key_argument: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
         try:
-            payload = await context.durable_execute_async(durable, digest, **again)
+            payload = await context.durable_execute_async(step, digest, **key_argument)
         except ServerFailedError as error:
             raise server_unavailable_error(name, error) from None
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
@@ -182,7 +191,10 @@ async def call_tool(
 
 
 def _step_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the durable step. ``idempotent`` decides about a call with unknown outcome."""
+    """Return the settings of a tool call's durable step from its ``CallSettings``.
+
+    ``idempotent`` decides what follows a timeout, or a crash during the call.
+    """
     settings = dict(config)
     idempotent = settings.pop("idempotent", None)
     if idempotent:
@@ -193,15 +205,17 @@ def _step_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _repeat_attempt(attempt: Callable[[str | None], Awaitable[object]], key: str) -> ToolOutcome:
+    """Make another attempt with the idempotency key of an earlier one, and wait for its outcome."""
     return ToolOutcome("success", await attempt(key))
 
 
 def _unknown_record(reason: str, key: str | None) -> dict[str, Any]:
+    """Return the record of a call whose outcome is unknown, with its idempotency key."""
     return {_UNKNOWN: [reason, key]}
 
 
 def _answer_lost_call(request: str, idempotency_key: str) -> dict[str, Any]:
-    """Return the answer for a call that must not be repeated after the worker crashed during it."""
+    """Return the record of a call that must not be repeated after the worker crashed during it."""
     return _unknown_record("the worker died during the call", idempotency_key)
 
 
@@ -210,8 +224,8 @@ def _failed_record(text: str) -> dict[str, Any]:
     return {"message": text, "kind": "tool_failed"}
 
 
-def _timeout_told(payload: object) -> str | None:
-    """Return the timeout message of a function for the model; None if it did not time out."""
+def _timeout_message(payload: object) -> str | None:
+    """Return pydantic-ai's message to the model about a timeout; None if the function did not time out."""
     if not isinstance(payload, dict):
         return None
     failure = cast("dict[str, Any]", payload)
@@ -221,7 +235,12 @@ def _timeout_told(payload: object) -> str | None:
 
 
 def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
-    """Return the settings of a tool's calls. Without ``idempotent``, hints of its MCP server decide."""
+    """Return the ``CallSettings`` of a tool with ``idempotent`` from the hints of its MCP server.
+
+    Args:
+        config: The settings of the author, which win if they have ``idempotent``.
+        tool: The tool of pydantic-ai.
+    """
     metadata: Mapping[str, Any] = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
     hints = metadata.get("annotations")
     if "idempotent" in config or not isinstance(hints, Mapping):
@@ -241,17 +260,18 @@ def without_key(tool: ToolDefinition) -> ToolDefinition:
     properties: Mapping[str, Any] = schema.get("properties") or {}
     if IDEMPOTENCY_KEY not in properties or _is_served(tool):
         return tool
-    shown = {name: property_schema for name, property_schema in properties.items() if name != IDEMPOTENCY_KEY}
-    reduced = {**schema, "properties": shown}
+    shown_properties = {name: value for name, value in properties.items() if name != IDEMPOTENCY_KEY}
+    shown_schema = {**schema, "properties": shown_properties}
     if "required" in schema:
-        reduced["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
-        if not reduced["required"]:
-            del reduced["required"]
-    return replace(tool, parameters_json_schema=reduced, metadata={**(tool.metadata or {}), _KEYED: True})
+        shown_schema["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
+        if not shown_schema["required"]:
+            del shown_schema["required"]
+    metadata = {**(tool.metadata or {}), _KEYED: True}
+    return replace(tool, parameters_json_schema=shown_schema, metadata=metadata)
 
 
 def _is_served(tool: ToolDefinition) -> bool:
-    """Return True if the tool is an MCP server's: the server defines its parameters; metadata has the key."""
+    """Return True if a tool is an MCP server's, which gets the key in the metadata of a call."""
     return "annotations" in (tool.metadata or {})
 
 
@@ -261,7 +281,11 @@ def takes_key(tool: ToolDefinition) -> bool:
 
 
 def with_placeholder(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    """Return a model's arguments with a placeholder for the key, so that they pass validation."""
+    """Return a model's arguments with a placeholder for the key, so that they pass validation.
+
+    Args:
+        arguments: The arguments, or their JSON. Invalid JSON is returned as it is.
+    """
     try:
         parsed_arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
@@ -278,36 +302,45 @@ def new_key() -> str:
 
 
 Call = Callable[..., Awaitable[Any]]
+"""Calls a tool of an MCP server by name, with its arguments and metadata."""
 
 _WATCHES = "__flink_agents_watches__"
+"""Attribute of functions that :func:`watch_toolset` made."""
 
 
 def watch_toolset(toolset: AbstractToolset[Any]) -> None:
-    """Add idempotency keys to recorded calls of a toolset, and detect lost calls."""
+    """Let recorded calls of an MCP toolset carry idempotency keys, and report calls with unknown outcomes.
+
+    Other toolsets stay as they are.
+    """
     if isinstance(toolset, MCPToolset) and not hasattr(toolset.process_tool_call, _WATCHES):
         toolset.process_tool_call = _wrap_process(toolset.process_tool_call)
 
 
 def _wrap_process(author: Any) -> Any:
-    """Wrap the author's function for tool calls, if there is one, around a call with a key."""
+    """Return a ``process_tool_call`` that calls tools with idempotency keys, inside of the author's one.
+
+    Args:
+        author: The author's ``process_tool_call``; None if there is none.
+    """
 
     async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:
         current_call = being_made.get()
         if current_call is None:
             return await (call(name, arguments) if author is None else author(ctx, call, name, arguments))
 
-        async def keyed(
+        async def call_with_key(
             name: str, args: dict[str, Any], metadata: Any = None, **keyword_arguments: Any
         ) -> Any:
-            with_key = {mcp_failures.IDEMPOTENCY_KEY: current_call.key, **(metadata or {})}
+            key_metadata = {mcp_failures.IDEMPOTENCY_KEY: current_call.key, **(metadata or {})}
             try:
-                sent = json_arguments(args)
+                sent_arguments = json_arguments(args)
             except NotSentError as error:
                 raise ModelRetry(f"The arguments are no JSON, so the tool was not called: {error}") from None
             try:
-                return await call(name, sent, metadata=with_key, **keyword_arguments)
+                return await call(name, sent_arguments, metadata=key_metadata, **keyword_arguments)
             except Exception as error:
-                failure = _failure(error)
+                failure = _failure_behind(error)
                 if failure.kind is not FailureKind.UNKNOWN:
                     raise
                 if current_call.repeatable:
@@ -315,20 +348,20 @@ def _wrap_process(author: Any) -> Any:
                     raise ServerFailedError(failure.text) from error
                 raise OutcomeUnknown(failure.text) from error
 
-        return await (keyed(name, arguments) if author is None else author(ctx, keyed, name, arguments))
+        if author is None:
+            return await call_with_key(name, arguments)
+        return await author(ctx, call_with_key, name, arguments)
 
     setattr(process, _WATCHES, True)
     return process
 
 
-def _failure(error: Exception) -> Failure:
-    """Return the failure that caused ``error``."""
+def _failure_behind(error: Exception) -> Failure:
+    """Return the failure of a tool call that caused an error of pydantic-ai or of a library."""
+    cause: BaseException | None = error
     if isinstance(error, ModelRetry):
         # The tool itself reported an error, unless the library reports a lost connection in this way.
         cause = error.__cause__
-        return (
-            Failure(FailureKind.REFUSED, text_of(error))
-            if cause is None
-            else failure_of(cause, HTTPAnswers(), of_call=True)
-        )
-    return failure_of(error, HTTPAnswers(), of_call=True)
+    if cause is None:
+        return Failure(FailureKind.REFUSED, text_of(error))
+    return failure_of(cause, HTTPAnswers(), of_call=True)

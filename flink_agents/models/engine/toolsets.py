@@ -23,7 +23,7 @@ from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, 
 from flink_agents.models.tools.skills.resource import SkillSet, open_skills
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
-"""The server checks arguments itself."""
+"""Accepts any arguments: the server checks them itself."""
 
 
 def server_toolset(
@@ -49,6 +49,13 @@ def server_toolset(
 
 
 class _ServerToolset(AbstractToolset[Any]):
+    """The tools of an MCP server that the running agent on the stream declares.
+
+    Args:
+        server: Name of the MCP server.
+        policy: Limits and policies of calls.
+    """
+
     def __init__(self, server: str, policy: ToolPolicy) -> None:
         self._server = server
         self._policy = policy
@@ -75,15 +82,14 @@ class _ServerToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        called: Any = next(model_tool for model_tool in await self._tools() if model_tool.name == name)
-        if called.needs_approval:
+        server_tool: Any = next(tool for tool in await self._tools() if tool.name == name)
+        if server_tool.needs_approval:
             if not ctx.tool_call_approved:
                 raise ApprovalRequired
-            called = called.approved
+            server_tool = server_tool.approved
         context = self._context()
-        outcome = await resolve_outcome(
-            context, await called.call(context, tool_args, self._policy), self._policy
-        )
+        call_outcome = await server_tool.call(context, tool_args, self._policy)
+        outcome = await resolve_outcome(context, call_outcome, self._policy)
         if outcome.kind == "retry":
             raise ModelRetry(str(outcome.content))
         if outcome.kind == "failed":
@@ -91,11 +97,13 @@ class _ServerToolset(AbstractToolset[Any]):
         return outcome.content
 
     async def _tools(self) -> Sequence[ServedTool]:
+        """Return the tools of the server; their list is a durable step."""
         context = self._context()
         source: ToolSource = context.get_resource(self._server, ResourceType.MCP_SERVER)
         return await source.model_tools(context)
 
     def _context(self) -> RunnerContext:
+        """Return the context of the running action; ContextMisuseError outside of actions."""
         context = current_context()
         if context is None:
             raise ContextMisuseError(

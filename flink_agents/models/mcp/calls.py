@@ -43,11 +43,12 @@ _CUT_OFF = "flink-agents/cut-off"
 
 
 def _cut_off(reason: str, key: str | None) -> dict[str, Any]:
+    """Return the record of a call whose action was cancelled meanwhile."""
     return {_CUT_OFF: [reason, key]}
 
 
 def _value_at(marker: str, answer: Any) -> Any:
-    """Return the value of a marker that was recorded in place of an answer; None for a normal answer."""
+    """Return the value in a record that has only the key ``marker``; None if it is an answer of a tool."""
     return answer[marker] if isinstance(answer, dict) and answer.keys() == {marker} else None
 
 
@@ -57,8 +58,12 @@ class MCPServerCalls(MCPServerClient):
     Args:
         name: Name of the server.
         ctx: The context of the action.
-        spec: Description of the server.
+        spec: Description of the server, with the options of the job.
         requests: Sends the requests of the subtask.
+
+    Attributes:
+        name: Name of the server.
+        on_name_taken: Policy if a model has another tool with the name of a server's tool.
     """
 
     def __init__(self, name: str, ctx: RunnerContext, spec: MCPServerSpec, requests: MCPRequests) -> None:
@@ -69,7 +74,7 @@ class MCPServerCalls(MCPServerClient):
         self.on_name_taken = spec.on_name_taken
         self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
         # By task: on replay, another branch of the action may come first.
-        self._listed: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
+        self._tools_by_task: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
 
     @override
     async def list_tools(self) -> list[MCPTool]:
@@ -81,12 +86,12 @@ class MCPServerCalls(MCPServerClient):
 
         task = asyncio.current_task()
         assert task is not None
-        if task not in self._listed:
+        if task not in self._tools_by_task:
             # Further lists of the same execution need no record. The list has kilobytes, so the store shares
             # it between runs.
             recorded = await self.run_recorded(list_tools, "list_tools", shared=True)
-            self._listed[task] = [read_tool(record) for record in recorded]
-        return self._listed[task]
+            self._tools_by_task[task] = [read_tool(record) for record in recorded]
+        return self._tools_by_task[task]
 
     @override
     async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
@@ -105,34 +110,33 @@ class MCPServerCalls(MCPServerClient):
                     return {_UNKNOWN: error.failure.text}
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
-        what = f"call_tool:{tool}"
-        arguments = self.json_arguments(what, arguments)
+        step = f"call_tool:{tool}"
+        arguments = self.json_arguments(step, arguments)
         if not self._spec.is_approved(tool):
-            shown = tool_name(self._spec, tool)
+            shown_name = tool_name(self._spec, tool)
             timeout = self._spec.approval_timeout
-            outcome = await ask_approval(self._ctx, shown, arguments, timeout, checked_later)
-            arguments = self.json_arguments(what, outcome.arguments)
+            outcome = await ask_approval(self._ctx, shown_name, arguments, timeout, checked_later)
+            arguments = self.json_arguments(step, outcome.arguments)
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
-        answer = await self.run_recorded(call_tool, what, arguments, unknown=cut_off)
+        answer = await self.run_recorded(call_tool, step, arguments, unknown=cut_off)
         while (cut := _value_at(_CUT_OFF, answer)) is not None:
             reason, key = cut
-            if not await self._is_said_repeatable(tool):
-                raise self._unknown_outcome_error(what, reason)
-            answer = await self.run_recorded(call_tool, what, arguments, key=key, unknown=cut_off)
+            if not await self._has_repeatable_hint(tool):
+                raise self._unknown_outcome_error(step, reason)
+            answer = await self.run_recorded(call_tool, step, arguments, key=key, unknown=cut_off)
         if (reason := _value_at(_UNKNOWN, answer)) is not None:
-            raise self._unknown_outcome_error(what, reason)
+            raise self._unknown_outcome_error(step, reason)
         if (failure_text := _value_at(_UNREADABLE, answer)) is not None:
-            raise self._unreadable_error(what, failure_text)
+            raise self._unreadable_error(step, failure_text)
         return answer
 
-    async def _is_said_repeatable(self, tool: str) -> bool:
-        """Return True if the server's hint, as recorded in this run, allows to repeat a call."""
+    async def _has_repeatable_hint(self, tool: str) -> bool:
+        """Return True if the server's hint, as recorded in this run, allows to repeat a call of a tool."""
         try:
-            return any(
-                listed_tool.repeatable for listed_tool in await self.list_tools() if listed_tool.tool == tool
-            )
+            tools = await self.list_tools()
         except MCPError:
             return False
+        return any(listed_tool.repeatable for listed_tool in tools if listed_tool.tool == tool)
 
     def is_repeatable(self, tool: MCPTool) -> bool:
         """Return True if a call of a tool may be repeated when its outcome is unknown."""
@@ -143,7 +147,12 @@ class MCPServerCalls(MCPServerClient):
         return self._spec.is_approved(tool.tool)
 
     async def request_approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
-        """Request the approval of a model's call."""
+        """Request the approval of a model's call, and wait for the answer.
+
+        Args:
+            tool: The tool that the model calls.
+            arguments: The arguments of the call by name, as JSON values.
+        """
         timeout = self._spec.approval_timeout
         return await self._ctx.request_approval(
             f"tool {tool.name}", arguments, timeout=timeout, check=checked_later
@@ -152,7 +161,13 @@ class MCPServerCalls(MCPServerClient):
     async def ask_tool(
         self, tool: str, arguments: Mapping[str, Any], idempotency_key: str, timeout: float | None = None
     ) -> Any:
-        """Call a tool, inside a durable step.
+        """Send a call of a tool to the server, inside a durable step, and return its answer.
+
+        Args:
+            tool: Name of the tool in the server.
+            arguments: Arguments by name, as JSON values.
+            idempotency_key: Key that all attempts of the call share; the server gets it as metadata.
+            timeout: Seconds that the call may take. Default: those of the server.
 
         Raises:
             RequestFailedError: The request failed.
@@ -168,10 +183,10 @@ class MCPServerCalls(MCPServerClient):
     @override
     async def list_resources(self) -> list[MCPResource]:
         async def list_resources() -> list[list[Any]]:
-            listed = await self._ask_server("list_resources", lambda toolset: toolset.list_resources())
+            resources = await self._ask_server("list_resources", lambda toolset: toolset.list_resources())
             return [
                 [resource.uri, resource.name, resource.description or "", resource.mime_type]
-                for resource in listed
+                for resource in resources
             ]
 
         return [MCPResource(*row) for row in await self.run_recorded(list_resources, "list_resources")]
@@ -183,13 +198,13 @@ class MCPServerCalls(MCPServerClient):
                 await self._ask_server("read_resource", lambda toolset: toolset.read_resource(uri))
             )
 
-        what = "read_resource"
-        return await self.run_recorded(read_resource, what, self.json_arguments(what, {"uri": uri})["uri"])
+        step = "read_resource"
+        return await self.run_recorded(read_resource, step, self.json_arguments(step, {"uri": uri})["uri"])
 
     @override
     async def list_prompts(self) -> list[MCPPrompt]:
         async def list_prompts() -> list[list[Any]]:
-            listed = await self._ask_server("list_prompts", lambda toolset: toolset.list_prompts())
+            prompts = await self._ask_server("list_prompts", lambda toolset: toolset.list_prompts())
             return [
                 [
                     prompt.name,
@@ -197,11 +212,14 @@ class MCPServerCalls(MCPServerClient):
                     [argument.name for argument in prompt.arguments or () if argument.required],
                     [argument.name for argument in prompt.arguments or () if not argument.required],
                 ]
-                for prompt in listed
+                for prompt in prompts
             ]
 
-        recorded = await self.run_recorded(list_prompts, "list_prompts")
-        return [MCPPrompt(name, what, tuple(must), tuple(may)) for name, what, must, may in recorded]
+        rows = await self.run_recorded(list_prompts, "list_prompts")
+        return [
+            MCPPrompt(name, description, tuple(required), tuple(optional))
+            for name, description, required, optional in rows
+        ]
 
     @override
     async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
@@ -211,16 +229,20 @@ class MCPServerCalls(MCPServerClient):
             )
             return messages_of(self.name, prompt, result)
 
-        what = f"get_prompt:{prompt}"
-        recorded = await self.run_recorded(get_prompt, what, self.json_arguments(what, arguments))
-        return [ChatMessage(role=role, content=text) for role, text in recorded]
+        step = f"get_prompt:{prompt}"
+        rows = await self.run_recorded(get_prompt, step, self.json_arguments(step, arguments))
+        return [ChatMessage(role=role, content=text) for role, text in rows]
 
-    async def _ask_server(self, what: str, request: Request[Any]) -> Any:
-        """Send a request that changes nothing, inside a durable step."""
+    async def _ask_server(self, step: str, request: Request[Any]) -> Any:
+        """Send a request that changes nothing, inside the durable step ``step``, and return the answer.
+
+        Raises:
+            Exception: The request failed; the error is one that :meth:`error_of` returns.
+        """
         try:
             return await self._requests.send(request)
         except RequestFailedError as error:
-            raise self.error_of(what, error, True) from None
+            raise self.error_of(step, error, True) from None
 
     async def run_recorded(
         self,
@@ -231,18 +253,19 @@ class MCPServerCalls(MCPServerClient):
         unknown: UnknownOutcome | None = None,
         shared: bool = False,
     ) -> Any:
-        """Run a function of this server as a durable step.
+        """Call a function as a durable step of this server, with its retries, and return the result.
 
         Args:
-            function: The function.
-            what: Name of the step, within this server's.
-            *arguments: Its arguments.
-            key: Idempotency key of the call that this one repeats.
-            unknown: The result if the outcome is unknown.
-            shared: True if many runs get the same result.
+            function: Sends a request to the server.
+            what: Name of the step, within this server's: ``call_tool:NAME``.
+            *arguments: Arguments of the function; JSON values, which identify the step.
+            key: Idempotency key of the call that this one repeats; None for a new call.
+            unknown: The result to record if the outcome is unknown.
+            shared: True if many runs get the same result, so that the store holds it once.
 
         Raises:
             MCPServerUnavailableError: The server could not be reached in any attempt.
+            MCPResultError: The answer cannot be read.
         """
 
         @functools.wraps(function)
@@ -253,9 +276,9 @@ class MCPServerCalls(MCPServerClient):
 
         name = f"mcp:{self.name}:{what}"
         call = DurableCallable(without_secrets, name=name, retry=self._retry, unknown=unknown, shared=shared)
-        repeated: dict[str, Any] = {} if key is None else {"idempotency_key": key}
+        key_argument: dict[str, Any] = {} if key is None else {"idempotency_key": key}
         try:
-            return await self._ctx.durable_execute_async(call, *arguments, **repeated)
+            return await self._ctx.durable_execute_async(call, *arguments, **key_argument)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise self._unreadable_error(what, f"{type(error).__name__}: {error}"[:500]) from None
         except RetryableError as error:
@@ -267,7 +290,11 @@ class MCPServerCalls(MCPServerClient):
             ) from None
 
     def json_arguments(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as JSON, before a step is recorded.
+        """Return arguments as JSON values, before a step is recorded.
+
+        Args:
+            what: Name of the request, which JSON has to hold as well.
+            arguments: The author's arguments by name.
 
         Raises:
             MCPRequestError: A name or a value has no form in JSON.
@@ -287,8 +314,8 @@ class MCPServerCalls(MCPServerClient):
         """Return the error of a failed attempt, in a form that a replay can restore.
 
         Args:
-            what: The name of the request.
-            error: The failure.
+            what: Name of the request, for the error.
+            error: The failure of the attempt.
             repeatable: True if the request may be repeated when its outcome is unknown.
         """
         failure = error.failure

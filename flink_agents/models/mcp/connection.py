@@ -27,12 +27,12 @@ from flink_agents.models.setup.secrets import Secrets
 def transport_of(
     spec: MCPServerSpec, secrets: Secrets, lifeline: ProcessGuardian | None, http: HTTPAnswers
 ) -> ClientTransport:
-    """Return the transport of a description.
+    """Create the transport to a server: to a new process, or to a URL.
 
     Args:
-        spec: The description.
-        secrets: Resolves its secrets.
-        lifeline: Belongs to the process, if the server is one.
+        spec: The description of the server.
+        secrets: Resolves references to secrets in it.
+        lifeline: Ends the process with this one; None if the server is a URL.
         http: Receives HTTP errors, answers that are too large, and the calls that leave.
 
     Raises:
@@ -67,12 +67,12 @@ GRACE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Opened:
-    """The result of opening a connection.
+    """The result of opening a connection; exactly one attribute is not None.
 
     Attributes:
-        toolset: The client of the server; None if the connection could not be opened.
-        failure: The reason, if it could not be opened.
-        error: An error of this package as the reason: a secret is missing.
+        toolset: The client of the server, if the connection is open.
+        failure: The reason why it could not be opened.
+        error: An error of this package as that reason: a secret is missing.
     """
 
     toolset: MCPToolset[Any] | None = None
@@ -81,12 +81,17 @@ class Opened:
 
 
 class Connection:
-    """Connects to an MCP server. It is made on the agent loop.
+    """Connects to an MCP server at once, in its own task. Create it on the agent loop.
 
     Args:
         name: Name of the server.
-        spec: Its description.
-        secrets: Reads its secrets.
+        spec: Its description, with the options of the job.
+        secrets: Resolves references to secrets, and hides the secrets in errors.
+
+    Attributes:
+        opened: Completes when the connection is open, or could not be opened.
+        task: Holds the connection open; it is done when the connection has ended.
+        http: HTTP errors of the connection, and calls that did not leave yet.
     """
 
     def __init__(self, name: str, spec: MCPServerSpec, secrets: Secrets) -> None:
@@ -109,7 +114,7 @@ class Connection:
 
     @property
     def is_dead(self) -> bool:
-        """Return True if the connection is known to have ended."""
+        """True if the connection is known to have ended, or could not be opened."""
         if self.task.done():
             return True
         toolset = self.opened.result().toolset if self.opened.done() else None
@@ -122,7 +127,7 @@ class Connection:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the connection open for one request, even if it is retired in the meantime."""
+        """Keep the connection open during the block, even if it is retired in the meantime."""
         self._uses += 1
         try:
             yield
@@ -144,12 +149,13 @@ class Connection:
         return "" if self._lifeline is None else self._lifeline.last_lines()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the connection at once: kill the process of the server, and cancel requests in flight."""
         if self._lifeline is not None:
             self._lifeline.kill_server()
         self.task.cancel()
 
     async def _serve_requests(self) -> None:
+        """Open the connection, report the result in ``opened``, and hold it until it has to end."""
         try:
             async with AsyncExitStack() as stack:
                 if self._spec.way == "stdio":
@@ -173,12 +179,13 @@ class Connection:
             self._fail_opening(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Report a connection that ended before it was open, so that no request waits for it."""
         if not self.opened.done():
             failure = Failure(FailureKind.NOT_DONE, "the connection was closed while it was opened")
             self.opened.set_result(Opened(failure=failure))
 
     async def _open_toolset(self, stack: AsyncExitStack) -> MCPToolset[Any]:
-        """Open the connection, in bounded time.
+        """Open the connection in bounded time, and return its client, which ``stack`` closes.
 
         Raises:
             TimeoutError: The connection was not ready in time.
@@ -204,19 +211,24 @@ class Connection:
             expiry.cancel()
 
     def _kill_later(self, seconds: float) -> asyncio.TimerHandle:
-        """Kill the process after a time: the library waits for its end without a limit."""
+        """Kill the process after a time, since the library waits for its end without a limit.
 
-        def cut() -> None:
+        Cancel the returned timer to let it live.
+        """
+
+        def kill_process() -> None:
             if self._lifeline is not None:
                 self._lifeline.kill_server()
 
-        return asyncio.get_running_loop().call_later(seconds, cut)
+        return asyncio.get_running_loop().call_later(seconds, kill_process)
 
     async def _handle_message(self, message: Any) -> None:
+        """Note a server's report that its tools changed; other messages are ignored."""
         if isinstance(getattr(message, "root", message), mcp_types.ToolListChangedNotification):
             self.tools_changed = True
 
     def _fail_opening(self, opened: Opened, error: Exception) -> None:
+        """Report why the connection could not be opened; log an error that ended an open one."""
         if not self.opened.done():
             self.opened.set_result(opened)
         else:

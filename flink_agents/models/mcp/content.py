@@ -20,13 +20,13 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
     """Return the tools that a description selects, as JSON values; :func:`read_tool` reads them.
 
     Args:
-        spec: The description.
-        listed: The tools of the server.
+        spec: The description of the server.
+        listed: All tools that the server lists.
     """
     selected_tools: list[dict[str, Any]] = []
     for tool in listed:
-        wanted = spec.tools is None or _matches_pattern(tool.name, spec.tools)
-        if not wanted or _matches_pattern(tool.name, spec.exclude):
+        is_included = spec.tools is None or _matches_pattern(tool.name, spec.tools)
+        if not is_included or _matches_pattern(tool.name, spec.exclude):
             continue
         selected_tools.append(
             {
@@ -52,7 +52,7 @@ def is_repeatable(tool: mcp_types.Tool) -> bool:
 
 
 def read_tool(recorded: dict[str, Any]) -> MCPTool:
-    """Return a tool from its record."""
+    """Return a tool from its JSON value in a record, as :func:`tools_of` returns it."""
     return MCPTool(**recorded)
 
 
@@ -61,7 +61,7 @@ def _matches_pattern(name: str, patterns: Iterable[str]) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Return an answer as JSON values, with bytes as bytes."""
+    """Return an answer of a server as JSON values, with binary content as bytes."""
     if isinstance(value, BinaryContent):
         return value.data
     if isinstance(value, list | tuple):
@@ -70,12 +70,22 @@ def plain_value(value: Any) -> Any:
 
 
 def for_model(value: Any, limit: int) -> tuple[str, Any]:
-    """Return the result for the model: ``success`` and the answer, or ``retry`` and why it is too long."""
+    """Return the result of a tool for a model: ``success`` and the answer, or ``retry`` and why not.
+
+    Args:
+        value: The answer of the server.
+        limit: Maximum size of the answer, in bytes of JSON.
+    """
     return result_for_model(value, limit, allow_nan=True)
 
 
 def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str]]:
-    """Return the messages of a prompt: role and text of each.
+    """Return the messages of a prompt, each as a list of role and text.
+
+    Args:
+        server: Name of the server, for the error.
+        prompt: Name of the prompt, for the error.
+        result: The server's answer.
 
     Raises:
         MCPResultError: A message is not text.

@@ -24,12 +24,12 @@ _NOTIFICATION_SECONDS = 5.0
 
 
 def http_transport(spec: MCPServerSpec, headers: dict[str, str], http: HTTPAnswers) -> ClientTransport:
-    """Return the transport to a URL.
+    """Create the transport to a server with a URL.
 
     Args:
         spec: The description of the server.
-        headers: Headers of each request.
-        http: Receives errors, and the calls that leave.
+        headers: HTTP headers of each request by name, secrets included.
+        http: Receives HTTP errors, and the calls that leave.
     """
     assert spec.url is not None
     client = _client_factory(spec, http)
@@ -46,31 +46,36 @@ def http_transport(spec: MCPServerSpec, headers: dict[str, str], http: HTTPAnswe
 
 
 def _client_factory(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., httpx2.AsyncClient]:
-    """Return a function that makes clients which report requests and answers to ``http``."""
+    """Return a function that creates clients which report requests and answers to ``http``."""
 
-    async def note_sent(request: httpx2.Request) -> None:
-        http.note_left(_message(request))
+    async def note_request(request: httpx2.Request) -> None:
+        http.note_left(_message_in(request))
 
-    async def note(response: httpx2.Response) -> None:
+    async def note_answer(response: httpx2.Response) -> None:
         http.note_answer(response.request.content, response.status_code, response.headers.get("retry-after"))
 
-    def client(
+    def create_client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
         **_: Any,
     ) -> httpx2.AsyncClient:
-        limits = timeout or httpx2.Timeout(MCP_DEFAULT_TIMEOUT, read=MCP_DEFAULT_SSE_READ_TIMEOUT)
-        hooks = {"request": [note_sent], "response": [note, BodyLimit(spec.response_limit, events=True)]}
-        return _SharedClient(http, headers=headers, timeout=limits, auth=auth, event_hooks=hooks)
+        timeouts = timeout or httpx2.Timeout(MCP_DEFAULT_TIMEOUT, read=MCP_DEFAULT_SSE_READ_TIMEOUT)
+        limit_body = BodyLimit(spec.response_limit, events=True)
+        hooks = {"request": [note_request], "response": [note_answer, limit_body]}
+        return _SharedClient(http, headers=headers, timeout=timeouts, auth=auth, event_hooks=hooks)
 
-    return client
+    return create_client
 
 
 class _SharedClient(httpx2.AsyncClient):
     """Answers a message whose exchange raises with an error of the protocol.
 
     The library runs the exchanges of all requests in one group of tasks, so one exception ends them all.
+
+    Args:
+        http: Receives the calls that did not reach the server.
+        **options: Arguments of the HTTP client.
     """
 
     def __init__(self, http: HTTPAnswers, **options: Any) -> None:
@@ -81,10 +86,10 @@ class _SharedClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method != "POST":
             return await super().send(request, **options)
-        message = _message(request)
-        limit = None if "id" in message else _NOTIFICATION_SECONDS
+        message = _message_in(request)
+        is_notification = "id" not in message
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(_NOTIFICATION_SECONDS if is_notification else None):
                 response = await super().send(request, **options)
                 if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                     # The library would read it outside of this function.
@@ -102,6 +107,7 @@ class _SharedClient(httpx2.AsyncClient):
 
 
 async def _read_body(response: httpx2.Response) -> None:
+    """Read the body of a response into memory, and close the response if that fails."""
     try:
         await response.aread()
     except BaseException:
@@ -109,8 +115,8 @@ async def _read_body(response: httpx2.Response) -> None:
         raise
 
 
-def _message(request: httpx2.Request) -> dict[str, Any]:
-    """Return the message in the body of a request; empty if there is none."""
+def _message_in(request: httpx2.Request) -> dict[str, Any]:
+    """Return the message of the protocol in the body of a request; empty if there is none."""
     with contextlib.suppress(ValueError, RecursionError, httpx2.RequestNotRead):
         message = json.loads(request.content)
         if isinstance(message, dict):

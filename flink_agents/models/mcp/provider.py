@@ -57,4 +57,5 @@ class MCPServerProvider(ResourceProvider):
 
 
 def _check_installed(name: str) -> None:
+    """Raise MissingExtraError if a package that the MCP server ``name`` needs is not installed."""
     check_modules(("pydantic_ai", "fastmcp", "mcp"), "mcp", f"the MCP server {name!r}")

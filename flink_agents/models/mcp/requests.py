@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import mcp_types
@@ -27,13 +27,14 @@ from flink_agents.models.setup.secrets import Secrets
 T = TypeVar("T")
 
 Request = Callable[[MCPToolset[Any]], Awaitable[T]]
+"""Sends a request with the client of a server, and returns its answer when awaited."""
 
 
 class RequestFailedError(Exception):
     """A request failed.
 
     Args:
-        failure: The failure; its text holds no secrets.
+        failure: What happened; its text holds no secrets.
         timed_out: True if no answer came in time.
     """
 
@@ -46,19 +47,20 @@ class RequestFailedError(Exception):
 _log = bounded_logger("flink_agents.mcp")
 
 _MOST_NAMED = 10
+"""Maximum number of changed tools that a log names, of each kind of change."""
 
 _ANSWERED = frozenset({FailureKind.REFUSED, FailureKind.INVALID})
 """Failures after which the connection can be used."""
 
 
 def digest_of(listed: Sequence[Any]) -> str:
-    """Return a digest of a list of tools: 32 hexadecimal digits."""
-    data = json.dumps(listed, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    """Return a digest of a list of JSON values, such as tools: 32 hexadecimal digits."""
+    json_text = json.dumps(listed, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(json_text.encode(), digest_size=16).hexdigest()
 
 
 class SeenTools:
-    """The tools in a server's latest list; logs what changes.
+    """Remembers the tools in a server's latest list, and logs changes.
 
     The description of a tool steers a model, so a change while the job runs is logged.
 
@@ -72,34 +74,37 @@ class SeenTools:
         self._digest = ""
 
     def compare_tools(self, listed: Iterable[mcp_types.Tool]) -> None:
-        """Compare tools with the previous ones."""
-        tools = {tool.name: digest_of([tool.description, dict(tool.input_schema)]) for tool in listed}
-        digest = digest_of(sorted(tools.items()))
-        previous_tools = self._tools
-        self._tools = tools
-        former = self._digest
-        self._digest = digest
-        if previous_tools is None:
-            _log.info("the MCP server %s has %d tools, digest %s", self._server, len(tools), digest)
-        elif former != digest:
-            changed = [
-                name for name in tools if name in previous_tools and tools[name] != previous_tools[name]
-            ]
-            kinds = {
-                "new": [name for name in tools if name not in previous_tools],
-                "gone": [name for name in previous_tools if name not in tools],
-                "described differently": changed,
-            }
-            changes = "; ".join(
-                f"{kind}: {', '.join(names[:_MOST_NAMED])}" for kind, names in kinds.items() if names
-            )
+        """Compare a new list of tools with the previous one, and log the differences."""
+        digests = {tool.name: digest_of([tool.description, dict(tool.input_schema)]) for tool in listed}
+        list_digest = digest_of(sorted(digests.items()))
+        previous_digests = self._tools
+        self._tools = digests
+        previous_list_digest = self._digest
+        self._digest = list_digest
+        if previous_digests is None:
+            _log.info("the MCP server %s has %d tools, digest %s", self._server, len(digests), list_digest)
+        elif previous_list_digest != list_digest:
             _log.warning(
                 "the MCP server %s changed its tools, digest %s in place of %s: %s",
                 self._server,
-                digest,
-                former,
-                changes,
+                list_digest,
+                previous_list_digest,
+                _describe_changes(previous_digests, digests),
             )
+
+
+def _describe_changes(previous: Mapping[str, str], current: Mapping[str, str]) -> str:
+    """Return the names of new, removed and changed tools as text; both have digests by name."""
+    names_by_change = {
+        "new": [name for name in current if name not in previous],
+        "gone": [name for name in previous if name not in current],
+        "described differently": [
+            name for name in current if name in previous and current[name] != previous[name]
+        ],
+    }
+    return "; ".join(
+        f"{change}: {', '.join(names[:_MOST_NAMED])}" for change, names in names_by_change.items() if names
+    )
 
 
 class MCPRequests:
@@ -107,7 +112,7 @@ class MCPRequests:
 
     Args:
         name: Name of the server.
-        spec: Its description.
+        spec: Its description, with the options of the job.
     """
 
     def __init__(self, name: str, spec: MCPServerSpec) -> None:
@@ -123,30 +128,31 @@ class MCPRequests:
     async def send(
         self, request: Request[T], timeout: float | None = None, idempotency_key: str | None = None
     ) -> T:
-        """Send a request, and wait for its answer.
+        """Send a request, and wait for its answer, also for its turn and for the connection.
 
         Args:
-            request: Sends it with what speaks with the server.
+            request: Sends the request with the client of the server.
             timeout: Seconds that it may take. Default: those of the server.
-            idempotency_key: That of the call, if it calls a tool.
+            idempotency_key: Key of the call, if it calls a tool.
 
         Raises:
-            RequestFailedError: There was no answer, or one that says no.
+            RequestFailedError: There was no answer in time, or the server rejected the request.
             AgentsError: A secret is missing.
         """
+        seconds = timeout or self._spec.timeout
         async with self._limiter.wait_for_turn():
-            connection = self._connection()
+            connection = self._usable_connection()
             with connection.in_use():
                 toolset = await self._await_opened(connection)
                 connection.http.begin_call(idempotency_key)
-                deadline = asyncio.timeout(timeout or self._spec.timeout)
+                deadline = asyncio.timeout(seconds)
                 try:
                     async with deadline:
                         return await request(toolset)
                 except Exception as error:
                     has_expired = isinstance(error, TimeoutError) and deadline.expired()
                     if has_expired:
-                        text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
+                        text = f"it gave no answer within {seconds:g} seconds"
                         failure = Failure(FailureKind.UNKNOWN, text)
                     else:
                         failure = failure_of(error, connection.http, idempotency_key)
@@ -162,12 +168,17 @@ class MCPRequests:
                     connection.http.end_call(idempotency_key)
 
     async def list_tools(self) -> Any:
-        """Return the tools of the server; list them again after a time, or if the server reports a change."""
+        """Return the tools of the server, cached for ``tools_ttl``, or until the server reports a change.
+
+        Raises:
+            RequestFailedError: The request failed.
+            AgentsError: A secret is missing.
+        """
         now = asyncio.get_running_loop().time()
         if self._tools is not None:
-            connection, listed, tools = self._tools
-            fresh = now - listed < self._spec.tools_ttl and not connection.tools_changed
-            if fresh and connection is self._current and not connection.is_dead:
+            connection, listed_at, tools = self._tools
+            is_fresh = now - listed_at < self._spec.tools_ttl and not connection.tools_changed
+            if is_fresh and connection is self._current and not connection.is_dead:
                 return tools
         tools = await self.send(lambda toolset: toolset.list_tools())
         self._seen_tools.compare_tools(tools)
@@ -177,15 +188,18 @@ class MCPRequests:
         return tools
 
     async def is_repeatable(self, tool: str) -> bool:
-        """Return True if the server declares that repeated calls of ``tool`` have no further effect."""
+        """Return True if the server declares that repeated calls of a tool have no further effect.
+
+        It may wait for the list of tools; False if there is none.
+        """
         try:
-            listed = await self.list_tools()
+            tools = await self.list_tools()
         except (RequestFailedError, AgentsError):
             return False
-        return any(is_repeatable(listed_tool) for listed_tool in listed if listed_tool.name == tool)
+        return any(is_repeatable(listed_tool) for listed_tool in tools if listed_tool.name == tool)
 
     async def aclose(self) -> None:
-        """Close all connections, in bounded time."""
+        """Close all connections; wait for at most 2.5 seconds, and kill processes that do not end."""
         self._current = None
         tasks = [connection.task for connection in self._connections]
         for connection in self._connections:
@@ -198,7 +212,8 @@ class MCPRequests:
         if late:
             await asyncio.wait(late, timeout=GRACE_SECONDS / 2)
 
-    def _connection(self) -> Connection:
+    def _usable_connection(self) -> Connection:
+        """Return the present connection; a new one if there is none, or it has ended."""
         if self._current is not None and self._current.is_dead:
             self._current.retire()
             self._current = None
@@ -209,6 +224,7 @@ class MCPRequests:
         return self._current
 
     async def _await_opened(self, connection: Connection) -> MCPToolset[Any]:
+        """Wait until a connection is open, and return its client; raise the reason if it cannot be opened."""
         # A caller may be cancelled while others still wait.
         opened = await asyncio.shield(connection.opened)
         if opened.toolset is not None:
@@ -220,12 +236,14 @@ class MCPRequests:
         raise self._failed_request_error(connection, opened.failure)
 
     def _forget_connection(self, connection: Connection) -> None:
+        """Let the next request open another connection."""
         if self._current is connection:
             self._current = None
 
     def _failed_request_error(
         self, connection: Connection, failure: Failure, timed_out: bool = False
     ) -> RequestFailedError:
+        """Return the error of a failed request, without secrets, with the last output of the process."""
         text = failure.text
         if failure.kind not in _ANSWERED and not timed_out and (lines := connection.last_lines()):
             text = f"{text}; it wrote: {lines[-1000:]}"

@@ -26,13 +26,13 @@ from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, 
 
 
 class MCPModelTool:
-    """A tool of a server.
+    """A tool of an MCP server, as models call it in one execution of an action.
 
     Its outcome is the record of its call, including failures that are reported to the model.
 
     Args:
-        server: The server.
-        tool: The tool.
+        server: The operations of the action on the server.
+        tool: The tool as the server lists it.
         is_approved: True if no approval is requested, even if the server's description requires one.
         name: The name under which the model calls it. Default: the name of the tool.
 
@@ -51,23 +51,23 @@ class MCPModelTool:
 
     @property
     def needs_approval(self) -> bool:
-        """Return True if :meth:`call` requests an approval first."""
+        """True if :meth:`call` requests an approval first."""
         return not self._is_approved
 
     @property
     def approved(self) -> MCPModelTool:
-        """Return the same tool without approvals."""
+        """The same tool without the need for approvals."""
         return MCPModelTool(self._server, self._tool, True, self.name)
 
     @property
     def prefixed(self) -> MCPModelTool:
-        """Return the same tool, with the server's name as a prefix."""
+        """The same tool, with the server's name and an underscore before its name."""
         name = f"{self._server.name}_{self.name}"
         return MCPModelTool(self._server, self._tool, self._is_approved, name)
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the definition of the tool for the model."""
+        """The definition of the tool for the model: name, description, schema of the arguments."""
         return ToolDefinition(
             name=self.name,
             description=self._tool.description or None,
@@ -77,27 +77,33 @@ class MCPModelTool:
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | UnknownToolOutcome:
-        """Call the tool with a model's arguments, which the server checks.
+        """Call the tool in a durable step, after an approval if it needs one, and return the outcome.
+
+        Args:
+            ctx: The context of the action.
+            arguments: The arguments of the model by name, which the server checks.
+            policy: Limits and policies of the conversation.
 
         Raises:
-            MCPError: The server is unavailable.
+            MCPError: The server is unavailable, and the policy is to fail.
         """
         try:
-            sent = json_arguments(arguments)
+            sent_arguments = json_arguments(arguments)
             if self.needs_approval:
-                approval = await self._server.request_approval(self._tool, sent)
+                approval = await self._server.request_approval(self._tool, sent_arguments)
                 if not approval.approved:
                     return ToolOutcome("denied", approval.text)
-                sent = json_arguments(approval.arguments)
+                sent_arguments = json_arguments(approval.arguments)
         except NotSentError as error:
             return ToolOutcome("retry", f"The arguments are no JSON, so the tool was not called: {error}")
-        return await self._call(sent, policy, None)
+        return await self._call(sent_arguments, policy, None)
 
     async def _call(
         self, tool_arguments: dict[str, Any], policy: ToolPolicy, key: str | None
     ) -> ToolOutcome | UnknownToolOutcome:
         """Call the tool; ``key`` is the idempotency key of the call that this one repeats."""
-        what, repeatable = f"call_tool:{self._tool.tool}", self._server.is_repeatable(self._tool)
+        step = f"call_tool:{self._tool.tool}"
+        repeatable = self._server.is_repeatable(self._tool)
 
         async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> list[Any]:
             try:
@@ -110,7 +116,7 @@ class MCPModelTool:
                     return ["failed", f"The tool's result is invalid: {error.failure.text}"]
                 if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
                     return ["unknown", [error.failure.text, idempotency_key]]
-                raise self._server.error_of(what, error, repeatable) from None
+                raise self._server.error_of(step, error, repeatable) from None
             try:
                 return list(for_model(answer, policy.result_limit))
             except (ValueError, TypeError, RecursionError) as error:
@@ -120,7 +126,7 @@ class MCPModelTool:
         unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
         try:
             kind, content = await self._server.run_recorded(
-                call_tool, what, tool_arguments, key=key, unknown=unknown
+                call_tool, step, tool_arguments, key=key, unknown=unknown
             )
         except MCPError as error:
             if policy.on_error is OnToolError.FAIL:
@@ -129,13 +135,16 @@ class MCPModelTool:
         if kind != "unknown":
             return ToolOutcome(kind, content)
         reason, call_key = content
-        again = partial(self._call, tool_arguments, policy, call_key)
-        named = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
-        return UnknownToolOutcome(named, self.name, reason, tool_arguments, again, MCPOutcomeUnknownError)
+        repeat_call = partial(self._call, tool_arguments, policy, call_key)
+        tool_text = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
+        return UnknownToolOutcome(
+            tool_text, self.name, reason, tool_arguments, repeat_call, MCPOutcomeUnknownError
+        )
 
 
 _OF_PROCESS = frozenset({"command", "args", "env", "cwd"})
 _OF_ADDRESS = frozenset({"url", "headers", "auth"})
+"""Fields of a description that belong to a process, and to a URL."""
 
 
 class MCPServerResource:
@@ -148,28 +157,29 @@ class MCPServerResource:
     def __init__(self, declared: DeclaredResource) -> None:
         self.name = declared.name
         self._arguments = declared.arguments
-        self._begun: tuple[MCPServerSpec, MCPRequests] | None = None
+        self._spec_and_requests: tuple[MCPServerSpec, MCPRequests] | None = None
         self._calls: WeakKeyDictionary[RunnerContext, MCPServerCalls] = WeakKeyDictionary()
 
     def calls_for(self, ctx: RunnerContext) -> MCPServerCalls:
-        """Return the server for one execution of one action."""
+        """Return the operations of one execution of an action on the server; the same for each call."""
         calls = self._calls.get(ctx)
         if calls is None:
-            if self._begun is None:
+            if self._spec_and_requests is None:
                 spec = configure_server(self.name, self._arguments, ctx.config)
-                self._begun = (spec, MCPRequests(self.name, spec))
-            calls = self._calls[ctx] = MCPServerCalls(self.name, ctx, *self._begun)
+                self._spec_and_requests = (spec, MCPRequests(self.name, spec))
+            calls = self._calls[ctx] = MCPServerCalls(self.name, ctx, *self._spec_and_requests)
         return calls
 
     async def model_tools(self, ctx: RunnerContext) -> list[ModelTool]:
-        """Return the tools of the server for a model."""
+        """Return the tools of the server for a model; their list is a durable step."""
         server = self.calls_for(ctx)
         return [MCPModelTool(server, tool) for tool in await server.list_tools()]
 
     async def aclose(self) -> None:
         """Close the connections, and end the processes of the server."""
-        if self._begun is not None:
-            await self._begun[1].aclose()
+        if self._spec_and_requests is not None:
+            _, requests = self._spec_and_requests
+            await requests.aclose()
 
 
 def configure_server(name: str, arguments: Mapping[str, Any], config: Configuration) -> MCPServerSpec:
@@ -178,17 +188,22 @@ def configure_server(name: str, arguments: Mapping[str, Any], config: Configurat
     An option with another kind of address replaces the whole address: a command replaces a URL, and vice
     versa.
 
+    Args:
+        name: Name of the server.
+        arguments: The author's description, as JSON values.
+        config: The options of the job, among them ``mcp-servers.NAME.*``.
+
     Raises:
         OptionError: An option is invalid.
     """
     values = override_arguments(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
-    new = {field for field in ("command", "url") if values.get(field) != arguments.get(field)}
-    if new == {"url"}:
+    changed_addresses = {field for field in ("command", "url") if values.get(field) != arguments.get(field)}
+    replaced_fields = frozenset[str]()
+    if changed_addresses == {"url"}:
         replaced_fields = _OF_PROCESS
-    elif new == {"command"}:
+    elif changed_addresses == {"command"}:
         replaced_fields = _OF_ADDRESS
-    else:
-        replaced_fields = frozenset[str]()
     if replaced_fields and "transport" in arguments and values["transport"] == arguments["transport"]:
         replaced_fields |= {"transport"}
-    return read_configured(MCPServerSpec, {k: v for k, v in values.items() if k not in replaced_fields}, name)
+    remaining = {field: value for field, value in values.items() if field not in replaced_fields}
+    return read_configured(MCPServerSpec, remaining, name)

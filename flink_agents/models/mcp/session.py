@@ -33,10 +33,10 @@ _answer: ContextVar[dict[str, Any]] = ContextVar("flink_agents_mcp_answer")
 
 
 class SharedTransport(ClientTransport):
-    """A transport whose session accepts odd answers.
+    """A transport whose session accepts results of tools that are not what the server declares.
 
     Args:
-        transport: Connects to the server.
+        transport: The transport to the server.
         on_invalid_result: Policy for results that are not what the server declares.
     """
 
@@ -52,8 +52,8 @@ class SharedTransport(ClientTransport):
     ) -> AsyncGenerator[ClientSession]:
         options = transport_options or TransportOptions()
         session_class = _session_class(options.session_class, self._on_invalid_result)
-        shared = replace(options, session_class=session_class)
-        async with self._transport.connect_session(transport_options=shared, **session_kwargs) as session:
+        options = replace(options, session_class=session_class)
+        async with self._transport.connect_session(transport_options=options, **session_kwargs) as session:
             yield session
 
     @override
@@ -66,7 +66,7 @@ class SharedTransport(ClientTransport):
 
 
 class _SharedDispatcher(JSONRPCDispatcher[Any]):
-    """Keeps the answers of calls, and asks for no progress."""
+    """Remembers the latest answer to a tool call in each task, and asks for no progress reports."""
 
     @override
     async def send_raw_request(
@@ -89,7 +89,12 @@ class _SharedDispatcher(JSONRPCDispatcher[Any]):
 
 
 def _session_class(base: type[ClientSession], on_invalid_result: OnInvalidResult) -> type[ClientSession]:
-    """Return a class of sessions that accepts results of tools which are not what the server declares."""
+    """Return a class of sessions that accepts results of tools which are not what the server declares.
+
+    Args:
+        base: The class of sessions to derive it from.
+        on_invalid_result: Policy for such results: ``fail`` raises InvalidAnswerError.
+    """
 
     class SharedSession(base):
         def __init__(self, read: Any, write: Any, **options: Any) -> None:
@@ -124,6 +129,7 @@ def _session_class(base: type[ClientSession], on_invalid_result: OnInvalidResult
 
 
 def _invalid_answer_error(answer: Mapping[str, Any], error: Exception) -> InvalidAnswerError:
+    """Return the error about an invalid answer, with the first problem and the answer's texts."""
     texts = [block.text for block in _result_of(answer).content if isinstance(block, TextContent)]
     reason = str(error).partition("\n")[0]
     if isinstance(error, ValidationError):
@@ -133,10 +139,11 @@ def _invalid_answer_error(answer: Mapping[str, Any], error: Exception) -> Invali
 
 
 _BLOCK: TypeAdapter[Any] = TypeAdapter(ContentBlock)
+"""Validates a block of content: a text, a picture, a resource."""
 
 
 def _result_of(answer: Mapping[str, Any]) -> CallToolResult:
-    """Return an answer that lacks something as a result of a tool."""
+    """Return an answer that the protocol does not allow as the result of a tool, as far as it is readable."""
     content = answer.get("content")
     blocks: list[Any] = [
         _block_of(block) for block in (content if isinstance(content, list) else [content]) if block
@@ -151,6 +158,7 @@ def _result_of(answer: Mapping[str, Any]) -> CallToolResult:
 
 
 def _block_of(block: Any) -> Any:
+    """Return a block of content; an invalid one as a text with its JSON."""
     try:
         return _BLOCK.validate_python(block, by_name=False)
     except ValidationError:

@@ -37,9 +37,11 @@ _EXIT_SECONDS = 2.0
 """Seconds that a process has to end after its input is closed, and again after SIGTERM."""
 
 _CHUNK = 65536
+"""Bytes that are read from a process at a time."""
 
 _Out = MemoryObjectSendStream[SessionMessage | Exception]
 _In = MemoryObjectReceiveStream[SessionMessage]
+"""The streams of the library between a transport and its session, as the transport sees them."""
 
 
 class BoundedStdio(ClientTransport):
@@ -49,8 +51,8 @@ class BoundedStdio(ClientTransport):
         command: The program to start.
         arguments: Its arguments.
         env: Environment variables, in addition to ``HOME``, ``PATH`` and similar ones.
-        cwd: Its directory.
-        errors: Its standard error.
+        cwd: Its working directory; None for that of this process.
+        errors: The file for its standard error.
         limit: Maximum length of a line, in bytes.
         too_large: Called with the error if a line is so long that its rest is not read; then the connection
             ends.
@@ -94,21 +96,21 @@ class BoundedStdio(ClientTransport):
             # A new process group, which can be killed as a whole.
             start_new_session=True,
         )
-        read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        write, written = anyio.create_memory_object_stream[SessionMessage](0)
-        reader = asyncio.create_task(self._pass_lines(process, read_into))
-        writer = asyncio.create_task(self._send_messages(process, written, read_into))
+        received, session_reads = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        session_writes, sent = anyio.create_memory_object_stream[SessionMessage](0)
+        reader = asyncio.create_task(self._pass_lines(process, received))
+        writer = asyncio.create_task(self._send_messages(process, sent, received))
         try:
-            async with options.session_class(read, write, **session_kwargs) as session:
+            async with options.session_class(session_reads, session_writes, **session_kwargs) as session:
                 yield session
         finally:
-            for stream in (read, write):
+            for stream in (session_reads, session_writes):
                 stream.close()
             await _end_process(process)
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-            for stream in (read_into, written):
+            for stream in (received, sent):
                 stream.close()
 
     async def _pass_lines(self, process: asyncio.subprocess.Process, out: _Out) -> None:
@@ -129,16 +131,17 @@ class BoundedStdio(ClientTransport):
         assert process.stdin is not None
         try:
             async with messages:
-                async for item in messages:
+                async for session_message in messages:
+                    message = session_message.message
                     try:
-                        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                        text = message.model_dump_json(by_alias=True, exclude_unset=True)
                     except ValueError as error:
                         # Only this message fails: other keys wait for theirs.
-                        if isinstance(item.message, mcp_types.JSONRPCRequest):
-                            await out.send(SessionMessage(unreadable_answer_error(item.message.id, error)))
+                        if isinstance(message, mcp_types.JSONRPCRequest):
+                            await out.send(SessionMessage(unreadable_answer_error(message.id, error)))
                         continue
                     if self._leaving is not None:
-                        self._leaving(item.message.model_dump())
+                        self._leaving(message.model_dump())
                     process.stdin.write(f"{text}\n".encode())
                     await process.stdin.drain()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
@@ -153,7 +156,7 @@ _MOST_READ = 8
 
 
 class _Line:
-    """A line that is being read; it holds at most the limit, and of a longer line its edges."""
+    """A line that is being read: all of it up to the limit in bytes, and of a longer line its edges."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -174,7 +177,7 @@ class _Line:
             del self._data[_EDGE:-_EDGE]
 
     def take_line(self) -> tuple[bytes, ResponseTooLargeError | None]:
-        """Return the line and why it is not read, if it is too large; begin the next one."""
+        """Return the line, and the error if it is too large to be read; begin the next one."""
         line = bytes(self._data)
         size = self._size
         self._data.clear()
@@ -187,6 +190,7 @@ class _Line:
 
 
 _Read = tuple[bytes, ResponseTooLargeError | None]
+"""A line, and the error if it is too large to be read."""
 
 
 async def _read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[_Read]:
@@ -206,23 +210,26 @@ async def _read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerato
 
 
 def _parse_messages(line: _Read) -> list[SessionMessage | Exception]:
-    """Return the message in a line. An unreadable one fails the request that it answers, at once."""
-    data, error = line
+    """Return the message in a line; for an unreadable one, an error for each request that it answers.
+
+    If it answers none, return the exception that says why it cannot be read.
+    """
+    content, too_large = line
     try:
-        if error is None:
-            return [SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(data, by_name=False))]
-        reason: Exception = error
+        if too_large is None:
+            return [SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(content, by_name=False))]
+        reason: Exception = too_large
     except ValueError as invalid:
         reason = invalid
-    if data.strip():
-        _log.info("the MCP server wrote a line of %d bytes that is not a message", len(data))
-    text = str(error) if error else f"the answer cannot be read: {reason}"
-    answered = [SessionMessage(unreadable_answer_error(number, text)) for number in answered_by(data)]
-    return [*answered] if answered else [reason]
+    if content.strip():
+        _log.info("the MCP server wrote a line of %d bytes that is not a message", len(content))
+    text = str(too_large) if too_large else f"the answer cannot be read: {reason}"
+    errors = [SessionMessage(unreadable_answer_error(request, text)) for request in answered_by(content)]
+    return [*errors] if errors else [reason]
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:
-    """Close the input of the process, wait, and kill its group if it does not end."""
+    """Close the input of a process, wait for its end, and kill its group if it does not end in time."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -242,7 +249,7 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 async def _ends_in_time(process: asyncio.subprocess.Process) -> bool:
-    """Wait for the end of a process, for ``_EXIT_SECONDS`` at most; returns True if it has ended."""
+    """Wait for the end of a process, at most ``_EXIT_SECONDS``; return True if it has ended."""
     # Not wait(): that waits for the end of the output as well.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_EXIT_SECONDS):
@@ -251,7 +258,8 @@ async def _ends_in_time(process: asyncio.subprocess.Process) -> bool:
     return process.returncode is not None
 
 
-def _kill_process(process: asyncio.subprocess.Process, how: signal.Signals) -> None:
+def _kill_process(process: asyncio.subprocess.Process, signal_number: signal.Signals) -> None:
+    """Send a signal to the group of a process, if the process still runs."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, how)
+            os.killpg(process.pid, signal_number)

@@ -11,14 +11,15 @@ from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, RequestId
 from pydantic_core import from_json, to_jsonable_python
 
 _MOST_CHARACTERS = 300
+"""Maximum number of characters of a reason in errors."""
 
 
 class NotSentError(Exception):
     """A request holds a value that is no JSON, so it is not sent.
 
     Args:
-        place: The place of the value.
-        reason: The reason.
+        place: The place of the value, such as the name of the argument.
+        reason: The problem of the value; only its first line is shown.
     """
 
     def __init__(self, place: str, reason: object) -> None:
@@ -38,6 +39,7 @@ def json_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_value(place: str, value: Any) -> Any:
+    """Return a value as the reader of its JSON gets it; NotSentError, with its place, if there is no JSON."""
     try:
         text = json.dumps(value, allow_nan=False, default=_as_json, ensure_ascii=False)
         # Half of a surrogate pair has no bytes, and a reader rejects nesting that is too deep.
@@ -47,12 +49,14 @@ def _write_value(place: str, value: Any) -> Any:
 
 
 def _as_json(value: Any) -> Any:
+    """Return an object that ``json`` cannot write as values that it can; TypeError for a set."""
     if isinstance(value, Set):
         # Its order differs between processes, so a replay would send another request.
         raise TypeError(f"a {type(value).__name__} has no order, which JSON needs; pass a list")
     return to_jsonable_python(value)
 
 
+# The id of a message, at the begin or the end of its JSON; requests begin with their method.
 _ID = r'"id"\s*:\s*(-?\d+|"[^"\\]{0,200}")'
 _VERSION = r'"jsonrpc"\s*:\s*"2\.0"'
 _AT_BEGIN = re.compile(rf'\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_ID}\s*,\s*(?!"method")')
@@ -61,10 +65,10 @@ _REQUEST = re.compile(r'\s*\{\s*"method"')
 
 
 def answered_by(line: bytes) -> list[RequestId]:
-    """Return the requests that an unreadable line answers.
+    """Return the ids of the requests that an unreadable line answers; empty if it answers none.
 
     Args:
-        line: The line; the middle of a long one may be missing.
+        line: The line that a server wrote; the middle of a long one may be missing.
     """
     text = line.decode("utf-8", "replace")
     try:
@@ -73,18 +77,24 @@ def answered_by(line: bytes) -> list[RequestId]:
     except (ValueError, RecursionError):
         # Libraries write the id at the begin or at the end. In between, it may be that of anything else.
         match = None if _REQUEST.match(text) else _AT_BEGIN.match(text) or _AT_END.search(text)
-        number = next(filter(None, match.groups()), None) if match else None
-        return [] if number is None else _request_ids([json.loads(number)])
+        id_text = next(filter(None, match.groups()), None) if match else None
+        return [] if id_text is None else _request_ids([json.loads(id_text)])
     messages = cast("list[Any]", values if isinstance(values, list) else [values])
     answers = [message for message in messages if isinstance(message, dict) and "method" not in message]
     return _request_ids(cast("dict[str, Any]", answer).get("id") for answer in answers)
 
 
 def _request_ids(values: Iterable[Any]) -> list[RequestId]:
+    """Return the values that can be ids of requests: integers and strings."""
     return [value for value in values if isinstance(value, int | str) and not isinstance(value, bool)]
 
 
 def unreadable_answer_error(request: RequestId, reason: object) -> JSONRPCError:
-    """Return the error that a request gets in place of an answer that cannot be read."""
+    """Return the error of the protocol that a request gets in place of an answer that cannot be read.
+
+    Args:
+        request: Id of the request.
+        reason: Why the answer cannot be read.
+    """
     text = str(reason)[:_MOST_CHARACTERS]
     return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=PARSE_ERROR, message=text))

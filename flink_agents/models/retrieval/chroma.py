@@ -44,10 +44,12 @@ from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.extras import import_extra
 from flink_agents.models.setup.secrets import Secrets
 
+# Metadata of Chroma's collection: the collection's name here, and its space.
 _NAME = "flink_agents_name"
 _MODEL = "flink_agents_model"
 _DIMENSION = "flink_agents_dimension"
 _PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
+"""Names of collections that are valid in Chroma, and differ from those of :func:`_own_name`."""
 
 _RESPONSE_LIMIT = 4 * RESPONSE_LIMIT
 """Maximum size of a server's answer in bytes."""
@@ -85,7 +87,7 @@ class ChromaVectorStore(VectorStore):
     """Stores documents in a Chroma database.
 
     Args:
-        options: As :class:`ChromaOptions` describes them.
+        options: Options by name, as :class:`ChromaOptions` describes them.
     """
 
     options_model = ChromaOptions
@@ -126,6 +128,7 @@ class ChromaVectorStore(VectorStore):
             return self._opened
 
     def _open_client(self) -> Any:
+        """Create Chroma's client: for a server, or for a directory that this process locks."""
         options = self._options
         settings = self._chroma.config.Settings(anonymized_telemetry=False)
         if options.host is not None:
@@ -166,6 +169,7 @@ class ChromaVectorStore(VectorStore):
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        """Raise an error of Chroma in the block as one of this package, without secrets."""
         try:
             yield
         except AgentsError:
@@ -174,6 +178,7 @@ class ChromaVectorStore(VectorStore):
             raise self._translate_error(error) from (None if self._secrets.shown_in(error) else error)
 
     def _translate_error(self, error: Exception) -> RetrievalError:
+        """Return the error of this package for one of Chroma, which is known by its name and its words."""
         text = f"{type(error).__name__}: {self._secrets.hide(error)}"[:500]
         kind = type(error).__name__
         if "dimension" in text:
@@ -200,7 +205,11 @@ class ChromaVectorStore(VectorStore):
     # -- collections ------------------------------------------------------------------
 
     def _find_collection(self, collection: str, space: VectorSpace | None = None) -> Any:
-        """Return Chroma's collection; None if it does not exist.
+        """Return Chroma's collection for a collection; None if it does not exist.
+
+        Args:
+            collection: Name of the collection.
+            space: The space that it has to have; None for any.
 
         Raises:
             EmbeddingMismatchError: It has another space.
@@ -215,14 +224,16 @@ class ChromaVectorStore(VectorStore):
         return chroma_collection
 
     def _space(self, chroma_collection: Any) -> VectorSpace | None:
+        """Return the space of Chroma's collection; None if it is unknown, since it has no documents."""
         metadata = chroma_collection.metadata or {}
         if _DIMENSION in metadata:
             return VectorSpace(metadata[_DIMENSION], metadata.get(_MODEL, ""))
-        # Another process created it.
-        peeked = chroma_collection.get(limit=1, include=["embeddings"])["embeddings"]
-        return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
+        # Another program created it.
+        vectors = chroma_collection.get(limit=1, include=["embeddings"])["embeddings"]
+        return VectorSpace(len(vectors[0])) if vectors is not None and len(vectors) else None
 
     def _create_collection(self, collection: str, space: VectorSpace) -> Any:
+        """Return Chroma's collection with this space, created if it does not exist."""
         chroma_collection = self._find_collection(collection, space)
         if chroma_collection is not None:
             return chroma_collection
@@ -257,8 +268,9 @@ class ChromaVectorStore(VectorStore):
         check_embeddings(space, documents)
         with self._translate_errors():
             chroma_collection = self._create_collection(collection, space)
-            last = {document.id: document for document in documents}
-            for portion in self._portions(list(last.values())):
+            # Of several documents with one id, the last one counts.
+            documents_by_id = {document.id: document for document in documents}
+            for portion in self._portions(list(documents_by_id.values())):
                 previous_metadata = self._metadata(chroma_collection, [document.id for document in portion])
                 chroma_collection.upsert(
                     ids=[document.id for document in portion],
@@ -280,38 +292,39 @@ class ChromaVectorStore(VectorStore):
             chroma_collection = self._find_collection(collection, space)
             if chroma_collection is None:
                 return []
-            changed: list[str] = []
-            for update in updates:
-                previous_metadata = self._metadata(chroma_collection, [update.id])
-                if update.id not in previous_metadata:
-                    continue
-                metadata = (
-                    None
-                    if update.metadata is None
-                    else _replacement_metadata(previous_metadata[update.id], update.metadata)
-                )
-                chroma_collection.update(
-                    ids=[update.id],
-                    embeddings=self._vector_for(chroma_collection, update),
-                    documents=None if update.text is None else [update.text],
-                    metadatas=None if metadata is None else [metadata],
-                )
-                changed.append(update.id)
-            return changed
+            return [update.id for update in updates if self._update_document(chroma_collection, update)]
+
+    def _update_document(self, chroma_collection: Any, update: DocumentUpdate) -> bool:
+        """Change a document; return False if it does not exist."""
+        previous_metadata = self._metadata(chroma_collection, [update.id])
+        if update.id not in previous_metadata:
+            return False
+        metadata = None
+        if update.metadata is not None:
+            metadata = _replacement_metadata(previous_metadata[update.id], update.metadata)
+        chroma_collection.update(
+            ids=[update.id],
+            embeddings=self._vector_for(chroma_collection, update),
+            documents=None if update.text is None else [update.text],
+            metadatas=None if metadata is None else [metadata],
+        )
+        return True
 
     def _vector_for(self, chroma_collection: Any, update: DocumentUpdate) -> Any:
-        """Return the vector of an update: Chroma requires one with each text."""
+        """Return the vector to write with an update, as a list of one; None if the vector stays.
+
+        Chroma requires one with each text, so it is the present one for a new text without a vector.
+        """
         if update.embedding is not None:
             return [list(map(float, update.embedding))]
-        return (
-            None
-            if update.text is None
-            else chroma_collection.get(ids=[update.id], include=["embeddings"])["embeddings"]
-        )
+        if update.text is None:
+            return None
+        return chroma_collection.get(ids=[update.id], include=["embeddings"])["embeddings"]
 
     def _metadata(self, chroma_collection: Any, ids: list[str]) -> dict[str, Mapping[str, Any]]:
-        there = chroma_collection.get(ids=ids, include=["metadatas"])
-        return {id: metadata or {} for id, metadata in zip(there["ids"], there["metadatas"], strict=True)}
+        """Return the metadata of the documents that exist, by id."""
+        result = chroma_collection.get(ids=ids, include=["metadatas"])
+        return {id: metadata or {} for id, metadata in zip(result["ids"], result["metadatas"], strict=True)}
 
     @override
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
@@ -335,11 +348,9 @@ class ChromaVectorStore(VectorStore):
             chroma_collection = self._find_collection(collection)
             if chroma_collection is None:
                 return 0
-            return (
-                chroma_collection.count()
-                if filter is None
-                else len(self._ids(chroma_collection, None, parsed))
-            )
+            if filter is None:
+                return chroma_collection.count()
+            return len(self._ids(chroma_collection, None, parsed))
 
     @override
     def get(
@@ -357,14 +368,14 @@ class ChromaVectorStore(VectorStore):
             chroma_collection = self._find_collection(collection)
             if chroma_collection is None:
                 return []
-            wanted = sorted(self._ids(chroma_collection, ids, parsed))
-            wanted = wanted[offset : None if limit is None else offset + limit]
+            matching_ids = sorted(self._ids(chroma_collection, ids, parsed))
+            page_ids = matching_ids[offset : None if limit is None else offset + limit]
             documents: list[Document] = []
             include = ["documents", "metadatas", *(["embeddings"] if embeddings else [])]
-            for portion in self._portions(wanted):
-                there = chroma_collection.get(ids=portion, include=include)
-                vectors = there["embeddings"] if embeddings else [None] * len(there["ids"])
-                rows = zip(there["documents"], there["ids"], there["metadatas"], vectors, strict=True)
+            for portion in self._portions(page_ids):
+                result = chroma_collection.get(ids=portion, include=include)
+                vectors = result["embeddings"] if embeddings else [None] * len(result["ids"])
+                rows = zip(result["documents"], result["ids"], result["metadatas"], vectors, strict=True)
                 documents += [_document(*row) for row in rows]
         return sorted(documents, key=lambda document: document.id)
 
@@ -384,13 +395,13 @@ class ChromaVectorStore(VectorStore):
             where = _chroma_filter(parsed)
             if chroma_collection is None or where is _NOTHING:
                 return []
-            there = chroma_collection.query(
+            result = chroma_collection.query(
                 query_embeddings=[list(map(float, embedding))],
                 n_results=k + MORE,
                 where=where,
                 include=["documents", "metadatas", "distances"],
             )
-        rows = zip(*(there[name][0] for name in ("documents", "ids", "metadatas", "distances")), strict=True)
+        rows = zip(*(result[name][0] for name in ("documents", "ids", "metadatas", "distances")), strict=True)
         scored = [
             ScoredDocument(text or "", id, metadata or {}, None, 1.0 - distance)
             for text, id, metadata, distance in rows
@@ -398,6 +409,7 @@ class ChromaVectorStore(VectorStore):
         return sorted(scored, key=lambda document: (-round(document.score, _DIGITS), document.id))[:k]
 
     def _ids(self, chroma_collection: Any, ids: Sequence[str] | None, parsed: Parsed) -> list[str]:
+        """Return the ids of documents that match a filter: among ``ids``, or among all for None."""
         where = _chroma_filter(parsed)
         if where is _NOTHING:
             return []
@@ -410,6 +422,7 @@ class ChromaVectorStore(VectorStore):
         return [id for result in results for id in result["ids"]]
 
     def _portions(self, values: list[Any]) -> Iterator[list[Any]]:
+        """Yield a list in parts that Chroma accepts in one request."""
         size = self._client.get_max_batch_size()
         for start in range(0, len(values), size):
             yield values[start : start + size]
@@ -420,7 +433,7 @@ def _document(text: str | None, id: str, metadata: Mapping[str, Any] | None, vec
 
 
 def _own_name(collection: str) -> str:
-    """Return Chroma's name of a collection: the same if it is valid there."""
+    """Return the name of a collection in Chroma: the same if it is valid there, otherwise a digest."""
     if _PLAIN_NAME.fullmatch(collection):
         return collection
     return "fa-" + hashlib.blake2b(collection.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -429,7 +442,7 @@ def _own_name(collection: str) -> str:
 def _replacement_metadata(
     previous_metadata: Mapping[str, Any] | None, metadata: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the metadata that replaces the present one: Chroma keeps entries that are not set to None."""
+    """Return the metadata to write: Chroma keeps previous entries that are not set to None."""
     return {**dict.fromkeys(previous_metadata or {}), **metadata} or None
 
 

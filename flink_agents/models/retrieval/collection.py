@@ -45,8 +45,8 @@ class StoreCollection(Collection):
 
     Args:
         store: Name of the vector store.
-        calls: The functions of its durable calls.
-        model: Returns its embedding model, if it has one.
+        calls: The functions of its durable steps.
+        model: Returns the embedding model of the store; None if it has none.
         ctx: The context of the action.
         name: Name of the collection.
     """
@@ -67,6 +67,7 @@ class StoreCollection(Collection):
 
     @property
     def _embedding_model(self) -> EmbeddingModelResource:
+        """The embedding model of the store; ResourceUnavailableError if it has none."""
         model = self._model()
         if model is None:
             raise ResourceUnavailableError(
@@ -77,14 +78,15 @@ class StoreCollection(Collection):
         return model
 
     async def _call_store(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        what = DurableCallable(method, name=f"vector_store:{self._store}.{method.__name__}")
-        return await self._ctx.durable_execute_async(what, self._name, *arguments)
+        """Call a method of :class:`StoreCalls` with this collection, as a durable step."""
+        step = DurableCallable(method, name=f"vector_store:{self._store}.{method.__name__}")
+        return await self._ctx.durable_execute_async(step, self._name, *arguments)
 
     @override
     async def add(self, documents: Sequence[Document]) -> list[str]:
-        documents = _all_of(Document, documents)
-        for candidate in documents:
-            check_document(candidate if candidate.id else replace(candidate, id="(derived)"))
+        documents = _check_objects(Document, documents)
+        for document in documents:
+            check_document(document if document.id else replace(document, id="(derived)"))
         if not documents:
             return []
         space, vectors = await self._embed_texts(
@@ -99,19 +101,21 @@ class StoreCollection(Collection):
 
     @override
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
-        updates = _all_of(DocumentUpdate, updates)
-        for candidate in updates:
-            check_document(candidate)
-        changed = [update for update in updates if update.text is not None or update.embedding is not None]
+        updates = _check_objects(DocumentUpdate, updates)
+        for update in updates:
+            check_document(update)
+        vector_updates = [
+            update for update in updates if update.text is not None or update.embedding is not None
+        ]
         space = None
         vectors = dict[str, bytes]()
-        if changed:
+        if vector_updates:
             vector_space, blobs = await self._embed_texts(
-                [(update.text or "", update.embedding) for update in changed],
-                [update.id for update in changed],
+                [(update.text or "", update.embedding) for update in vector_updates],
+                [update.id for update in vector_updates],
             )
             space = [vector_space.dimension, vector_space.model]
-            vectors = dict(zip((update.id for update in changed), blobs, strict=True))
+            vectors = dict(zip((update.id for update in vector_updates), blobs, strict=True))
         rows = [
             [
                 update.id,
@@ -126,7 +130,16 @@ class StoreCollection(Collection):
     async def _embed_texts(
         self, text_vector_pairs: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
     ) -> tuple[VectorSpace, list[bytes]]:
-        """Return the vectors of texts; vectors that the author passed are kept."""
+        """Return a vector for each text as float32 bytes, and their space; waits for the embedding model.
+
+        Args:
+            text_vector_pairs: Each text with the vector that the author passed; None to compute it.
+            ids: Ids of the documents.
+
+        Raises:
+            EmbeddingMismatchError: The vectors have different lengths or models.
+            ResourceUnavailableError: A vector has to be computed, and the store has no embedding model.
+        """
         passed_blobs = [
             np.asarray(vector, "<f4").tobytes() for _, vector in text_vector_pairs if vector is not None
         ]
@@ -149,9 +162,10 @@ class StoreCollection(Collection):
                 fix="omit embeddings, so that the store's model computes them, or pass them for all "
                 "documents",
             )
-        givens = iter(passed_blobs)
-        makes = iter(computed_blobs)
-        return spaces[0], [next(makes) if vector is None else next(givens) for _, vector in text_vector_pairs]
+        passed = iter(passed_blobs)
+        computed = iter(computed_blobs)
+        blobs = [next(computed) if vector is None else next(passed) for _, vector in text_vector_pairs]
+        return spaces[0], blobs
 
     @override
     async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
@@ -207,15 +221,15 @@ class StoreCollection(Collection):
         return await self._call_store(self._calls.count, _check_filter(filter))
 
 
-def _all_of(kind: type[T], values: Any) -> list[T]:
-    """Return one value, or several, as a list.
+def _check_objects(kind: type[T], values: Any) -> list[T]:
+    """Return an author's objects as a list, if all are of class ``kind``; a single one is a list of one.
 
     Raises:
-        DocumentError: One of them has another type.
+        DocumentError: An object has another type.
     """
-    many = isinstance(values, Iterable) and not isinstance(values, str)
-    several: list[Any] = list(values) if many else [values]
-    for value in several:
+    is_iterable = isinstance(values, Iterable) and not isinstance(values, str)
+    objects: list[Any] = list(values) if is_iterable else [values]
+    for value in objects:
         if not isinstance(value, kind):
             raise DocumentError(
                 f"a vector store got a value that is not a {kind.__name__}",
@@ -223,10 +237,11 @@ def _all_of(kind: type[T], values: Any) -> list[T]:
                 found=f"{type(value).__name__} {value!r}"[:200],
                 fix=f"pass [{kind.__name__}(...)]",
             )
-    return several
+    return objects
 
 
 def _list_ids(ids: Sequence[str] | None) -> list[str] | None:
+    """Return ids as a list; None if there are none. DocumentError for a single string."""
     if isinstance(ids, str):
         raise DocumentError(
             "ids are a string", expected="a list of ids", found=repr(ids), fix=f"pass [{ids!r}]"
@@ -235,16 +250,17 @@ def _list_ids(ids: Sequence[str] | None) -> list[str] | None:
 
 
 def _check_filter(filter: Filter | None) -> dict[str, Any] | None:
-    """Return a filter as dictionaries, lists and scalars; None if there is none.
+    """Check a filter, and return it as dictionaries, lists and scalars; None if there is none.
 
     Raises:
         VectorFilterError: The filter is invalid.
     """
     parse_filter(filter)
-    return None if filter is None else _plain(filter)
+    return None if filter is None else _copy_plain(filter)
 
 
-def _plain(value: Any) -> Any:
+def _copy_plain(value: Any) -> Any:
+    """Return a value with dictionaries and lists in place of other mappings and tuples."""
     if isinstance(value, Mapping):
-        return {name: _plain(member) for name, member in value.items()}
-    return [_plain(member) for member in value] if isinstance(value, list | tuple) else value
+        return {name: _copy_plain(member) for name, member in value.items()}
+    return [_copy_plain(member) for member in value] if isinstance(value, list | tuple) else value

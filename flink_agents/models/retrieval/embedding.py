@@ -40,6 +40,7 @@ from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
 
 InputType = Literal["query", "document"]
+"""The use of texts: models may embed a query in another way than the documents that it shall find."""
 
 _CHAT_ONLY = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
 """Providers of chat models without embedding models: no package would help."""
@@ -69,16 +70,16 @@ class EmbeddingModelResource:
     """An embedding model of an agent, in one subtask.
 
     Args:
-        declared: Its declaration.
+        declared: The resource as its author declared it.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
         self.name = declared.name
         self._declared = declared
-        self._making = threading.Lock()
+        self._model_lock = threading.Lock()
         self._model: Any = None
         self._headers: dict[str, str] = {}
-        self._has_configured: EmbeddingModelSpec | None = None
+        self._configured_spec: EmbeddingModelSpec | None = None
         self._limiter = RequestLimiter(None, None)
         self._secrets = Secrets(f"the embedding model {self.name!r}")
         self._call = DurableCallable(self._request_vectors, name=f"embed:{self.name}")
@@ -86,25 +87,36 @@ class EmbeddingModelResource:
     @property
     def description(self) -> EmbeddingModelSpec:
         """The description of the model. After the first use, it has the options of the job."""
-        return self._has_configured or read_description(EmbeddingModelSpec, self._declared.arguments)
+        return self._configured_spec or read_description(EmbeddingModelSpec, self._declared.arguments)
 
     def configure(self, ctx: RunnerContext) -> EmbeddingModelSpec:
-        """Return its description, overridden by the options of the job."""
-        if self._has_configured is None:
-            described = configure_description(
+        """Return the description of the model, overridden by the options of the job.
+
+        The first call also sets limits and retries of requests.
+
+        Raises:
+            OptionError: An option is unknown or invalid.
+        """
+        if self._configured_spec is None:
+            spec = configure_description(
                 EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, self._declared, ctx.config
             )
-            self._has_configured = described
-            self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
-            again = (RetryableError, EmbeddingMismatchError)
-            policy = RetryPolicy(**described.retry.model_dump(), retry_on=again)
+            self._configured_spec = spec
+            self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
+            retry_on = (RetryableError, EmbeddingMismatchError)
+            policy = RetryPolicy(**spec.retry.model_dump(), retry_on=retry_on)
             self._call = replace(self._call, retry=policy)
-        return self._has_configured
+        return self._configured_spec
 
     async def embed(
         self, ctx: RunnerContext, texts: Sequence[str], input_type: InputType = "document"
     ) -> Embeddings:
-        """Return the vectors of ``texts``, which is not empty.
+        """Return the vectors of texts, in their order; each batch is a durable step, and all run at once.
+
+        Args:
+            ctx: The context of the action.
+            texts: The texts, at least one.
+            input_type: The use of the texts.
 
         Raises:
             EmbeddingMismatchError: The model returned vectors of several lengths, or too few.
@@ -126,12 +138,7 @@ class EmbeddingModelResource:
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} returned vectors that cannot be compared",
                 expected="vectors of one model and one length",
-                found="; ".join(
-                    sorted(
-                        f"{vector_space.dimension} dimensions of {vector_space.model}"
-                        for vector_space in spaces
-                    )
-                ),
+                found="; ".join(sorted(f"{space.dimension} dimensions of {space.model}" for space in spaces)),
                 fix="the model changed while a run was in flight: restart the run with "
                 "action-state.on-mismatch: rerun, or finish it with the previous model",
             )
@@ -145,7 +152,13 @@ class EmbeddingModelResource:
         return Embeddings(space, tuple(blobs))
 
     async def _request_vectors(self, texts: list[str], input_type: InputType) -> dict[str, Any]:
-        """Ask the model; executed once, and recorded."""
+        """Send a batch of texts to the model, and return the record of their vectors: one attempt of a step.
+
+        Raises:
+            RetryableError: The request failed; another attempt may succeed.
+            EmbeddingMismatchError: The vectors are not those that were requested.
+            RetrievalError: The model rejected the request.
+        """
         # Importing a provider's packages takes seconds, which must not block the agent loop.
         model = await asyncio.to_thread(self._get_model)
         settings: dict[str, Any] = {"extra_headers": self._headers} if self._headers else {}
@@ -172,32 +185,43 @@ class EmbeddingModelResource:
     def _check_vectors(
         self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int
     ) -> dict[str, Any]:
+        """Return the record of an answer; EmbeddingMismatchError if it is not one vector for each text.
+
+        Args:
+            texts: The texts of the request.
+            vectors: The vectors of the answer.
+            tokens: Number of tokens of the texts, as the model reports it.
+        """
         model = self.description.model
-        wanted = self.description.dimensions
-        packed = _pack_vectors(vectors)
-        if packed is None or len(packed) != len(texts) or (wanted is not None and packed.shape[1] != wanted):
-            expected = f"{len(texts)} vectors" + (f" of {wanted} dimensions" if wanted else " of one length")
+        dimensions = self.description.dimensions
+        matrix = _pack_vectors(vectors)
+        if (
+            matrix is None
+            or len(matrix) != len(texts)
+            or (dimensions is not None and matrix.shape[1] != dimensions)
+        ):
+            length_text = f" of {dimensions} dimensions" if dimensions else " of one length"
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} ({model}) returned other vectors than requested",
-                expected=expected,
+                expected=f"{len(texts)} vectors{length_text}",
                 found=_shape_of(vectors),
                 fix="correct 'dimensions' in its description, or leave it out",
             )
-        if not np.isfinite(packed).all():
+        if not np.isfinite(matrix).all():
             raise EmbeddingMismatchError(
                 f"the embedding model {self.name!r} ({model}) returned invalid numbers",
                 expected="finite numbers",
                 fix="check the model's answers for these texts",
             )
         return {
-            "model": self.description.model,
-            "dimension": packed.shape[1],
-            "vectors": packed.tobytes(),
+            "model": model,
+            "dimension": matrix.shape[1],
+            "vectors": matrix.tobytes(),
             "tokens": tokens if 0 <= tokens < 2**53 else 0,
         }
 
     def _failure_error(self, error: Exception) -> Exception:
-        """Return the error of a failed attempt for the record: without secrets."""
+        """Return the error of a failed attempt, without secrets: RetryableError if another may succeed."""
         from pydantic_ai.exceptions import UserError
 
         from flink_agents.models.setup.model_failures import is_of_a_test, requested_wait, with_causes
@@ -207,9 +231,9 @@ class EmbeddingModelResource:
         text = f"{type(error).__name__}: {self._secrets.hide(with_causes(error))}"[:_MOST_CHARACTERS]
         status: int | None = attribute_of(error, "status_code")
         # Without a status, the provider was not reached, or its answer is unreadable.
-        unsent = isinstance(error, UserError) or was_not_sent(error)
-        again = not unsent if status is None else may_succeed_again(status)
-        if not again:
+        is_unsent = isinstance(error, UserError) or was_not_sent(error)
+        is_transient = not is_unsent if status is None else may_succeed_again(status)
+        if not is_transient:
             return RetrievalError(
                 f"the embedding model {self.name!r} rejected the request",
                 found=text,
@@ -217,8 +241,8 @@ class EmbeddingModelResource:
             )
         retry_after = requested_wait(error)
         limit = self.description.retry_after_limit
-        failed = failed_attempt(f"the embedding model {self.name!r}", text, retry_after, limit)
-        return failed or RetrievalError(
+        retryable = failed_attempt(f"the embedding model {self.name!r}", text, retry_after, limit)
+        return retryable or RetrievalError(
             f"the embedding model {self.name!r} asks to wait too long",
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
             found=f"{retry_after:g} seconds; {text}",
@@ -226,22 +250,23 @@ class EmbeddingModelResource:
         )
 
     def _get_model(self) -> Any:
-        """Return the model of pydantic-ai, with a client for this subtask."""
-        with self._making:
+        """Return the model of pydantic-ai for this subtask; the first call creates it, in a thread."""
+        with self._model_lock:
             if self._model is None:
                 name = self.description.connection
                 connection = None
                 if name is not None:
                     connection = self._declared.get(name, ResourceType.CHAT_MODEL_CONNECTION)
-                shared = connection.headers if isinstance(connection, Endpoint) else {}
-                self._headers = self._secrets.headers({**shared, **self.description.headers})
+                connection_headers = connection.headers if isinstance(connection, Endpoint) else {}
+                self._headers = self._secrets.headers({**connection_headers, **self.description.headers})
                 if self._declared.clazz:
-                    self._model = self._of_class(self._declared.clazz)
+                    self._model = self._create_from_class(self._declared.clazz)
                 else:
                     self._model = make_model(self.description, self._secrets, connection)
             return self._model
 
-    def _of_class(self, clazz: str) -> Any:
+    def _create_from_class(self, clazz: str) -> Any:
+        """Return the model that a class or function, ``module:qualname``, creates from the options."""
         from pydantic_ai.embeddings import EmbeddingModel
 
         what = f"the embedding model {self.name!r}"
@@ -272,7 +297,7 @@ def _pack_vectors(vectors: Any) -> np.ndarray[Any, np.dtype[np.float32]] | None:
 
 
 def _shape_of(vectors: Any) -> str:
-    """Describe an answer that is not a list of vectors of one length."""
+    """Return the form of an answer in words, for the error about one that is not as requested."""
     if not isinstance(vectors, Sequence):
         return type(vectors).__name__
     shapes = {_shape_of_vector(vector) for vector in cast("Sequence[Any]", vectors)}
@@ -291,9 +316,9 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     """Create the model of pydantic-ai that a description names.
 
     Args:
-        description: The description.
-        secrets: Resolves its secrets.
-        connection: The connection that it names: an ``Endpoint``, or a provider of pydantic-ai.
+        description: The description of the embedding model, with the options of the job.
+        secrets: Resolves references to secrets, and hides the secrets in errors.
+        connection: The connection that it names: an ``Endpoint``, or a provider of pydantic-ai; None without.
 
     Raises:
         MissingExtraError: Packages of its provider are not installed.
@@ -318,9 +343,9 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     def make_provider(kind: str) -> Any:
         if isinstance(connection, Provider):
             return connection
-        return (
-            infer_provider_class(kind)(**provider_arguments) if provider_arguments else infer_provider(kind)
-        )
+        if provider_arguments:
+            return infer_provider_class(kind)(**provider_arguments)
+        return infer_provider(kind)
 
     try:
         model = infer_embedding_model(description.model, provider_factory=make_provider)

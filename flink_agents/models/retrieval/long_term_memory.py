@@ -46,12 +46,12 @@ class StoredMemory(LongTermMemory):
 
     Args:
         ctx: The context of the action.
-        collection: Opens a collection of the vector store by its name.
-        namespace: Owner of the memory; None for the job identifier.
-        scope: Name of the memory.
+        collection: Opens a collection of the vector store, by context and name.
+        namespace: Namespace of all memories of a job; None for the job identifier.
+        scope: A section of the memory that the author chooses, such as ``preferences``.
         subject: The person or thing that the memory is about; None for the key.
-        chat_model: The default model for summaries.
-        written: Counts what this action has written, so that items of one time have an order.
+        chat_model: Name of the default chat model for summaries; None if there is none.
+        written: Counts the items that this action writes, so that items of one time have an order.
 
     Raises:
         OptionError: There is neither a namespace nor a job identifier.
@@ -95,20 +95,20 @@ class StoredMemory(LongTermMemory):
         ids: str | Sequence[str] | None = None,
     ) -> list[str]:
         texts = _check_texts(text)
-        names = [self._ctx.uuid4().hex for _ in texts] if ids is None else _check_texts(ids)
-        if len(names) != len(texts):
+        item_ids = [self._ctx.uuid4().hex for _ in texts] if ids is None else _check_texts(ids)
+        if len(item_ids) != len(texts):
             raise DocumentError(
                 "the numbers of ids and texts differ",
                 expected=f"{len(texts)} ids",
-                found=str(len(names)),
+                found=str(len(item_ids)),
                 fix="omit ids, or pass one for each text",
             )
         documents = [
             Document(item_text, self._prefix + id, self._mark_metadata(metadata))
-            for item_text, id in zip(texts, names, strict=True)
+            for item_text, id in zip(texts, item_ids, strict=True)
         ]
         await self._items.add(documents)
-        return names
+        return item_ids
 
     @override
     async def update(
@@ -116,17 +116,21 @@ class StoredMemory(LongTermMemory):
     ) -> bool:
         if metadata is None:
             previous_documents = await self._items.get([self._prefix + id])
-            metadata = _authors(previous_documents[0].metadata) if previous_documents else None
-        return bool(
-            await self._items.update([DocumentUpdate(self._prefix + id, text, self._mark_metadata(metadata))])
-        )
+            metadata = _authors_metadata(previous_documents[0].metadata) if previous_documents else None
+        update = DocumentUpdate(self._prefix + id, text, self._mark_metadata(metadata))
+        updated_ids = await self._items.update([update])
+        return bool(updated_ids)
 
     @override
     async def delete(self, ids: str | Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        await self._items.delete(self._ids(ids), self._subject_filter(filter))
+        await self._items.delete(self._document_ids(ids), self._subject_filter(filter))
 
     def _mark_metadata(self, metadata: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
-        """Return the author's metadata, with entries for subject and time."""
+        """Return the author's metadata, with entries for the subject and the age of an item.
+
+        Raises:
+            DocumentError: An entry is invalid, or has a reserved name.
+        """
         for name, value in (metadata or {}).items():
             check_field(name, value, "(memory)")
             if name.startswith(_OWN):
@@ -155,22 +159,25 @@ class StoredMemory(LongTermMemory):
     async def _find_documents(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[Document]:
-        """Return documents, the oldest first."""
-        documents = await self._items.get(self._ids(ids), self._subject_filter(filter))
+        """Return the subject's documents, the oldest first: those with ``ids``, or all that match."""
+        documents = await self._items.get(self._document_ids(ids), self._subject_filter(filter))
         return sorted(
             documents, key=lambda document: ([document.metadata[name] for name in _AGE], document.id)
         )
 
-    def _ids(self, ids: str | Sequence[str] | None) -> list[str] | None:
+    def _document_ids(self, ids: str | Sequence[str] | None) -> list[str] | None:
+        """Return the documents' ids for ids of items, which are those of one subject; None for None."""
         return None if ids is None else [self._prefix + id for id in _check_texts(ids)]
 
     def _subject_filter(self, filter: Filter | None) -> Filter | None:
+        """Return a filter that matches documents of the subject, which ``filter`` matches as well."""
         return both_filters({_SUBJECT: self._subject}, filter)
 
     def _item(self, document: Document, score: float | None = None) -> MemoryItem:
+        """Return a document as an item of the memory, without the entries of the memory itself."""
         created = datetime.fromtimestamp(float(document.metadata[_CREATED]) / 1000, UTC)
         id = document.id.removeprefix(self._prefix)
-        return MemoryItem(id, document.text, _authors(document.metadata), created, score)
+        return MemoryItem(id, document.text, _authors_metadata(document.metadata), created, score)
 
     # -- compaction -------------------------------------------------------------------
 
@@ -181,17 +188,18 @@ class StoredMemory(LongTermMemory):
         documents = await self._find_documents()
         if len(documents) <= above or len(documents) - keep < 2:
             return False
-        old = documents[: len(documents) - keep]
-        summary = await self._summary(summarise, [old_document.text for old_document in old])
+        replaced_documents = documents[: len(documents) - keep]
+        summary = await self._summary(summarise, [document.text for document in replaced_documents])
         # It is as old as the newest item that it replaces. Until the others are removed, nothing is missing.
-        age = {name: old[-1].metadata[name] for name in _AGE}
+        age = {name: replaced_documents[-1].metadata[name] for name in _AGE}
         metadata = {_SUBJECT: self._subject, **age, "summary": True}
-        document = Document(summary, self._prefix + self._ctx.uuid4().hex, metadata)
-        await self._items.add([document])
-        await self._items.delete([old_document.id for old_document in old])
+        summary_document = Document(summary, self._prefix + self._ctx.uuid4().hex, metadata)
+        await self._items.add([summary_document])
+        await self._items.delete([document.id for document in replaced_documents])
         return True
 
     async def _summary(self, summarise: Summarise | str | None, texts: list[str]) -> str:
+        """Return one text for several, from a function or a chat model, in a durable step."""
         summarise = summarise or self._chat_model
         if summarise is None:
             raise OptionError(
@@ -200,15 +208,18 @@ class StoredMemory(LongTermMemory):
                 fix="pass one to compact()",
             )
         if isinstance(summarise, str):
-            listed = "\n".join(f"- {text}" for text in texts)
-            answer = await self._ctx.chat(summarise, INSTRUCTION + listed)
+            list_text = "\n".join(f"- {text}" for text in texts)
+            answer = await self._ctx.chat(summarise, INSTRUCTION + list_text)
             return str(answer.output)
         call = DurableCallable(summarise, name="long_term_memory:summarise", result_type=str)
         return await self._ctx.durable_execute_async(call, texts)
 
 
 def subject_text(subject: object) -> str:
-    """Return a unique text for a subject: 1 and "1" differ.
+    """Return a text that identifies a subject: those of 1 and "1" differ.
+
+    Args:
+        subject: A string, number, date, UUID, bytes, None, or a tuple of these.
 
     Raises:
         DocumentError: Its type has no unique text.
@@ -229,12 +240,17 @@ def subject_text(subject: object) -> str:
     )
 
 
-def _authors(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _authors_metadata(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the entries of metadata that the author set."""
     return {name: value for name, value in metadata.items() if not name.startswith(_OWN)}
 
 
 def check_text(value: object, what: str) -> None:
     """Check that a value is a string that stores can hold.
+
+    Args:
+        value: The author's value.
+        what: Its role in words, for the error.
 
     Raises:
         DocumentError: It is not a string, or has half of a surrogate pair.
@@ -255,7 +271,8 @@ def check_text(value: object, what: str) -> None:
 
 
 def _check_texts(values: str | Sequence[str]) -> list[str]:
-    several: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
-    for value in several:
-        check_text(value, "a text or an id for a long-term memory")
-    return several
+    """Return one string, or several, as a list; DocumentError if one is not a valid string."""
+    texts: list[Any] = list(values) if isinstance(values, list | tuple) else [values]
+    for text in texts:
+        check_text(text, "a text or an id for a long-term memory")
+    return texts

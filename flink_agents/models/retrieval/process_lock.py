@@ -11,6 +11,7 @@ from flink_agents.api.errors import VectorStoreInUseError
 
 _NAME = ".flink-agents.lock"
 _held: dict[Path, ProcessLock] = {}
+"""The locks that this process has, by directory."""
 # Cyclic garbage collection may release a lock in a thread that is acquiring another one.
 _guard = threading.RLock()
 

@@ -34,38 +34,48 @@ class VectorStoreResource:
     """A vector store of an agent, in one subtask.
 
     Args:
-        declared: Its declaration.
+        declared: The resource as its author declared it.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
         self.name = declared.name
         self._declared = declared
         self._calls: StoreCalls | None = None
-        self._described: VectorStoreSpec | None = None
+        self._configured_spec: VectorStoreSpec | None = None
 
     def configure(self, config: Configuration) -> VectorStoreSpec:
-        """Return its description, overridden by the options of the job."""
-        if self._described is None:
+        """Return the description of the store, overridden by the options of the job.
+
+        Raises:
+            OptionError: An option is invalid.
+        """
+        if self._configured_spec is None:
             clazz = self._declared.clazz
-            self._described = configure_store(self.name, self._declared.arguments, config, bool(clazz))
-            self._calls = StoreCalls(self._described.store, self._described.options, clazz)
-        return self._described
+            spec = configure_store(self.name, self._declared.arguments, config, bool(clazz))
+            self._configured_spec = spec
+            self._calls = StoreCalls(spec.store, spec.options, clazz)
+        return self._configured_spec
 
     @cached_property
     def _model(self) -> EmbeddingModelResource | None:
-        """Return its embedding model, or None."""
-        name = self._described.embedding_model if self._described is not None else None
+        """The embedding model that its description names; None if it names none."""
+        name = self._configured_spec.embedding_model if self._configured_spec is not None else None
         return None if name is None else self._declared.get(name, ResourceType.EMBEDDING_MODEL)
 
     def open_collection(self, ctx: RunnerContext, collection: str | None = None) -> StoreCollection:
-        """Return a collection for one action."""
-        described = self.configure(ctx.config)
+        """Return a collection, whose operations are durable steps of one action.
+
+        Args:
+            ctx: The context of the action.
+            collection: Name of the collection. Default: that of the description, or the resource's name.
+        """
+        spec = self.configure(ctx.config)
         assert self._calls is not None
-        named = collection or described.collection or self.name
-        return StoreCollection(self.name, self._calls, lambda: self._model, ctx, named)
+        collection_name = collection or spec.collection or self.name
+        return StoreCollection(self.name, self._calls, lambda: self._model, ctx, collection_name)
 
     async def aclose(self) -> None:
-        """Close the store."""
+        """Close the store, in a thread, if it was used."""
         if self._calls is not None:
             await asyncio.to_thread(self._calls.close)
 
@@ -75,17 +85,17 @@ class VectorStoreProvider(ResourceProvider):
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        described = read_description(VectorStoreSpec, arguments)
-        options = None if clazz else _options_model(described.store)
-        if options is not None:
-            read_description(options, described.options)
+        spec = read_description(VectorStoreSpec, arguments)
+        options_model = None if clazz else _options_model(spec.store)
+        if options_model is not None:
+            read_description(options_model, spec.options)
 
     @override
     def check_cluster(self, name: str, arguments: Mapping[str, Any], config: Configuration) -> None:
-        described = configure_store(name, arguments, config)
-        check = getattr(VECTOR_STORES.load(described.store), "check_cluster", None)
+        spec = configure_store(name, arguments, config)
+        check = getattr(VECTOR_STORES.load(spec.store), "check_cluster", None)
         if check is not None:
-            check(name, described.options)
+            check(name, spec.options)
 
     @override
     def check_options(self, declared: DeclaredResource, config: Configuration) -> CheckedOptions:
@@ -115,34 +125,34 @@ def configure_store(
 
     Args:
         name: Name of the vector store.
-        arguments: Its description.
-        config: The options of the job.
+        arguments: The author's description, as JSON values.
+        config: The options of the job, among them ``vector-stores.NAME.*``.
         has_class: True if a class creates it; then only the class knows its options.
 
     Raises:
         OptionError: An option is invalid.
     """
-    options, fields = _fields_of(name, arguments, config, has_class)
+    options_model, fields = _fields_of(name, arguments, config, has_class)
     values = override_arguments(AgentOptions.VECTOR_STORES, name, arguments, fields, config)
-    described = read_configured(VectorStoreSpec, values, name)
-    if options is not None:
-        read_configured(options, described.options, name)
-    return described
+    spec = read_configured(VectorStoreSpec, values, name)
+    if options_model is not None:
+        read_configured(options_model, spec.options, name)
+    return spec
 
 
 def _fields_of(
     name: str, arguments: Mapping[str, Any], config: Configuration, has_class: bool
 ) -> tuple[type[BaseModel] | None, set[str]]:
-    """Return the model of the store's own options, if it has one, and all fields that options can set."""
+    """Return the model of the store's own options, or None, and the names of all fields of a description."""
     entries = config.below(AgentOptions.VECTOR_STORES.key)
     store = entries.get(f"{name}.store", arguments.get("store", "sqlite"))
-    options = None if has_class else _options_model(store)
-    spec_fields = set(VectorStoreSpec.model_fields)
-    return options, spec_fields.union(options.model_fields if options is not None else arguments)
+    options_model = None if has_class else _options_model(store)
+    own_fields = arguments if options_model is None else options_model.model_fields
+    return options_model, set(VectorStoreSpec.model_fields).union(own_fields)
 
 
 def _options_model(store: str) -> type[BaseModel] | None:
-    """Return the model of a store's options, if the store declares one."""
+    """Return the pydantic model of a store's options; None if the store declares none."""
     return getattr(VECTOR_STORES.load(store), "options_model", None)
 
 
@@ -150,9 +160,9 @@ class LongTermMemoryResource:
     """A long-term memory of an agent, in one subtask.
 
     Args:
-        name: Its name in the agent.
-        description: Its declaration.
-        store: Its vector store.
+        name: Name of the resource.
+        description: Its description.
+        store: The vector store that it names.
     """
 
     def __init__(self, name: str, description: LongTermMemorySpec, store: VectorStoreResource) -> None:
@@ -162,7 +172,13 @@ class LongTermMemoryResource:
         self._written: WeakKeyDictionary[RunnerContext, Iterator[int]] = WeakKeyDictionary()
 
     def open_memory(self, ctx: RunnerContext, scope: str, subject: Any) -> StoredMemory:
-        """Return the memory of one scope and subject, for one action."""
+        """Return the memory of one scope and subject, whose operations are durable steps of one action.
+
+        Args:
+            ctx: The context of the action.
+            scope: Name of the section of the memory.
+            subject: The person or thing that the memory is about; None for the key.
+        """
         spec = self._description
         written = self._written.setdefault(ctx, itertools.count())
         return StoredMemory(
@@ -179,6 +195,6 @@ class LongTermMemoryProvider(ResourceProvider):
 
     @override
     def provide(self, declared: DeclaredResource) -> LongTermMemoryResource:
-        described = read_description(LongTermMemorySpec, declared.arguments)
-        store = declared.get(described.vector_store, ResourceType.VECTOR_STORE)
-        return LongTermMemoryResource(declared.name, described, store)
+        spec = read_description(LongTermMemorySpec, declared.arguments)
+        store = declared.get(spec.vector_store, ResourceType.VECTOR_STORE)
+        return LongTermMemoryResource(declared.name, spec, store)

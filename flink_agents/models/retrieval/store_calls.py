@@ -40,7 +40,10 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
 
 
 class StoreCalls:
-    """The functions of durable steps. They accept and return plain values, and run in threads.
+    """The functions of a vector store's durable steps. They take and return plain values, and run in threads.
+
+    A space is a list of dimension and model, and a vector is bytes of float32. A row is a list of id, text,
+    metadata, and, where it is passed or requested, vector or score.
 
     Args:
         name: Name of the store, which the first use opens.
@@ -55,7 +58,7 @@ class StoreCalls:
 
     @cached_property
     def store(self) -> VectorStore:
-        """Return the store; the first use opens it."""
+        """The store; the first use opens it."""
         if self._clazz:
             return create_instance(self._clazz, VectorStore, "the vector store", dict(self._options))
         return open_vector_store(self._name, self._options)
@@ -68,16 +71,16 @@ class StoreCalls:
     def add(
         self, collection: str, space: list[Any], rows: list[list[Any]], idempotency_key: str
     ) -> list[str]:
-        """Add documents; a document without an id gets one that all attempts of the call share."""
+        """Add documents, and return their ids; one without an id gets one that all attempts share."""
         documents = [
-            Document(text, id or f"{idempotency_key}-{number}", metadata, _numbers(vector))
-            for number, (id, text, metadata, vector) in enumerate(rows)
+            Document(text, id or f"{idempotency_key}-{index}", metadata, _numbers(vector))
+            for index, (id, text, metadata, vector) in enumerate(rows)
         ]
         self.store.add(collection, VectorSpace(*space), documents)
         return [document.id for document in documents]
 
     def update(self, collection: str, space: list[Any] | None, rows: list[list[Any]]) -> list[str]:
-        """Change documents."""
+        """Change documents, and return the ids of those that exist; None in a row changes nothing."""
         updates = [
             DocumentUpdate(id, text, metadata, None if vector is None else _numbers(vector))
             for id, text, metadata, vector in rows
@@ -85,7 +88,7 @@ class StoreCalls:
         return self.store.update(collection, VectorSpace(*space) if space else None, updates)
 
     def delete(self, collection: str, ids: list[str] | None, filter: dict[str, Any] | None) -> None:
-        """Remove documents."""
+        """Remove the documents that have one of ``ids`` and match ``filter``; None matches all."""
         self.store.delete(collection, ids, filter)
 
     def drop(self, collection: str) -> None:
@@ -100,23 +103,24 @@ class StoreCalls:
         limit: int | None,
         offset: int,
     ) -> list[list[Any]]:
-        """Find documents by id or metadata."""
+        """Return rows of documents by id and metadata, as ``VectorStore.get`` does."""
         documents = self.store.get(collection, ids, filter, limit, offset)
         return [[document.id, document.text, dict(document.metadata)] for document in documents]
 
     def query(
         self, collection: str, space: list[Any], vector: bytes, k: int, filter: dict[str, Any] | None
     ) -> list[list[Any]]:
-        """Find the documents that are nearest to a vector."""
+        """Return rows, with scores, of the ``k`` documents that are nearest to a vector."""
         documents = self.store.query(collection, VectorSpace(*space), _numbers(vector), k, filter)
         return [
             [document.id, document.text, dict(document.metadata), document.score] for document in documents
         ]
 
     def count(self, collection: str, filter: dict[str, Any] | None) -> int:
-        """Count documents."""
+        """Return the number of documents that match ``filter``; None matches all."""
         return self.store.count(collection, filter)
 
 
 def _numbers(vector: bytes) -> Any:
+    """Return the numbers of a vector in bytes of float32."""
     return np.frombuffer(vector, "<f4")

@@ -27,9 +27,9 @@ def retrieval_tool(
     Args:
         store: Name of the vector store in the agent.
         name: Name of the tool. Default: ``search_`` and the name of the store.
-        description: Description of the tool for the model.
+        description: Description of the tool for the model. Default: a sentence with the store's name.
         k: Maximum number of documents in the result.
-        filter: Filter of the documents.
+        filter: Search only among documents whose metadata match. Default: among all.
         collection: Name of the collection. Default: the collection in the store's description.
     """
 

@@ -34,12 +34,15 @@ _loading = threading.Lock()
 
 
 class _Weights(NamedTuple):
+    """The tokenizer of the model, and a vector for each token's id."""
+
     tokenizer: Any
     vectors: NDArray[np.float16]
 
 
 @lru_cache(maxsize=1)
 def _load_weights() -> _Weights:
+    """Read the model from the files of its package; MissingExtraError if it is not installed."""
     module_spec = importlib.util.find_spec("wordllama")
     if module_spec is None or module_spec.origin is None:
         raise missing_extra_error("wordllama", "the embedding model 'wordllama'", "no module 'wordllama'")
@@ -57,7 +60,7 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
     """Embeds texts offline, with weights that a wheel brings.
 
     Args:
-        model_name: Which model; the wheel has one.
+        model_name: Name of the model; the wheel has only the default.
         settings: Defaults of requests; ``dimensions`` is one of 64, 128 and 256.
 
     Raises:
@@ -101,7 +104,7 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
                 found=str(dimensions),
                 fix="omit dimensions, or use one of these",
             )
-        vectors, tokens = await asyncio.to_thread(_vectors, texts, dimensions)
+        vectors, tokens = await asyncio.to_thread(_embed_texts, texts, dimensions)
         return EmbeddingResult(
             vectors.tolist(),
             inputs=texts,
@@ -117,19 +120,20 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
 
 
 def _weights() -> _Weights:
+    """Return the model; the first call reads it, and other threads wait for that."""
     with _loading:
         return _load_weights()
 
 
-def _vectors(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:
+def _embed_texts(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:
     """Return a vector of length 1 for each text, zeros for one without tokens; and the number of tokens."""
-    tokenizer, weights = _weights()
+    tokenizer, token_vectors = _weights()
     vectors = np.zeros((len(texts), dimensions), np.float32)
-    tokens = 0
-    for row, encoded in enumerate(tokenizer.encode_batch(texts, add_special_tokens=False)):
-        ids = [token for token in encoded.ids if token < len(weights)]
-        tokens += len(ids)
-        if ids:
-            mean = weights[ids, :dimensions].astype(np.float32).mean(axis=0)
+    token_count = 0
+    for row, encoding in enumerate(tokenizer.encode_batch(texts, add_special_tokens=False)):
+        token_ids = [token_id for token_id in encoding.ids if token_id < len(token_vectors)]
+        token_count += len(token_ids)
+        if token_ids:
+            mean = token_vectors[token_ids, :dimensions].astype(np.float32).mean(axis=0)
             vectors[row] = mean / (np.linalg.norm(mean) or 1.0)
-    return vectors, tokens
+    return vectors, token_count

@@ -16,10 +16,15 @@ _DEPTH = 5
 """Number of levels below a provider's client that are searched for its HTTP client."""
 
 _MOST_LOOKED_AT = 2000
+"""Maximum number of objects that are searched."""
 
 
 class ResponseTooLargeError(Exception):
-    """An answer has more bytes than the limit."""
+    """An answer has more bytes than the limit.
+
+    Args:
+        limit: Maximum number of bytes of an answer.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the answer has more than {limit} bytes, which is the limit (response_limit)")
@@ -45,11 +50,7 @@ class TooManyObjectsError(ResponseTooLargeError):
 
 
 def most_objects(limit: int) -> int:
-    """Return the largest number of JSON objects in an answer.
-
-    Args:
-        limit: Maximum number of bytes of the answer.
-    """
+    """Return the maximum number of JSON objects in an answer of at most ``limit`` bytes."""
     return max(_FEWEST_OBJECTS, limit // _BYTES_FOR_AN_OBJECT)
 
 
@@ -59,7 +60,11 @@ def objects_in(part: bytes | bytearray) -> int:
 
 
 class NestedEncodingError(Exception):
-    """An answer is compressed in a way that can turn a few bytes into any number of them at once."""
+    """An answer is compressed in a way that can turn a few bytes into any number of them at once.
+
+    Args:
+        codings: The header ``Content-Encoding`` of the answer.
+    """
 
     def __init__(self, codings: str) -> None:
         super().__init__(f"the answer is compressed by {codings!r}, instead of once by gzip or deflate")
@@ -77,14 +82,19 @@ def _check_codings(response: Any) -> None:
     """
     header = response.headers.get("content-encoding", "")
     codings = [coding.strip().lower() for coding in header.split(",")]
-    nested = sum(coding not in ("identity", "") for coding in codings) > 1
-    of_newer = type(response).__module__.partition(".")[0] == "httpx2"
-    if nested or not (of_newer or _BOUNDED.issuperset(codings)):
+    is_nested = sum(coding not in ("identity", "") for coding in codings) > 1
+    has_bounded_chunks = type(response).__module__.partition(".")[0] == "httpx2"
+    if is_nested or not (has_bounded_chunks or _BOUNDED.issuperset(codings)):
         raise NestedEncodingError(header[:100])
 
 
 class _Counter:
-    """Counts bytes and objects of an answer; in a stream of events, of each event."""
+    """Counts bytes and objects of an answer; in a stream of events, of each event.
+
+    Args:
+        limit: Maximum number of bytes.
+        of_events: True if the answer is a stream of events, each of which has the limit.
+    """
 
     def __init__(self, limit: int, of_events: bool) -> None:
         self._limit = limit
@@ -93,6 +103,11 @@ class _Counter:
         self._objects = 0
 
     def count_chunk(self, chunk: bytes) -> None:
+        """Count the next chunk of the answer.
+
+        Raises:
+            ResponseTooLargeError: There are more bytes, or more objects, than the limit allows.
+        """
         if self._counts_events and (ends := _ends_of_events(chunk)):
             # What lies between the two is smaller than the piece.
             self._check_part(chunk[: ends[0]])
@@ -117,7 +132,7 @@ def _ends_of_events(chunk: bytes) -> list[int]:
 
 
 class BodyLimit:
-    """A hook for answers of an asynchronous HTTP client.
+    """A hook of an asynchronous HTTP client that bounds each answer while it is read.
 
     Args:
         limit: Maximum number of bytes.
@@ -129,18 +144,24 @@ class BodyLimit:
         self._events = events
 
     async def __call__(self, response: Any) -> None:
-        """Limit the size of an answer."""
+        """Let the reader of an answer get an error once the answer is too large.
+
+        Raises:
+            ResponseTooLargeError: Its header announces too many bytes.
+            NestedEncodingError: Its compression has no bound.
+        """
         counter = self._counter(response)
-        read = response.aiter_bytes
+        read_chunks = response.aiter_bytes
 
         async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
-            async for chunk in read(chunk_size):
+            async for chunk in read_chunks(chunk_size):
                 counter.count_chunk(chunk)
                 yield chunk
 
         response.aiter_bytes = aiter_bytes
 
     def _counter(self, response: Any) -> _Counter:
+        """Check the headers of an answer, and return a counter for its body."""
         _check_codings(response)
         length = response.headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.limit:
@@ -153,12 +174,12 @@ class BlockingBodyLimit(BodyLimit):
     """The same hook for a blocking client."""
 
     def __call__(self, response: Any) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Limit the size of an answer."""
+        """Let the reader of an answer get an error once the answer is too large; errors as in the base."""
         counter = self._counter(response)
-        read = response.iter_bytes
+        read_chunks = response.iter_bytes
 
         def iter_bytes(chunk_size: int | None = None) -> Iterator[bytes]:
-            for chunk in read(chunk_size):
+            for chunk in read_chunks(chunk_size):
                 counter.count_chunk(chunk)
                 yield chunk
 
@@ -169,7 +190,7 @@ def bound_bodies(client: object, limit: int) -> None:
     """Limit the answers of all HTTP clients inside of a provider's client.
 
     Args:
-        client: The client of the provider's library, or None.
+        client: The client of the provider's library; None changes nothing.
         limit: Maximum number of bytes of an answer.
     """
     for http in _http_clients(client):
@@ -184,25 +205,26 @@ def bound_bodies(client: object, limit: int) -> None:
 
 
 def _http_clients(client: object) -> list[Any]:
-    """Return the HTTP clients among an object's attributes. Libraries keep them in different places."""
+    """Return the HTTP clients among an object's attributes, and theirs. Libraries keep them anywhere."""
     clients: list[Any] = []
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     level = [client]
     for _ in range(_DEPTH):
-        below: list[object] = []
+        next_level: list[object] = []
         for candidate in level:
-            if id(candidate) in seen or len(seen) > _MOST_LOOKED_AT:
+            if id(candidate) in seen_ids or len(seen_ids) > _MOST_LOOKED_AT:
                 continue
-            seen.add(id(candidate))
+            seen_ids.add(id(candidate))
             if hasattr(type(candidate), "event_hooks") and hasattr(type(candidate), "send"):
                 clients.append(candidate)
             else:
-                below += _attribute_values(candidate)
-        level = below
+                next_level += _attribute_values(candidate)
+        level = next_level
     return clients
 
 
 def _attribute_values(candidate: object) -> list[object]:
+    """Return the values of an object's own attributes; none for classes, functions and modules."""
     if isinstance(candidate, type | types.FunctionType | types.ModuleType):
         return []
     attributes = getattr(candidate, "__dict__", None)

@@ -26,19 +26,19 @@ def create_instance(clazz: str, kind: type[T], what: str, *arguments: Any, **nam
     """Return the object that ``clazz`` names, or the result of the class or function of that name.
 
     Args:
-        clazz: Its name, ``module:qualname``.
-        kind: The required type.
-        what: The resource that needs it, for errors.
-        *arguments: Arguments for it.
-        **named: Arguments for it by name.
+        clazz: Name of an object, a class or a function, ``module:qualname``.
+        kind: The required class of the result.
+        what: The resource that needs it, for errors: ``the chat model 'analyst'``.
+        *arguments: Arguments of the class or function.
+        **named: Its arguments by name.
 
     Raises:
-        ResourceUnavailableError: The result has another type, or the call failed.
+        ResourceUnavailableError: It cannot be imported, the call failed, or the result has another class.
     """
     expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or a function that returns one"
     try:
-        there = _import_class(clazz)
-        instance = there if isinstance(there, kind) else there(*arguments, **named)
+        target = _import_object(clazz)
+        instance = target if isinstance(target, kind) else target(*arguments, **named)
     except Exception as error:  # foreign code can raise anything
         raise ResourceUnavailableError(
             f"{what} cannot be created",
@@ -56,17 +56,17 @@ def create_instance(clazz: str, kind: type[T], what: str, *arguments: Any, **nam
 
 
 def import_object(name: str, what: str) -> Any:
-    """Return the object with a name.
+    """Import and return the object with a name.
 
     Args:
-        name: Its name, ``module:qualname``.
-        what: The kind of object, for errors.
+        name: Name of the object, ``module:qualname``.
+        what: Its role in words, for errors: ``the function of a router``.
 
     Raises:
         ResourceUnavailableError: It does not exist, or cannot be imported.
     """
     try:
-        return _import_class(name)
+        return _import_object(name)
     except Exception as error:  # a module can raise anything when it is imported
         raise ResourceUnavailableError(
             f"{what} cannot be imported",
@@ -76,17 +76,18 @@ def import_object(name: str, what: str) -> Any:
         ) from error
 
 
-def _import_class(name: str) -> Any:
+def _import_object(name: str) -> Any:
+    """Return the object with a name; it waits for a module that another thread is importing."""
     if isinstance(name, NamedCode) and name.target is not None:
         return name.target
-    module, _, qualname = name.partition(":")
-    there: Any = sys.modules.get(module)
-    if there is None or not _waits_for_agents(there):
+    module_name, _, qualname = name.partition(":")
+    target: Any = sys.modules.get(module_name)
+    if target is None or not _waits_for_agents(target):
         # Another thread may have imported only a part of it so far; this waits for the rest.
-        there = importlib.import_module(module)
+        target = importlib.import_module(module_name)
     for part in qualname.split("."):
-        there = getattr(there, part)
-    return there
+        target = getattr(target, part)
+    return target
 
 
 def _waits_for_agents(module: Any) -> bool:
@@ -96,11 +97,11 @@ def _waits_for_agents(module: Any) -> bool:
     with no_collection():
         for innermost in sys._current_frames().values():
             frame = innermost
-            of_agents = False
+            runs_agents = False
             while frame is not None:
-                of_agents = of_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
+                runs_agents = runs_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
                 if frame.f_globals is vars(module) and frame.f_code.co_name == "<module>":
-                    return of_agents
+                    return runs_agents
                 frame = frame.f_back
     return False
 
@@ -113,12 +114,12 @@ _WITH_SECRETS = ("env", "environment", "headers", "options", "arguments")
 
 
 def check_ready(what: str, clazz: str, description: Mapping[str, Any]) -> None:
-    """Check that the class of a description and its secrets are available.
+    """Check that the class and the secrets of a resource are available in this process.
 
     Args:
         what: The resource, for errors: ``the chat model 'analyst'``.
         clazz: Its class, as ``module:qualname``; empty if it has none.
-        description: The description as JSON, overridden by the options of the job.
+        description: Its description as JSON values by field, overridden by the options of the job.
 
     Raises:
         ResourceUnavailableError: Its class cannot be imported, or a secret is missing.

@@ -19,7 +19,7 @@ D = TypeVar("D", bound=BaseModel)
 
 
 def read_description(kind: type[D], arguments: Mapping[str, Any]) -> D:
-    """Parse a description.
+    """Return a description of class ``kind``, parsed from the arguments of a descriptor.
 
     Raises:
         ValueError: A field is unknown or invalid. The message has no values: they may be secret.
@@ -31,10 +31,15 @@ def read_description(kind: type[D], arguments: Mapping[str, Any]) -> D:
 
 
 def read_configured(kind: type[D], arguments: Mapping[str, Any], name: str) -> D:
-    """Parse a description that options of the job may have changed.
+    """Return a description, parsed from arguments that options of the job may have changed.
+
+    Args:
+        kind: The class of the description.
+        arguments: JSON values by field.
+        name: Name of the resource, for the error.
 
     Raises:
-        OptionError: An option is invalid.
+        OptionError: A field is unknown or invalid.
     """
     try:
         return read_description(kind, arguments)
@@ -53,8 +58,8 @@ def configure_description(
 
     Args:
         kind: The class of the description.
-        option: The option that has entries for resources of this kind.
-        declared: The resource.
+        option: The option of type ``dict`` that has entries for resources of this kind.
+        declared: The resource as its author declared it.
         config: The options of the job.
 
     Raises:
@@ -74,10 +79,10 @@ def override_arguments(
     """Return ``arguments``, overridden by the entries of ``option`` for the resource ``name``.
 
     Args:
-        option: The option that has entries for resources of this kind.
+        option: The option of type ``dict`` that has entries for resources of this kind.
         name: Name of the resource.
-        arguments: Its description.
-        fields: The fields of such a description.
+        arguments: The author's description, as JSON values by field.
+        fields: Names of all fields of such a description.
         config: The options of the job.
 
     Raises:
@@ -94,7 +99,14 @@ def override_arguments(
 def unknown_field(
     option: ConfigOption[dict[str, Any]], name: str, field: str, fields: Collection[str]
 ) -> OptionError:
-    """Return the error about an option that resources of this kind do not have."""
+    """Return the error about an option for a resource that names no field of its description.
+
+    Args:
+        option: The option of type ``dict`` that has entries for resources of this kind.
+        name: Name of the resource.
+        field: The unknown name.
+        fields: Names of all fields of such a description.
+    """
     return OptionError(
         f"unknown option {option.key}.{name}.{field}",
         expected="one of " + ", ".join(sorted(fields)),
@@ -110,7 +122,7 @@ def checked_options(
     config: Configuration,
     nested: Collection[str] = (),
 ) -> CheckedOptions:
-    """Return the entries of ``option`` for a resource; arguments as for :func:`configured_fields`."""
+    """Return the keys of the entries for a resource; the arguments are those of :func:`configured_fields`."""
     entries = {entry for entry, _, _ in _entries_of(option, name, fields, config, nested)}
     return CheckedOptions(option, entries, fields)
 
@@ -124,15 +136,15 @@ def configured_fields(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the fields that options of a job set for the resource ``name``, with their values.
 
-    Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``. For other
-    resources, whose names may begin in the same way, they are omitted.
+    Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``. A variable
+    whose rest is no field may belong to another resource, whose name begins in the same way: it is omitted.
 
     Args:
-        option: The option that has entries for resources of this kind.
+        option: The option of type ``dict`` that has entries for resources of this kind.
         name: Name of the resource.
-        fields: The fields of such a description.
+        fields: Names of all fields of such a description.
         config: The options of the job.
-        nested: Fields with nested fields: ``limits.requests``.
+        nested: Names of fields that have fields themselves, which become ``limits.requests``.
     """
     for _, field, value in _entries_of(option, name, fields, config, nested):
         yield field, value
@@ -145,15 +157,15 @@ def _entries_of(
     config: Configuration,
     nested: Collection[str],
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield each entry with its field and its value."""
-    start = re.sub(r"\W", "_", name).lower() + "_"
+    """Yield the key of each entry for a resource, below the option's key, with its field and its value."""
+    variable_prefix = re.sub(r"\W", "_", name).lower() + "_"
     for entry, value in config.below(option.key).items():
         if entry.startswith(f"{name}."):
-            yield entry, entry[len(name) + 1 :].replace("-", "_"), value
-        elif "." not in entry and entry.startswith(start):
-            field = entry[len(start) :]
-            outer, _, inner = field.partition("_")
-            if outer in nested:
-                yield entry, f"{outer}.{inner}", value
+            yield entry, entry.removeprefix(f"{name}.").replace("-", "_"), value
+        elif "." not in entry and entry.startswith(variable_prefix):
+            field = entry.removeprefix(variable_prefix)
+            outer_field, _, inner_field = field.partition("_")
+            if outer_field in nested:
+                yield entry, f"{outer_field}.{inner_field}", value
             elif field in fields:
                 yield entry, field, value

@@ -37,8 +37,8 @@ def check_installed(provider: str, what: str) -> None:
     """Check that pydantic-ai is installed, with the packages for ``provider``.
 
     Args:
-        provider: The part of a model's name before the colon.
-        what: The resource that needs it, for the error.
+        provider: The part of a model's name before the colon; an unknown one needs only pydantic-ai.
+        what: The resource that needs it in words, for the error.
 
     Raises:
         MissingExtraError: A package is missing.
@@ -51,21 +51,26 @@ def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
     """Check that modules are installed.
 
     Args:
-        modules: Their names.
+        modules: Names of the modules.
         extra: The extra of this package that installs them.
-        what: The resource that needs them, for the error.
+        what: The resource that needs them in words, for the error.
 
     Raises:
         MissingExtraError: A module is missing, or pydantic-ai is too old.
     """
-    for needed in modules:
-        if not _is_there(needed):
-            raise missing_extra_error(extra, what, f"no module {needed!r}")
+    for module in modules:
+        if not _is_installed(module):
+            raise missing_extra_error(extra, what, f"no module {module!r}")
     check_pydantic_ai()
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:
-    """Import a module that an extra installs.
+    """Import and return a module that an extra of this package installs.
+
+    Args:
+        module: Name of the module.
+        extra: Name of the extra.
+        what: The resource that needs it in words, for the error.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -77,7 +82,13 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
 
 
 def missing_extra_error(extra: str, what: str, found: str) -> MissingExtraError:
-    """Return the error about missing packages of an extra."""
+    """Return the error about missing packages of an extra.
+
+    Args:
+        extra: Name of the extra.
+        what: The resource that needs it in words.
+        found: What is missing, or the error of the import.
+    """
     return MissingExtraError(
         f"{what} needs packages that are not installed",
         expected=f"the extra {extra!r} of flink-agents-python, in the workers of the cluster as well",
@@ -87,11 +98,11 @@ def missing_extra_error(extra: str, what: str, found: str) -> MissingExtraError:
 
 
 def extra_of(provider: str) -> str:
-    """Return the extra with the packages for ``provider``."""
+    """Return the extra of this package with the packages for a provider of models; its name if unknown."""
     return _NEEDED.get(provider, (provider, ""))[0]
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

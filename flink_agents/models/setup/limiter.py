@@ -20,11 +20,11 @@ from flink_agents.api.errors import NestedChatsError
 
 
 class RequestLimiter:
-    """Limits the requests to a service. It belongs to the loop on which it is made.
+    """Limits the requests to a service. It belongs to the event loop on which it is made.
 
     Args:
-        max_concurrency: Maximum number of requests in flight, or None.
-        rate: Maximum number of requests that start in a period, or None.
+        max_concurrency: Maximum number of requests in flight; None for no limit.
+        rate: Maximum number of requests that start in a period; None for no limit.
     """
 
     def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
@@ -33,7 +33,7 @@ class RequestLimiter:
 
     @asynccontextmanager
     async def wait_for_turn(self) -> AsyncIterator[None]:
-        """Wait until one more request may start; on exit, let the next one start."""
+        """Wait until one more request may start; the end of the block lets the next one start."""
         if self._slots is not None:
             await self._slots.acquire()
         try:
@@ -54,7 +54,7 @@ _under_way: ContextVar[tuple[str, ...]] = ContextVar("flink_agents_conversations
 
 @contextmanager
 def enter_nested_conversation(holder: str) -> Iterator[None]:
-    """Enter a conversation that is nested in those of the calling task.
+    """Count the conversation of the block as nested in those around the calling code.
 
     Args:
         holder: Holder of the conversation, for the error: ``the chat model 'analyst'``.
@@ -62,20 +62,20 @@ def enter_nested_conversation(holder: str) -> Iterator[None]:
     Raises:
         NestedChatsError: Too many conversations are nested.
     """
-    around = _under_way.get()
-    if len(around) >= MOST_NESTED:
+    outer_holders = _under_way.get()
+    if len(outer_holders) >= MOST_NESTED:
         raise NestedChatsError(
-            f"{len(around)} conversations are nested, and a tool starts one more",
+            f"{len(outer_holders)} conversations are nested, and a tool starts one more",
             expected=f"at most {MOST_NESTED}",
-            found=" -> ".join([*around[-3:], holder]),
+            found=" -> ".join([*outer_holders[-3:], holder]),
             fix="pass the inner conversation no tool that leads back to it, by tools=... of the chat model "
             "or of the agent that it calls",
         )
-    mine = (*around, holder)
-    _under_way.set(mine)
+    holders = (*outer_holders, holder)
+    _under_way.set(holders)
     try:
         yield
     finally:
         # A task that is dropped while it waits is closed in another task's context.
-        if _under_way.get() is mine:
-            _under_way.set(around)
+        if _under_way.get() is holders:
+            _under_way.set(outer_holders)

@@ -25,6 +25,7 @@ _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError, UserError)
 """Failures that would occur in each attempt."""
 
 _MOST_CAUSES = 5
+"""Maximum number of messages in the text of a failure: that of the error, and those of its causes."""
 
 _REFUSED = "content_filter"
 """Finish reason of pydantic-ai if a model refused to answer, or a filter withheld the answer."""
@@ -69,12 +70,17 @@ def is_of_a_test(error: Exception) -> bool:
 
 
 def with_causes(error: BaseException) -> str:
-    """Return the messages of an error and its causes: its own message may only be that it failed."""
+    """Return the messages of an error and its causes as one text.
+
+    The error's own message may only be that something failed. Repetitions are omitted.
+    """
     texts = [text_of(error)]
-    while (cause := error.__cause__) is not None and len(texts) < _MOST_CAUSES:
-        error = cause
-        if (text := text_of(error)) and not any(text in earlier for earlier in texts):
+    cause = error.__cause__
+    while cause is not None and len(texts) < _MOST_CAUSES:
+        text = text_of(cause)
+        if text and not any(text in earlier_text for earlier_text in texts):
             texts.append(text)
+        cause = cause.__cause__
     return "; ".join(texts)
 
 
@@ -82,19 +88,20 @@ def refusal_in(response: ModelResponse) -> str | None:
     """Return the provider's reason for a refusal to answer; None if the model did not refuse."""
     if response.finish_reason != _REFUSED:
         return None
-    return _failure_reason(response.provider_details or {})
+    return _refusal_reason(response.provider_details or {})
 
 
 def refusal_of(error: Exception) -> str | None:
-    """Return the reason in an error that reports a filtered answer."""
+    """Return the reason in an error that reports a filtered answer; None for any other error."""
     return text_of(error) if isinstance(error, ContentFilterError) else None
 
 
-def _failure_reason(details: Mapping[str, Any]) -> str:
-    causes = [
+def _refusal_reason(details: Mapping[str, Any]) -> str:
+    """Return the reasons for a refusal in a provider's details of a response, as encodable text."""
+    reasons = [
         f"{name}: {details[name]}"
         for name in ("refusal", "block_reason", "finish_reason", "safety_ratings")
         if details.get(name)
     ]
-    text = "; ".join(causes) or "the provider gave no reason"
+    text = "; ".join(reasons) or "the provider gave no reason"
     return text.encode("utf-8", "replace").decode()

@@ -21,7 +21,7 @@ class Secrets:
     After that, no exception, record or log of the process shows them.
 
     Args:
-        what: The resource, for errors.
+        what: The resource in words, for errors: ``the chat model 'analyst'``.
     """
 
     def __init__(self, what: str) -> None:
@@ -29,11 +29,11 @@ class Secrets:
         redaction.install_log_filter()
 
     def read_secret(self, secret: Secret, of: str = "") -> str:
-        """Return the value that ``secret`` refers to.
+        """Return the value that a reference names in this process, and hide it in texts from then on.
 
         Args:
-            secret: The reference.
-            of: The part of the resource that needs it, for the error.
+            secret: The reference to the secret.
+            of: The part of the resource that needs it, for the error; empty for the resource itself.
 
         Raises:
             ResourceUnavailableError: The worker does not have it.
@@ -43,10 +43,10 @@ class Secrets:
         except (KeyError, OSError, UnicodeDecodeError):
             value = ""
         if not value:
-            named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
+            source = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
             raise ResourceUnavailableError(
                 f"a secret of {self._resource}{of and ', ' + of + ','} is missing",
-                expected=f"{named}, with the secret, in the process of the worker",
+                expected=f"{source}, with the secret, in the process of the worker",
                 found="no value, or an unreadable one",
                 fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "
                 "a test, in the process that runs it",
@@ -57,6 +57,10 @@ class Secrets:
     def text(self, value: str | Secret | Public, of: str = "") -> str:
         """Return the text of a field: the secret that it refers to, or the text itself.
 
+        Args:
+            value: The text, or a reference to it.
+            of: The part of the resource that has the field, for the error.
+
         Raises:
             ResourceUnavailableError: The worker does not have the secret.
         """
@@ -65,7 +69,11 @@ class Secrets:
         return value.public if isinstance(value, Public) else value
 
     def headers(self, headers: Mapping[str, str | Secret | Public]) -> dict[str, str]:
-        """Return headers, or variables, with the values of their secrets."""
+        """Return headers, or variables, by name, with secrets in place of references.
+
+        Raises:
+            ResourceUnavailableError: The worker does not have a secret.
+        """
         return {name: self.text(value, f"header {name!r}") for name, value in headers.items()}
 
     def resolve_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +89,7 @@ class Secrets:
         return {name: self._resolve_value(value, name) for name, value in values.items()}
 
     def _resolve_value(self, value: Any, of: str) -> Any:
+        """Return a value with secrets in place of references; ``of`` is the field that has it, for errors."""
         if isinstance(value, list | tuple):
             return [self._resolve_value(member, of) for member in value]
         if not isinstance(value, Mapping):
@@ -91,7 +100,10 @@ class Secrets:
         return {name: self._resolve_value(member, str(name)) for name, member in value.items()}
 
     def arguments(self, *endpoints: Endpoint | None) -> dict[str, Any]:
-        """Return the arguments of a provider's class for endpoints, of which the later ones take precedence.
+        """Return the arguments of a provider's class by name, with secrets in place of references.
+
+        Args:
+            *endpoints: Endpoints, of which the later ones take precedence; None is no endpoint.
 
         Raises:
             ResourceUnavailableError: The worker does not have a secret.
@@ -106,31 +118,34 @@ class Secrets:
         return arguments
 
     def shown_in(self, text: object) -> bool:
-        """Return True if ``text`` contains a secret."""
+        """Return True if a text, or the text of an object such as an error, contains a secret."""
         return redaction.shows(str(text))
 
     def hide(self, text: object, longest: int | None = None) -> str:
-        """Return ``text``, or its first ``longest`` characters, with asterisks in place of each secret."""
+        """Return the text of an object with asterisks in place of each secret, cut to ``longest`` characters.
+
+        None does not cut it.
+        """
         return redaction.hide(text) if longest is None else redaction.hide_beyond(text, longest)
 
 
 def know_models(models: Iterable[Any]) -> None:
-    """Hide the credentials of models of pydantic-ai in texts, whatever their source.
+    """Hide the credentials of models of pydantic-ai in texts from now on, whatever their source.
 
     Args:
         models: The models; models inside of wrappers and fallbacks are included.
     """
-    ahead = list(models)
-    seen = set[int]()
-    while ahead:
-        model = ahead.pop()
-        if model is None or id(model) in seen:
+    stack = list(models)
+    seen_ids = set[int]()
+    while stack:
+        model = stack.pop()
+        if model is None or id(model) in seen_ids:
             continue
-        seen.add(id(model))
-        ahead.append(getattr(model, "wrapped", None))
-        ahead += (
-            inner_models if isinstance(inner_models := getattr(model, "models", None), list | tuple) else ()
-        )
+        seen_ids.add(id(model))
+        stack.append(getattr(model, "wrapped", None))
+        inner_models = getattr(model, "models", None)
+        if isinstance(inner_models, list | tuple):
+            stack += inner_models
         client = getattr(getattr(model, "_provider", None), "client", None)
         for name in _CREDENTIALS:
             redaction.add_secrets(getattr(client, name, None))
@@ -140,4 +155,5 @@ def know_models(models: Iterable[Any]) -> None:
 
 
 def _read_file(file: Any) -> str:
+    """Return the text of a file without white space around it."""
     return Path(file).read_text(encoding="utf-8").strip()

@@ -40,15 +40,15 @@ class OutcomeUnknown(Exception):
 
 @dataclass(frozen=True)
 class UnknownToolOutcome:
-    """A call whose outcome is unknown.
+    """A tool call that may or may not have taken effect.
 
     Attributes:
-        what: The tool, for messages: ``the tool 'pay'``.
+        what: The tool in words, for messages: ``the tool 'pay'``.
         name: The name by which the model called it.
-        reason: The reason why the outcome is unknown.
-        arguments: The arguments of the call.
+        reason: The event after which the outcome is unknown, as text.
+        arguments: The arguments of the call by name, for the person who decides.
         again: Repeats the call, with its idempotency key.
-        error: The class of the error that ends the conversation.
+        error: Class of the error that ends the conversation if the call is not repeated.
     """
 
     what: str
@@ -86,13 +86,19 @@ class ModelTool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the definition of the tool for the model."""
+        """The definition of the tool for the model: name, description, schema of the arguments."""
         ...
 
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | UnknownToolOutcome:
-        """Call the tool, as a recorded call. :func:`resolve_outcome` takes an unknown outcome.
+        """Call the tool, as a recorded call, after an approval if it needs one, and return its outcome.
+
+        Args:
+            ctx: The context of the action.
+            arguments: The arguments of the model by name; JSON values.
+            policy: Limits and policies of the conversation. An unknown outcome is left to
+                :func:`resolve_outcome`.
 
         Raises:
             Exception: It ends the conversation.
@@ -105,12 +111,12 @@ class ServedTool(ModelTool, Protocol):
 
     @property
     def needs_approval(self) -> bool:
-        """Return True if :meth:`call` requests an approval first."""
+        """True if :meth:`call` requests an approval first."""
         ...
 
     @property
     def approved(self) -> ModelTool:
-        """Return the same tool without approvals."""
+        """The same tool without the need for approvals."""
         ...
 
 
@@ -118,10 +124,10 @@ class ToolSource(Protocol):
     """A resource that has tools for models, such as a server."""
 
     async def model_tools(self, ctx: RunnerContext) -> Sequence[ServedTool]:
-        """Return its tools; a replay takes them from records.
+        """Return the tools of the source; a replay takes their list from records.
 
         Raises:
-            AgentsError: It cannot list its tools.
+            AgentsError: The source cannot list its tools.
         """
         ...
 
@@ -129,10 +135,15 @@ class ToolSource(Protocol):
 async def resolve_outcome(
     ctx: RunnerContext, outcome: ToolOutcome | UnknownToolOutcome, policy: ToolPolicy
 ) -> ToolOutcome:
-    """Return the outcome of a call. If it is unknown, end the conversation, or let a person decide.
+    """Return the outcome of a call. If it is unknown, end the conversation, or wait for a person's decision.
 
     If the person approves, the call is repeated with its idempotency key. If the person denies, the
     conversation continues, and the model is told that the call is not repeated.
+
+    Args:
+        ctx: The context of the action.
+        outcome: The outcome of the call, known or unknown.
+        policy: Policies of the conversation.
 
     Raises:
         ToolOutcomeUnknownError: The outcome is unknown, and the policy is not to ask.

@@ -38,26 +38,26 @@ reason and the idempotency key."""
 
 
 class FunctionTool:
-    """A tool that is a function.
+    """A tool that is a Python function, as models call it in conversations.
 
     Args:
-        tool: The function with its name and schema.
+        tool: The function with its name, schema and settings.
     """
 
     def __init__(self, tool: Tool) -> None:
         self.name = tool.name
-        self._asking = tool
+        self._declared_tool = tool
         self._tool = tool.approved
         self._is_async = inspect.iscoroutinefunction(tool.func)
 
     @property
     def needs_approval(self) -> bool:
-        """Return True if :meth:`call` may request an approval first."""
-        return bool(self._asking.settings.needs_approval)
+        """True if :meth:`call` may request an approval first."""
+        return bool(self._declared_tool.settings.needs_approval)
 
     @property
     def definition(self) -> ToolDefinition:
-        """Return the definition of the tool for the model."""
+        """The definition of the tool for the model: name, description, schema of the arguments."""
         return ToolDefinition(
             name=self.name,
             description=self._tool.description or None,
@@ -67,7 +67,12 @@ class FunctionTool:
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | UnknownToolOutcome:
-        """Call the function with a model's arguments.
+        """Call the function with a model's arguments, after an approval if it needs one.
+
+        Args:
+            ctx: The context of the action.
+            arguments: The arguments of the model by name; JSON values. Invalid ones are a ``retry``.
+            policy: Limits and policies of the conversation.
 
         Raises:
             Exception: The function raised it, and it ends the conversation.
@@ -78,7 +83,7 @@ class FunctionTool:
         except (ValidationError, RecursionError) as error:
             return ToolOutcome("retry", _argument_errors(error), "validation_error")
         arguments = self._tool.by_name(arguments)
-        if self._asking.needs_approval(arguments):
+        if self._declared_tool.needs_approval(arguments):
             outcome = await self._ask_approval(ctx, arguments)
             if not outcome.approved:
                 return ToolOutcome("denied", outcome.text)
@@ -91,34 +96,35 @@ class FunctionTool:
         """Call the function; ``key`` is the idempotency key of the call that this one repeats."""
         try:
             if self._tool.given:
-                described = await self._call_in_action(ctx, arguments, policy, key)
+                record = await self._call_in_action(ctx, arguments, policy, key)
             else:
-                described = await self._call_recorded(ctx, arguments, policy, key)
+                record = await self._call_recorded(ctx, arguments, policy, key)
         except (AgentsError, TerminalError):
             raise
         except Exception as error:
             if policy.on_error is OnToolError.FAIL:
                 raise
             return ToolOutcome("failed", f"{type(error).__name__}: {text_of(error)}")
-        ((kind, content),) = described.items()
+        ((kind, content),) = record.items()
         if kind != "unknown":
             return ToolOutcome(kind, content)
         reason, call_key = content
-        again = partial(self._call_function, ctx, arguments, policy, call_key)
-        return UnknownToolOutcome(f"the tool {self.name!r}", self.name, reason, arguments, again)
+        repeat_call = partial(self._call_function, ctx, arguments, policy, call_key)
+        return UnknownToolOutcome(f"the tool {self.name!r}", self.name, reason, arguments, repeat_call)
 
     async def _ask_approval(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
-        timeout = self._asking.settings.approval_timeout
+        timeout = self._declared_tool.settings.approval_timeout
         check = self._tool.check_arguments
         return await ctx.request_approval(f"tool {self.name}", arguments, timeout=timeout, check=check)
 
     async def _call_recorded(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
+        """Call the function in a durable step, and return the record of the outcome."""
         function = _recorded_function(self._tool, self._is_async, policy.result_limit)
         if self._tool.takes_key:
             function = with_key(function, self._is_async)
-        durable = DurableCallable(
+        step = DurableCallable(
             function,
             name=f"tool:{self.name}",
             timeout=policy.timeout,
@@ -126,12 +132,14 @@ class FunctionTool:
             reconciler=None if self._tool.settings.idempotent is not False else _answer_lost_call,
             unknown=UnknownOutcome(_unknown_record, repeats=self._tool.is_repeatable),
         )
-        again: dict[str, Any] = {IDEMPOTENCY_KEY: key} if key is not None and self._tool.takes_key else {}
-        return await ctx.durable_execute_async(durable, dict(arguments), **again)
+        repeats_call = key is not None and self._tool.takes_key
+        key_argument: dict[str, Any] = {IDEMPOTENCY_KEY: key} if repeats_call else {}
+        return await ctx.durable_execute_async(step, dict(arguments), **key_argument)
 
     async def _call_in_action(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
     ) -> Described:
+        """Call a function with context or memory parameters as code of the action; nothing is recorded."""
         injected_arguments = {
             name: _runtime_argument(ctx, annotation) for name, annotation in self._tool.given.items()
         }
@@ -153,7 +161,13 @@ _IF_TIMED_OUT = RetryPolicy(retry_on=(ActionTimeoutError,))
 
 
 def _recorded_function(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
-    """Return the function of a tool's durable step: it returns the outcome in its recorded form."""
+    """Return the function of a tool's durable step, from arguments as one dict to the outcome's record.
+
+    Args:
+        tool: The tool, which needs no approval.
+        is_async: True if its function is a coroutine function; the result is one, too.
+        limit: Maximum size of its result, in bytes of JSON.
+    """
 
     async def call_async(arguments: dict[str, Any], started: Awaitable[Any] | None = None) -> Described:
         try:
@@ -183,18 +197,19 @@ def _unknown_record(reason: str, key: str | None) -> Described:
 
 
 def _answer_lost_call(arguments: dict[str, Any], idempotency_key: str) -> Described:
-    """Return the answer for a call that must not be repeated after the worker crashed during it."""
+    """Return the record of a call that must not be repeated after the worker crashed during it."""
     return _unknown_record("the worker died during the call", idempotency_key)
 
 
 def _argument_errors(error: Exception) -> Any:
-    """Return the validation errors of arguments for a model."""
+    """Return the problems of a model's arguments as JSON values, for the model."""
     if isinstance(error, ValidationError):
         return to_jsonable_python(error.errors(include_url=False, include_context=False))
     return "The arguments are nested too deep."
 
 
 async def _limit_time(seconds: float | None, awaitable: Any) -> Any:
+    """Await the result of a tool; OutcomeUnknown after ``seconds``. None is no limit."""
     if seconds is None:
         return await awaitable
     deadline = asyncio.timeout(seconds)
@@ -209,19 +224,29 @@ async def _limit_time(seconds: float | None, awaitable: Any) -> Any:
 
 
 def _runtime_argument(ctx: RunnerContext, annotation: Any) -> Any:
-    """Return the value of a tool's context or memory parameter."""
-    plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
-    if not issubclass(plain, MemoryObject):
+    """Return the value of a tool's context or memory parameter, by its annotation.
+
+    Memory is short-term memory, unless it is ``Annotated[MemoryObject, MemoryScope.SENSORY]``.
+    """
+    kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    if not issubclass(kind, MemoryObject):
         return ctx
-    return ctx.sensory_memory if MemoryScope.SENSORY in more else ctx.short_term_memory
+    return ctx.sensory_memory if MemoryScope.SENSORY in metadata else ctx.short_term_memory
 
 
 def _failure_record(raised: ModelRetry | ToolFailed) -> Described:
+    """Return the record of a call that ended with an exception for the model, without secrets."""
     return {"retry" if isinstance(raised, ModelRetry) else "failed": redaction.hide(raised.message)}
 
 
 def _describe_outcome(tool: Tool, name: str, value: Any, limit: int) -> Described:
-    """Return the outcome of a call that returned ``value``.
+    """Return the record of a call that returned ``value``.
+
+    Args:
+        tool: The tool.
+        name: Its name, for the error.
+        value: The value that it returned.
+        limit: Maximum size of the value, in bytes of JSON.
 
     Raises:
         ToolResultError: JSON cannot hold the value.
@@ -242,4 +267,5 @@ def _describe_outcome(tool: Tool, name: str, value: Any, limit: int) -> Describe
 
 
 def _plain_value(value: Any) -> Any:
+    """Return a value as JSON values, without secrets."""
     return redaction.hidden(to_jsonable_python(value), known_only=True)

@@ -16,16 +16,17 @@ PICTURES = 10
 """Factor by which pictures may exceed the limit of a result."""
 
 _MODELS_SEE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Media types of pictures that models accept."""
 
 
 def for_model(
     value: Any, limit: int, plain: Callable[[Any], Any] = to_jsonable_python, allow_nan: bool = False
 ) -> tuple[Literal["success", "retry"], Any]:
-    """Return a result in the form for the model.
+    """Return the result of a tool in the form for the model, marked as data.
 
     Args:
         value: The tool's result: a value, a picture, or a list of these.
-        limit: Maximum size in bytes of JSON; pictures may have ten times as many.
+        limit: Maximum size in bytes of JSON; pictures may have ten times as many together.
         plain: Converts a value to JSON.
         allow_nan: True if numbers may be infinite or NaN.
 
@@ -36,10 +37,11 @@ def for_model(
         ValueError: JSON cannot hold the value.
         TypeError: JSON cannot hold the value.
     """
-    several = isinstance(value, list | tuple) and any(map(_is_picture, value))
-    parts = [part if _is_picture(part) else plain(sendable(part)) for part in (value if several else [value])]
+    has_pictures = isinstance(value, list | tuple) and any(map(_is_picture, value))
+    raw_parts = value if has_pictures else [value]
+    parts = [part if _is_picture(part) else plain(sendable(part)) for part in raw_parts]
     texts = [part for part in parts if not isinstance(part, BinaryContent)]
-    size = _bytes_of(texts if several else texts[0], allow_nan) if texts else 0
+    size = _bytes_of(texts if has_pictures else texts[0], allow_nan) if texts else 0
     if size > limit:
         return "retry", f"The result has {size} bytes, of which {limit} can be read. Ask for less."
     pictures = [part for part in parts if isinstance(part, BinaryContent)]
@@ -49,10 +51,11 @@ def for_model(
             f"The pictures of the result have {total_bytes} bytes, of which {limit * PICTURES} can be read. "
             "Ask for fewer or smaller ones."
         )
-    return "success", as_data(parts if several else parts[0])
+    return "success", as_data(parts if has_pictures else parts[0])
 
 
 def _bytes_of(value: Any, allow_nan: bool) -> int:
+    """Return the size of a value in bytes of JSON; ValueError for NaN, unless it is allowed."""
     return len(json.dumps(value, allow_nan=allow_nan, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 

@@ -24,7 +24,7 @@ from flink_agents.models.tools.functions import FunctionTool
 
 
 async def tools_of(ctx: RunnerContext, requested_tools: Iterable[Any]) -> list[ModelTool]:
-    """Return tools by their names, functions or objects.
+    """Return the tools of a conversation; waits for the lists of sources such as MCP servers.
 
     Args:
         ctx: The context of the action.
@@ -64,6 +64,7 @@ def tool_named(ctx: RunnerContext, name: str) -> ModelTool | None:
 
 
 def _tool_of(tool: Any) -> ModelTool:
+    """Return a ``Tool``, a function, or an object with the interface of tools as a tool for models."""
     if isinstance(tool, Tool):
         return FunctionTool(tool)
     if hasattr(tool, "definition") and hasattr(tool, "call"):
@@ -76,10 +77,10 @@ class Toolbox:
 
     Args:
         ctx: The context of the action.
-        tools: The tools.
-        policy: How they are called.
-        retries: How often a model may repeat a wrong call of one tool.
-        now: The time that results carry.
+        tools: The tools of the conversation.
+        policy: Limits and policies of calls.
+        retries: Maximum number of consecutive steps with wrong calls of one tool that may be corrected.
+        now: The timestamp of results.
 
     Raises:
         DuplicateNameError: Two tools of the author have the same name.
@@ -93,15 +94,17 @@ class Toolbox:
         self._policy = policy
         self._retries = retries
         self._now = now
-        self._wrong: Counter[str] = Counter()
+        self._wrong_steps: Counter[str] = Counter()
 
     @property
     def definitions(self) -> list[ToolDefinition]:
-        """Return the definitions of the tools for the model."""
+        """The definitions of the tools for the model, in their order."""
         return [tool.definition for tool in self._tools.values()]
 
     async def call_all(self, calls: Sequence[ToolCallPart]) -> list[ToolReturnPart]:
-        """Call tools concurrently. Records and results have the order of the calls.
+        """Call tools concurrently, and return their results as messages for the model.
+
+        Records and results have the order of the calls.
 
         Raises:
             ToolRetriesExceededError: The model called a tool wrongly too often.
@@ -123,6 +126,7 @@ class Toolbox:
         return await self._ctx.gather(*map(self._call_tool, calls))
 
     async def _call_tool(self, call: ToolCallPart) -> ToolOutcome:
+        """Call a tool, and return the outcome; a ``retry`` if there is no such tool, or no JSON object."""
         tool = self._tools.get(call.tool_name)
         if tool is None:
             names = ", ".join(map(repr, self._tools)) or "none"
@@ -140,38 +144,49 @@ class Toolbox:
         """Count, for each tool, the consecutive steps in which all its calls were wrong.
 
         Calls of one step count once: the model gets no result before it has made them all.
+
+        Raises:
+            ToolRetriesExceededError: The model called a tool wrongly in too many steps.
         """
-        wrong: dict[str, ToolOutcome] = {}
+        first_errors: dict[str, ToolOutcome] = {}
         for call, outcome in zip(calls, outcomes, strict=True):
             if outcome.kind == "retry":
-                wrong.setdefault(call.tool_name, outcome)
+                first_errors.setdefault(call.tool_name, outcome)
         for call, outcome in zip(calls, outcomes, strict=True):
             if outcome.kind != "retry":
-                wrong.pop(call.tool_name, None)
-                self._wrong.pop(call.tool_name, None)
-        for name, outcome in wrong.items():
-            self._wrong[name] += 1
-            if self._wrong[name] > self._retries:
+                first_errors.pop(call.tool_name, None)
+                self._wrong_steps.pop(call.tool_name, None)
+        for name, outcome in first_errors.items():
+            self._wrong_steps[name] += 1
+            if self._wrong_steps[name] > self._retries:
                 raise ToolRetriesExceededError(
-                    f"the tool {name!r} was called wrongly {self._wrong[name]} times",
+                    f"the tool {name!r} was called wrongly {self._wrong_steps[name]} times",
                     expected=f"a valid call after at most {self._retries} steps with wrong ones",
                     found=str(outcome.content)[:500],
                     fix="describe the tool and its parameters better, or raise tool_retries",
                 )
 
     def _return_part(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolReturnPart:
+        """Return the outcome of a call as a part of a message for the model."""
         if outcome.kind == "retry":
             return retry_part(call, outcome, self._now)
         return tool_return(call, outcome.content, self._now, outcome.kind)
 
 
 def tool_return(call: ToolCallPart, content: Any, now: datetime, outcome: Any = "success") -> ToolReturnPart:
-    """Return the result of a call for the model."""
+    """Return the result of a call as a part of a message for the model.
+
+    Args:
+        call: The call.
+        content: The result; a JSON value.
+        now: The timestamp of the part.
+        outcome: The kind of a ``ToolOutcome``, except ``retry``.
+    """
     return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=now, outcome=outcome)
 
 
 def retry_part(call: ToolCallPart, outcome: ToolOutcome, now: datetime) -> ToolReturnPart:
-    """Return the errors of a wrong call for the model."""
+    """Return the problem of a wrong call as a part of a message, which asks the model for another call."""
     return ToolReturnPart(
         call.tool_name,
         outcome.content,
@@ -192,25 +207,30 @@ def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
         DuplicateNameError: Two tools of the author have the same name, or a server's policy is to fail.
     """
     name_counts = Counter(tool.name for tool in tools if not _is_served(tool))
-    twice = [name for name, number in name_counts.items() if number > 1]
-    if twice:
-        raise duplicate_names_error(twice)
+    repeated_names = [name for name, count in name_counts.items() if count > 1]
+    if repeated_names:
+        raise duplicate_names_error(repeated_names)
     reserved_names = set(name_counts)
     named_tools = list[ModelTool]()
     for tool in tools:
-        named = _free_tool(tool, reserved_names) if _is_served(tool) else tool
-        if named is not None:
-            named_tools.append(named)
-            reserved_names.add(named.name)
+        named_tool = _with_free_name(tool, reserved_names) if _is_served(tool) else tool
+        if named_tool is not None:
+            named_tools.append(named_tool)
+            reserved_names.add(named_tool.name)
     return named_tools
 
 
 def _is_served(tool: ModelTool) -> bool:
+    """Return True if a tool is a server's, which chooses its name."""
     return hasattr(tool, "on_name_taken")
 
 
-def _free_tool(tool: Any, reserved_names: set[str]) -> ModelTool | None:
-    """Return a server's tool under a free name; None if it is omitted."""
+def _with_free_name(tool: Any, reserved_names: set[str]) -> ModelTool | None:
+    """Return a server's tool under a name that is not reserved; None if its policy is to omit it.
+
+    Raises:
+        DuplicateNameError: Its name is reserved, and its policy is to fail.
+    """
     if tool.name not in reserved_names:
         return tool
     if tool.on_name_taken == "fail":

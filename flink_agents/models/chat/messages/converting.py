@@ -45,12 +45,12 @@ from flink_agents.models.chat.messages.request_text import request_text
 
 _CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)
 _BY_USER = (str, *_CONTENTS)
-"""Classes that a user message can contain."""
+"""Classes of the contents of a user message."""
 
-_MOST_NAMES = 10
+_MOST_KEYS = 10
 """Maximum number of keys of a mapping that an error lists."""
 
-_NOT_ASKED = ("timestamp", "run_id", "conversation_id")
+_NOT_CONTENT = ("timestamp", "run_id", "conversation_id")
 """Fields of messages and parts that a digest ignores: time and place, not content."""
 
 
@@ -71,52 +71,53 @@ def messages_of(chat_input: ChatInput, now: datetime) -> list[ModelMessage]:
     if isinstance(chat_input, str) and not chat_input:
         return []
     # A value that is neither a message nor several is rejected as the single message that it was meant to be.
-    several: Sequence[Any] = chat_input if isinstance(chat_input, list | tuple) else [chat_input]
-    return [message for group in _group_adjacent(several) for message in _convert_group(group, now)]
+    values: Sequence[Any] = chat_input if isinstance(chat_input, list | tuple) else [chat_input]
+    return [message for group in _group_adjacent(values) for message in _convert_group(group, now)]
 
 
-def _group_adjacent(several: Sequence[Any]) -> Iterator[list[Any]]:
+def _group_adjacent(values: Sequence[Any]) -> Iterator[list[Any]]:
     """Group adjacent strings and contents; any other value is a separate group."""
     group: list[Any] = []
-    for content in several:
-        if isinstance(content, _BY_USER):
-            group.append(content)
+    for value in values:
+        if isinstance(value, _BY_USER):
+            group.append(value)
             continue
         if group:
             yield group
-        yield [content]
+        yield [value]
         group = []
     if group:
         yield group
 
 
 def _convert_group(group: list[Any], now: datetime) -> list[ModelMessage]:
+    """Return the messages of a group: one for each string, or one for strings and contents together."""
     if not isinstance(group[0], _BY_USER):
         return [_convert_message(group[0], now)]
     if all(isinstance(content, str) for content in group):
-        return [_by_user(text, now) for text in group]
-    return [_by_user([own_content(content) for content in group], now)]
+        return [_user_message(text, now) for text in group]
+    return [_user_message([own_content(content) for content in group], now)]
 
 
-def _by_user(content: Any, now: datetime) -> ModelRequest:
+def _user_message(content: Any, now: datetime) -> ModelRequest:
     return ModelRequest([UserPromptPart(content, timestamp=now)], timestamp=now)
 
 
 def _convert_message(message: Any, now: datetime) -> ModelMessage:
+    """Return a message of pydantic-ai for one message; AgentConfigurationError for any other value."""
     if isinstance(message, ChatMessage):
-        return _chat_message(message, now)
+        return _convert_chat_message(message, now)
     if isinstance(message, ModelRequest):
         return own_request(message)
     if isinstance(message, ModelResponse):
         return own_response(message)
     if isinstance(message, Mapping):
-        names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", message))[:_MOST_NAMES])
+        kind = type(message).__name__
+        keys = ", ".join(repr(key)[:40] for key in list(cast("Mapping[Any, Any]", message))[:_MOST_KEYS])
         raise AgentConfigurationError(
             "a chat model got a value that is not a message",
             expected="a string, a ChatMessage, or messages and contents that the agent's code creates",
-            found=f"{type(message).__name__} with the keys {names}"
-            if names
-            else f"an empty {type(message).__name__}",
+            found=f"{kind} with the keys {keys}" if keys else f"an empty {kind}",
             fix="format it as a string, such as f'Review this: {event.input}'; or build "
             "ChatMessage(role='user', content=...) of its fields",
         )
@@ -128,9 +129,10 @@ def _convert_message(message: Any, now: datetime) -> ModelMessage:
     )
 
 
-def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
+def _convert_chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
+    """Return a message of pydantic-ai with the role of a ``ChatMessage``; data has only the user's."""
     if message.role == "user":
-        return _by_user(message.content, now)
+        return _user_message(message.content, now)
     if message.role not in ("system", "assistant"):
         raise AgentConfigurationError(
             "a message has an unknown role",
@@ -146,6 +148,7 @@ def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
 
 
 def _convert_transcript(transcript: ChatTranscript) -> list[ModelMessage]:
+    """Return the messages of a transcript; MessageOriginError if it came with data and has any."""
     if is_data(transcript) and transcript.root:
         raise foreign_role_error("as a whole conversation", transcript)
     return from_json(transcript.root)
@@ -165,18 +168,21 @@ class Transcript:
     """The messages of a conversation, and a digest of their content.
 
     All messages to a model pass through this class, so it rejects contents with URLs, and makes text that can
-    be sent. The digest is computed
-    incrementally, so that a long conversation is not read again for each request.
+    be sent. The digest is computed incrementally, so that a long conversation is not read again for each
+    request.
 
     Args:
         allow_urls: True if messages may contain URLs of files.
+
+    Attributes:
+        messages: All messages, the oldest first. Add further ones with :meth:`add`.
     """
 
     def __init__(self, allow_urls: bool = False) -> None:
         self.messages: list[ModelMessage] = []
         self._allow_urls = allow_urls
         self._digest = hashlib.blake2b(digest_size=16)
-        self._digested = 0
+        self._digested_count = 0
         self._request = ""
 
     def add(self, messages: Iterable[ModelMessage]) -> None:
@@ -192,12 +198,12 @@ class Transcript:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all messages: 32 hexadecimal digits."""
-        added = to_json(self.messages[self._digested :])
+        """The digest of all messages so far: 32 hexadecimal digits."""
+        added = to_json(self.messages[self._digested_count :])
         if added:
-            earlier = self._digest.hexdigest() if self._digested else ""
+            earlier = self._digest.hexdigest() if self._digested_count else ""
             self._request = request_text(added, earlier)
-        self._digested = len(self.messages)
+        self._digested_count = len(self.messages)
         for value in added:
             text = json.dumps(_stable_json(value), sort_keys=True, separators=(",", ":"))
             self._digest.update(b"%d:" % len(text))
@@ -206,22 +212,22 @@ class Transcript:
 
     @property
     def request(self) -> str:
-        """Return the text of the messages since the last request, as of the last digest."""
+        """The text of the messages that the last :attr:`digest` added, for the record of the request."""
         return self._request
 
 
 def _stable_json(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as JSON, without fields that may differ on replay."""
-    stable_fields = {name: value for name, value in message.items() if name not in _NOT_ASKED}
+    stable_fields = {name: value for name, value in message.items() if name not in _NOT_CONTENT}
     parts = cast("list[Mapping[str, Any]]", stable_fields.get("parts", []))
     stable_fields["parts"] = [
-        {name: value for name, value in part.items() if name not in _NOT_ASKED} for part in parts
+        {name: value for name, value in part.items() if name not in _NOT_CONTENT} for part in parts
     ]
     return stable_fields
 
 
 def text_of_user(messages: Sequence[ModelMessage]) -> str:
-    """Return the latest text of the user; empty if there is none."""
+    """Return the text of the user's last message; empty if there is none."""
     for message in reversed(messages):
         if isinstance(message, ModelRequest):
             for part in reversed(message.parts):
@@ -231,7 +237,7 @@ def text_of_user(messages: Sequence[ModelMessage]) -> str:
 
 
 def text_of(content: str | Sequence[Any]) -> str:
-    """Return the text of a user content, without pictures and other files."""
+    """Return the text of a user message's content, without pictures and other files."""
     if isinstance(content, str):
         return content
     texts = [part.content if isinstance(part, TextContent) else part for part in content]
@@ -252,7 +258,7 @@ def asks_something(earlier: Sequence[ModelMessage], added: Sequence[ModelMessage
 
 
 def _has_content(part: Any) -> bool:
-    """Return True if a part says something. System messages ask nothing by themselves."""
+    """Return True if a part of a message asks something: not blank, and no system message."""
     if isinstance(part, SystemPromptPart | CachePoint):
         return False
     content = getattr(part, "content", part)
@@ -289,10 +295,11 @@ def check_no_urls(messages: Iterable[ModelMessage]) -> None:
 
 
 _URL_SCHEMES = ("http", "https")
+"""Schemes of files that data may name. Others, such as ``s3``, use credentials of the provider."""
 
 
 def own_response(response: ModelResponse) -> ModelResponse:
-    """Return a response of pydantic-ai that the agent's code or a conversation created.
+    """Return ``response``, if the agent's code or a conversation created it.
 
     Raises:
         MessageOriginError: A part of it came with input data.
@@ -303,7 +310,9 @@ def own_response(response: ModelResponse) -> ModelResponse:
 
 
 def own_request(request: ModelRequest) -> ModelRequest:
-    """Return a request of pydantic-ai in which everything from input data has the role of the user.
+    """Return ``request``, if everything in it from input data has the role of the user.
+
+    Contents from input data lose settings that it must not control; see :func:`own_content`.
 
     Raises:
         MessageOriginError: A part from input data has another role.
@@ -317,6 +326,7 @@ def own_request(request: ModelRequest) -> ModelRequest:
 
 
 def _convert_part(part: Any, of_data: bool) -> Any:
+    """Return a part of a request as :func:`own_request` does; ``of_data`` if it came with input data."""
     if not isinstance(part, UserPromptPart):
         files = [file for file in messages_in(part) if isinstance(file, FileUrl | UploadedFile)]
         if of_data or any(map(is_data, files)):
@@ -331,7 +341,11 @@ def _convert_part(part: Any, of_data: bool) -> Any:
 
 
 def own_content(content: Any, of_data: bool = False) -> Any:
-    """Return a content without settings that input data must not control.
+    """Return a content of a user message without settings that input data must not control.
+
+    Args:
+        content: A string, a picture or another content.
+        of_data: True if the message around it came with input data.
 
     Raises:
         MessageOriginError: Input data names a file that needs the provider's credentials.
@@ -352,7 +366,12 @@ def own_content(content: Any, of_data: bool = False) -> Any:
 
 
 def foreign_role_error(how: str, value: object) -> MessageOriginError:
-    """Return the error about an object from input data that has another role than the user's."""
+    """Return the error about an object from input data that has another role than the user's.
+
+    Args:
+        how: Its role in words, after "was sent to a chat model".
+        value: The object.
+    """
     return MessageOriginError(
         f"an object that came with data was sent to a chat model {how}",
         expected="text and pictures of the user; the agent's code creates everything else",

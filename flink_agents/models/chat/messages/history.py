@@ -39,10 +39,12 @@ from flink_agents.models.chat.messages.shortening import (
 _log = bounded_logger("flink_agents.history")
 
 _SUMMARISED = "Summary of the conversation so far:"
+"""Text before a summary, for models."""
 _BYTES_OF_TOKEN = 4
+"""Estimate of the bytes of a token."""
 _MOST_OF_A_MESSAGE = 4000
-"""Maximum number of characters of one message that a summarising model reads."""
-_LEFT_OUT = frozenset({"run_id", "conversation_id", "usage"})
+"""Maximum number of characters of one part of a message that a summarising model reads."""
+_NOT_STORED = frozenset({"run_id", "conversation_id", "usage"})
 """Fields of messages that later requests do not need."""
 
 _under_way: WeakKeyDictionary[RunnerContext, set[str]] = WeakKeyDictionary()
@@ -88,7 +90,7 @@ class RememberedChat:
             names.remove(name)
 
     def messages(self) -> list[ModelMessage]:
-        """Return the earlier messages."""
+        """Return the remembered messages: system messages, the summary, and the remaining messages."""
         stored = self._handle.read()
         return [*self._opening_messages(stored.system, stored.summary), *from_json(stored.messages)]
 
@@ -107,10 +109,12 @@ class RememberedChat:
         ]
 
     async def store_chat(self, answered: Sequence[ModelMessage]) -> None:
-        """Store the chat in the history.
+        """Store the chat in the history, after messages are cut and dropped as its limits require.
+
+        It waits for the summary of dropped messages, if the history has one.
 
         Args:
-            answered: The messages that the chat added.
+            answered: The messages that the chat added after those of :meth:`begin_chat`.
 
         Raises:
             HistoryError: The system messages leave no room for others.
@@ -118,24 +122,24 @@ class RememberedChat:
         """
         stored = self._handle.read()
         room = self._free_bytes(stored)
-        messages = self._shorten_messages(
-            [*stored.messages, *_plain_messages([*self._turn, *answered])], room
-        )
+        all_messages = [*stored.messages, *_stored_form([*self._turn, *answered])]
+        messages = self._shorten_messages(all_messages, room)
         first = self._first_that_stays(messages, room)
         summary = stored.summary
-        fallen = messages[:first]
-        if fallen and self._policy.summary is not None:
-            summary = await self._summarise_dropped(self._policy.summary, summary, fallen)
+        dropped = messages[:first]
+        if dropped and self._policy.summary is not None:
+            summary = await self._summarise_dropped(self._policy.summary, summary, dropped)
         self._handle.write(
             StoredConversation(
                 system=self._system,
                 summary=summary,
                 messages=messages[first:],
-                fallen_out=stored.fallen_out + len(fallen),
+                fallen_out=stored.fallen_out + len(dropped),
             )
         )
 
     def _opening_messages(self, system: Sequence[str], summary: str) -> list[ModelMessage]:
+        """Return the messages before the remembered ones: system texts, and the summary as the user's."""
         opening: list[ModelMessage] = []
         if system:
             parts = [SystemPromptPart(text, timestamp=self._now) for text in system]
@@ -148,11 +152,15 @@ class RememberedChat:
         return opening
 
     def _free_bytes(self, stored: StoredConversation) -> int:
-        """Return the number of bytes that are left for messages."""
+        """Return the number of bytes that system messages and summary leave for messages.
+
+        Raises:
+            HistoryError: They leave none.
+        """
         summary = self._policy.summary
         # A character takes up to four bytes.
-        most = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
-        reserved_bytes = bytes_of(self._system) + most
+        summary_bytes = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
+        reserved_bytes = bytes_of(self._system) + summary_bytes
         room = self._policy.max_bytes - reserved_bytes
         if room <= 0:
             raise HistoryError(
@@ -165,58 +173,74 @@ class RememberedChat:
         return room
 
     def _message_limits(self, room: int) -> tuple[int | None, int | None, int]:
+        """Return the limits of messages, tokens and bytes, in the order of :func:`_measure_messages`."""
         return (self._policy.max_messages, self._policy.max_tokens, room)
 
     def _shorten_messages(self, messages: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
-        """Return the messages; if not all of them fit, large ones are cut.
+        """Return the messages; if not all of them fit, the latest turn and large messages are cut.
 
         Without this, one large message would displace all earlier ones.
+
+        Args:
+            messages: All messages as JSON values, the oldest first.
+            room: Maximum size of all messages in bytes of JSON.
         """
-        limits = self._message_limits(room)
-        share = self._policy.share / 2
         size = _measure_messages(messages)
+        max_messages, max_tokens, _ = limits = self._message_limits(room)
         if _fits_limits(size, limits, 1.0):
             return messages
-        if not _fits_limits(_measure_messages(latest_turn(messages)), (limits[0], None, None), share):
+        # The latest turn leaves half of what stays to earlier turns.
+        share = self._policy.share / 2
+        turn_size = _measure_messages(latest_turn(messages))
+        if not _fits_limits(turn_size, (max_messages, None, None), share):
             begin = len(messages) - len(latest_turn(messages))
             messages = [*messages[:begin], *question_and_answer(messages[begin:])]
-        if not _fits_limits(size, (None, *limits[1:]), 1.0):
-            bytes_of_all = min(room, room if limits[1] is None else limits[1] * _BYTES_OF_TOKEN)
-            small = (None, *limits[1:])
+        size_limits = (None, max_tokens, room)
+        if not _fits_limits(size, size_limits, 1.0):
+            most_bytes = room if max_tokens is None else min(room, max_tokens * _BYTES_OF_TOKEN)
             messages = shorten_messages(
-                messages, lambda turn: _fits_limits(_measure_messages(turn), small, share), bytes_of_all
+                messages, lambda turn: _fits_limits(_measure_messages(turn), size_limits, share), most_bytes
             )
         previous_bytes = size[2]
-        after = _measure_messages(messages)[2]
-        if after < previous_bytes:
+        remaining_bytes = _measure_messages(messages)[2]
+        if remaining_bytes < previous_bytes:
             _log.warning(
                 "the history %r of agent %s is too large: large messages are cut, from %d to %d bytes",
                 self._policy.name,
                 self._ctx.agent_name,
                 previous_bytes,
-                after,
+                remaining_bytes,
             )
         return messages
 
     def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
-        """Return the index of the first message that stays in the history."""
+        """Return the index of the first message that stays in the history; a turn begins there.
+
+        It is 0 if all messages fit, and the number of messages if none stays.
+        """
         limits = self._message_limits(room)
-        sizes = [_measure_messages([stored_message]) for stored_message in messages]
-        size = _measure_messages(messages)
-        if _fits_limits(size, limits, 1.0):
+        remaining_size = _measure_messages(messages)
+        if _fits_limits(remaining_size, limits, 1.0):
             return 0
-        for number, message in enumerate(messages):
-            if number and begins_turn(message) and _fits_limits(size, limits, self._policy.share):
-                return number
-            size = [all_ - its for all_, its in zip(size, sizes[number], strict=True)]
+        for index, message in enumerate(messages):
+            if index and begins_turn(message) and _fits_limits(remaining_size, limits, self._policy.share):
+                return index
+            message_size = _measure_messages([message])
+            remaining_size = [
+                amount - dropped for amount, dropped in zip(remaining_size, message_size, strict=True)
+            ]
         return len(messages)
 
     async def _summarise_dropped(
-        self, policy: Summary, previous_summary: str, fallen: Sequence[Mapping[str, Any]]
+        self, policy: Summary, previous_summary: str, dropped: Sequence[Mapping[str, Any]]
     ) -> str:
-        """Return a summary of all dropped messages; the request for it is recorded."""
+        """Return a summary of the previous summary and of newly dropped messages.
+
+        The request to the summarising model is recorded. It reads the end of the texts, up to ``max_bytes``
+        characters.
+        """
         lines = [_SUMMARISED, previous_summary, ""] if previous_summary else []
-        lines += [line for message in fallen for line in _lines_of(message)]
+        lines += [line for message in dropped for line in _lines_of(message)]
         text = "\n".join(lines)[-self._policy.max_bytes :]
         resource = self._ctx.get_resource(policy.model, ResourceType.CHAT_MODEL)
         result = await resource.chat(
@@ -240,7 +264,7 @@ def check_recordable(run_tools: bool) -> None:
 
 
 def _without_system(messages: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
-    """Split messages into the system messages at the start and the rest."""
+    """Split messages into the texts of the system messages at the start, and all other messages."""
     system: list[str] = []
     for number, message in enumerate(messages):
         if not isinstance(message, ModelRequest):
@@ -252,25 +276,26 @@ def _without_system(messages: Sequence[ModelMessage]) -> tuple[list[str], list[M
     return system, []
 
 
-def _plain_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+def _stored_form(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     """Return messages as JSON, without fields that later requests do not need."""
     return [
-        {name: value for name, value in message.items() if value is not None and name not in _LEFT_OUT}
+        {name: value for name, value in message.items() if value is not None and name not in _NOT_STORED}
         for message in to_json(messages)
     ]
 
 
 def _measure_messages(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the numbers of messages, tokens and bytes."""
+    """Return the number of messages, their tokens (an estimate), and their bytes of JSON."""
     return [len(messages), sum(map(tokens_of, messages)), sum(map(bytes_of, messages))]
 
 
 def _fits_limits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bool:
+    """Return True if no number of a size exceeds this share of its limit; None is no limit."""
     return all(limit is None or used <= limit * share for used, limit in zip(size, limits, strict=True))
 
 
 def _lines_of(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a message for a summarising model."""
+    """Yield a line for each part of a message with text, for a summarising model."""
     for part in message["parts"]:
         text = " ".join(texts_of(part))[:_MOST_OF_A_MESSAGE]
         if text:

@@ -16,6 +16,7 @@ _SHORTEST = 80
 """Number of characters that each part has at least, unless it is shorter."""
 
 _LABELS = {
+    # By pydantic-ai's kind of a part. The name of the tool follows a blank at the end.
     "system-prompt": "system",
     "user-prompt": "user",
     "text": "assistant",
@@ -30,26 +31,24 @@ def request_text(messages: Sequence[Mapping[str, Any]], earlier: str = "", **oth
 
     Args:
         messages: Messages of the request, as JSON values.
-        earlier: Stands for messages before them.
+        earlier: A digest of messages before them; empty if there are none.
         other_parts: Further parts of the request, as JSON values by their names.
     """
-    last = max(
-        (place for place, message in enumerate(messages) if message.get("kind") == "response"), default=-1
-    )
-    previous_messages = messages[: last + 1]
-    new = messages[last + 1 :]
-    parts = [part for message in new for part in _parts(message)]
+    responses = (index for index, message in enumerate(messages) if message.get("kind") == "response")
+    last_response = max(responses, default=-1)
+    previous_messages = messages[: last_response + 1]
+    parts = [part for message in messages[last_response + 1 :] for part in _labelled_parts(message)]
     if previous_messages or earlier:
         digest = _digest(earlier + _json(previous_messages))
-        parts.insert(
-            0, ("earlier", f"{len(previous_messages)} messages, {digest}" if previous_messages else digest)
-        )
+        count_text = f"{len(previous_messages)} messages, " if previous_messages else ""
+        parts.insert(0, ("earlier", count_text + digest))
     parts += [(name, _json(value)) for name, value in other_parts.items() if value not in (None, {}, [])]
-    shown = [(name, redaction.hide_known(text)) for name, text in parts]
-    return ", ".join(f"{name}={text!r}" for name, text in _bound_parts(shown))
+    shown_parts = [(label, redaction.hide_known(text)) for label, text in parts]
+    return ", ".join(f"{label}={text!r}" for label, text in _bound_parts(shown_parts))
 
 
-def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _labelled_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a label and the text of each part of a message, instructions first."""
     if message.get("instructions"):
         yield "instructions", str(message["instructions"])
     for part in message.get("parts", ()):
@@ -66,21 +65,22 @@ def _json(value: Any) -> str:
 
 
 def _bound_parts(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Shorten the longest parts, so that all fit."""
+    """Return the labelled parts, of which the longest are cut to one length, so that all fit."""
     share = MOST_CHARACTERS
     room = MOST_CHARACTERS
     remaining_count = len(parts)
+    # What short parts leave of their share is left for longer ones.
     for size in sorted(len(text) for _, text in parts):
         share = max(_SHORTEST, room // remaining_count)
         if size > share:
             break
-        room = room - size
-        remaining_count = remaining_count - 1
-    return [(name, _shorten_text(text, share)) for name, text in parts]
+        room -= size
+        remaining_count -= 1
+    return [(label, _shorten_text(text, share)) for label, text in parts]
 
 
 def _shorten_text(text: str, most: int) -> str:
-    """Return start and end of a text; its length and digest show that the rest differs."""
+    """Return a text; if it is longer than ``most`` characters, its start, end, length and digest."""
     if len(text) <= most:
         return text
     tail = most // 3
@@ -89,4 +89,5 @@ def _shorten_text(text: str, most: int) -> str:
 
 
 def _digest(text: str) -> str:
+    """Return 8 hexadecimal digits that show a reader if two texts differ."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

@@ -11,14 +11,19 @@ _COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def field_of(value: Scalar) -> tuple[str, Scalar]:
-    """Return kind and value of a metadata entry, in the form of the table ``fields``."""
+    """Return kind (``b``, ``s`` or ``n``) and value of a metadata entry, as in the table ``fields``."""
     if isinstance(value, bool):
         return "b", int(value)
     return ("s", value) if isinstance(value, str) else ("n", value)
 
 
 def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
-    """Return a statement that selects the rows of a filter's documents, and its parameters."""
+    """Return a statement that selects the rows of the documents that a filter matches, and its parameters.
+
+    Args:
+        parsed: The filter.
+        collection: Id of the collection in the file.
+    """
     if isinstance(parsed, Condition):
         return _translate_condition(parsed, collection)
     if not parsed.parts:
@@ -30,17 +35,18 @@ def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
 
 def _join_conditions(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
     """Join the conditions of one level as sets, so that a statement is nested no deeper than its filter."""
-    word = " AND " if isinstance(parsed, AllOf) else " OR "
+    connective = " AND " if isinstance(parsed, AllOf) else " OR "
     tests: list[str] = []
-    values: list[Any] = [collection]
+    parameters: list[Any] = [collection]
     for part in parsed.parts:
-        statement, parameters = rows_of(part, collection)
-        tests.append(f"row IN ({statement})")
-        values += parameters
-    return f"SELECT row FROM documents WHERE collection = ? AND ({word.join(tests)})", values
+        part_statement, part_parameters = rows_of(part, collection)
+        tests.append(f"row IN ({part_statement})")
+        parameters += part_parameters
+    return f"SELECT row FROM documents WHERE collection = ? AND ({connective.join(tests)})", parameters
 
 
 def _translate_condition(condition: Condition, collection: int) -> tuple[str, list[Any]]:
+    """Return the statement of one comparison. A document without the field is unequal to each value."""
     kind, value = field_of(condition.value)
     template = "SELECT row FROM fields WHERE collection = ? AND name = ? AND kind = ? AND value {} ?"
     parameters: list[Any] = [collection, condition.field, kind, value]

@@ -58,7 +58,7 @@ def kind_of(busy_seconds: float) -> FileKind[RetrievalError]:
         busy_seconds: Seconds that a statement waits for other writing processes.
     """
 
-    def connected(path: Path) -> sqlite3.Connection:
+    def connect(path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
 
     return FileKind(
@@ -67,7 +67,7 @@ def kind_of(busy_seconds: float) -> FileKind[RetrievalError]:
         application_id=APPLICATION_ID,
         version=VERSION,
         schema=_SCHEMA,
-        connect=connected,
+        connect=connect,
         format_error=VectorStoreFormatError,
         unavailable_error=VectorStoreUnavailableError,
         fix_corrupt="restore the file from a copy, or configure another path and add the documents again",
@@ -75,6 +75,8 @@ def kind_of(busy_seconds: float) -> FileKind[RetrievalError]:
 
 
 POLLS_PER_LEASE = 10
+"""Number of checks of another host's lease while it can expire."""
+
 LONGEST_PAUSE = 0.5
 """Maximum number of seconds between two checks of a lease."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -103,6 +105,9 @@ def this_host() -> Host:
 def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
     """Check that the file belongs to ``host``, and return the end of its lease. Called in a transaction.
 
+    Returns:
+        The end of the lease, in seconds since the epoch.
+
     Raises:
         VectorStoreInUseError: Another host has taken it.
     """
@@ -113,25 +118,32 @@ def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
 
 
 def renew_host(connection: sqlite3.Connection, host: Host, seconds: float) -> None:
-    """Start a new lease. Called in a transaction that writes."""
-    value = json.dumps([host.boot, host.name, time.time() + seconds])
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('host', ?)", (value,))
+    """Give ``host`` a new lease of some seconds. Called in a transaction that writes."""
+    lease = json.dumps([host.boot, host.name, time.time() + seconds])
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('host', ?)", (lease,))
 
 
 def claim_file(connection: sqlite3.Connection, host: Host, path: Path, seconds: float) -> None:
-    """Assign the file to ``host``; wait for the lease of another host that is gone.
+    """Assign the file to ``host``; wait until the lease of another host that is gone expires.
+
+    Args:
+        connection: A connection to the file, without a transaction.
+        host: The host of this process.
+        path: The file, for the error.
+        seconds: Length of a lease, and the longest wait.
 
     Raises:
-        VectorStoreInUseError: Another host uses it.
+        VectorStoreInUseError: Another host renewed its lease.
     """
-    first: tuple[Host | None, float] | None = None
-    started = time.monotonic()
+    first_lease: tuple[Host | None, float] | None = None
+    started_at = time.monotonic()
     while True:
         connection.execute("BEGIN IMMEDIATE")
         try:
             owner, until = _read_host(connection)
-            waited = time.monotonic() - started >= seconds
-            if owner is None or owner.boot == host.boot or until < time.time() or waited:
+            # The clocks of hosts may differ, so a lease also ends after its length.
+            has_waited = time.monotonic() - started_at >= seconds
+            if owner is None or owner.boot == host.boot or until < time.time() or has_waited:
                 renew_host(connection, host, seconds)
                 connection.execute("COMMIT")
                 # A host that does not share the log's memory reads this from the file itself.
@@ -140,14 +152,19 @@ def claim_file(connection: sqlite3.Connection, host: Host, path: Path, seconds: 
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        first = first or (owner, until)
-        if first != (owner, until):
+        first_lease = first_lease or (owner, until)
+        if first_lease != (owner, until):
             raise _other_host_error(path, host, owner)
         time.sleep(min(seconds / POLLS_PER_LEASE, LONGEST_PAUSE))
 
 
 def check_name(host: Host, wanted: str | None, path: Path) -> None:
     """Reject a host that the description does not name: it has its own file at that path.
+
+    Args:
+        host: The host of this process.
+        wanted: Name of the host in the description; None for any host.
+        path: The file, for the error.
 
     Raises:
         VectorStoreInUseError: This host is not the named one.
@@ -168,6 +185,7 @@ def unnamed_host(name: str) -> VectorStoreInUseError:
 
 
 def _read_host(connection: sqlite3.Connection) -> tuple[Host | None, float]:
+    """Return the host that owns the file, or None, and the end of its lease in seconds since the epoch."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'host'").fetchone()
     if row is None:
         return None, 0.0
@@ -176,6 +194,7 @@ def _read_host(connection: sqlite3.Connection) -> tuple[Host | None, float]:
 
 
 def _other_host_error(path: Path, host: Host, owner: Host | None) -> VectorStoreInUseError:
+    """Return the error about a file that ``host`` uses, although it belongs to another host."""
     return VectorStoreInUseError(
         f"the vector store {path} is used by several hosts; the store 'sqlite' serves one",
         expected=f"all subtasks on {owner.name if owner else 'the host that has the file'}",

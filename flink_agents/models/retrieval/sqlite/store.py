@@ -64,6 +64,8 @@ class SQLiteOptions(BaseModel):
 
 
 class _Collection(NamedTuple):
+    """A row of the table of collections: ``changes`` is its latest change, ``removed`` its latest removal."""
+
     id: int
     dimension: int
     model: str
@@ -79,8 +81,8 @@ class SQLiteVectorStore(VectorStore):
     """Stores documents in an SQLite file that several processes of one host may write.
 
     Args:
-        options: As :class:`SQLiteOptions` describes them.
-        host: The host of this process.
+        options: Options by name, as :class:`SQLiteOptions` describes them.
+        host: The host of this process. Default: the real one.
     """
 
     options_model = SQLiteOptions
@@ -90,6 +92,7 @@ class SQLiteVectorStore(VectorStore):
         self.path = Path(self._options.path).absolute()
         self._kind = kind_of(self._options.busy_timeout)
         self._host = host or this_host()
+        self._cache_bytes = self._options.cache_mb * 2**20
         self._lock = threading.Lock()
         self._free: list[sqlite3.Connection] = []
         self._claimed = False
@@ -108,7 +111,8 @@ class SQLiteVectorStore(VectorStore):
 
     # -- connections and transactions -------------------------------------------------
 
-    def _connection(self) -> sqlite3.Connection:
+    def _take_connection(self) -> sqlite3.Connection:
+        """Return a connection that no other thread uses; the first one claims the file for this host."""
         with self._lock:
             check_name(self._host, self._options.host, self.path)
             if self._free:
@@ -125,9 +129,9 @@ class SQLiteVectorStore(VectorStore):
 
     @contextmanager
     def _transaction(self, write: bool) -> Iterator[sqlite3.Connection]:
-        """Run a transaction, after a check that the file belongs to this host."""
+        """Run the block in a transaction, after a check that this host has the file; an error undoes it."""
         try:
-            connection = self._connection()
+            connection = self._take_connection()
             try:
                 self._begin_transaction(connection, write)
                 until = check_host(connection, self._host, self.path)
@@ -224,6 +228,7 @@ class SQLiteVectorStore(VectorStore):
         update: DocumentUpdate,
         change: int,
     ) -> bool:
+        """Change a document; return False if it does not exist."""
         row = connection.execute(
             "SELECT row FROM documents WHERE collection = ? AND id = ?", (stored_collection.id, update.id)
         ).fetchone()
@@ -258,6 +263,7 @@ class SQLiteVectorStore(VectorStore):
     def _remove_fields(
         self, connection: sqlite3.Connection, stored_collection: _Collection, rows: list[int]
     ) -> None:
+        """Remove the metadata of documents from the table that filters search."""
         for portion in _portions(rows):
             metadata_rows = connection.execute(
                 f"SELECT row, metadata FROM documents WHERE row IN ({_placeholders(portion)})", portion
@@ -346,9 +352,10 @@ class SQLiteVectorStore(VectorStore):
     def _documents(
         self, connection: sqlite3.Connection, rows: list[int], embeddings: bool, dimension: int
     ) -> list[Document]:
+        """Return the documents of rows, in any order, with their vectors if ``embeddings`` is set."""
         documents: list[Document] = []
+        vector = "vector" if embeddings else "NULL"
         for portion in _portions(rows):
-            vector = "vector" if embeddings else "NULL"
             for id, text, metadata, blob in connection.execute(
                 f"SELECT id, text, metadata, {vector} FROM documents WHERE row IN ({_placeholders(portion)})",
                 portion,
@@ -400,40 +407,40 @@ class SQLiteVectorStore(VectorStore):
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
+        """Return at least the ``k`` nearest documents of all, or of the rows ``among``."""
         try:
             if among is not None and len(among) <= search.FEW:
-                return self._nearest_read(connection, stored_collection, query, k, among)
+                return self._read_nearest(connection, stored_collection, query, k, among)
             if self._fits_cache(connection, stored_collection):
                 with self._matrices_lock:
                     return self._matrix(connection, stored_collection).nearest(query, k, among)
-            return self._nearest_read(connection, stored_collection, query, k, among)
+            return self._read_nearest(connection, stored_collection, query, k, among)
         except ValueError as error:
             raise self._kind.corrupt_file_error(self.path, str(error)) from error
 
     def _fits_cache(self, connection: sqlite3.Connection, stored_collection: _Collection) -> bool:
+        """Return True if all vectors of a collection fit in the memory for them."""
         count = connection.execute(
             "SELECT count(*) FROM documents WHERE collection = ?", (stored_collection.id,)
         ).fetchone()[0]
-        return count * (4 * stored_collection.dimension + 8) <= self._options.cache_mb * 2**20
+        # A vector of float32, and its row.
+        bytes_per_document = 4 * stored_collection.dimension + 8
+        return count * bytes_per_document <= self._cache_bytes
 
     def _matrix(self, connection: sqlite3.Connection, stored_collection: _Collection) -> search.Matrix:
         """Return the current vectors of a collection; drop those of others if memory is short."""
         # It is put back at the end, so the first one is the least recently used.
         matrix = self._matrices.pop(stored_collection.id, None)
-        # ``read`` does not see removals, so everything is read again after one.
-        if (
-            matrix is None
-            or matrix.changes < stored_collection.removed
-            or matrix.changes > stored_collection.changes
-        ):
+        # ``read_changes`` does not see removals, so everything is read again after one.
+        is_current = (
+            matrix is not None and stored_collection.removed <= matrix.changes <= stored_collection.changes
+        )
+        if matrix is None or not is_current:
             matrix = search.Matrix(stored_collection.dimension)
         if matrix.changes < stored_collection.changes:
             matrix.read_changes(connection, stored_collection.id, stored_collection.changes)
         self._matrices[stored_collection.id] = matrix
-        while (
-            sum(cached_matrix.bytes for cached_matrix in self._matrices.values())
-            > self._options.cache_mb * 2**20
-        ):
+        while sum(cached_matrix.bytes for cached_matrix in self._matrices.values()) > self._cache_bytes:
             self._matrices.popitem(last=False)
         return matrix
 
@@ -441,7 +448,7 @@ class SQLiteVectorStore(VectorStore):
         with self._matrices_lock:
             self._matrices.pop(stored_collection.id, None)
 
-    def _nearest_read(
+    def _read_nearest(
         self,
         connection: sqlite3.Connection,
         stored_collection: _Collection,
@@ -449,21 +456,22 @@ class SQLiteVectorStore(VectorStore):
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
-        """Return the nearest vectors, read from the file in portions."""
+        """Return at least the ``k`` nearest documents; their vectors are read from the file in portions."""
         matrix = search.Matrix(stored_collection.dimension)
         rows = self._rows(connection, stored_collection, None, None) if among is None else among
-        best: list[search.Found] = []
+        hits: list[search.Found] = []
         for portion in _portions(rows):
             vector_rows = connection.execute(
                 f"SELECT row, vector FROM documents WHERE row IN ({_placeholders(portion)})", portion
             ).fetchall()
-            numbers = np.array([row for row, _ in vector_rows], np.int64)
-            best += search.nearest_rows(
-                numbers, matrix.unit_vectors([blob for _, blob in vector_rows]), query, k
-            )
-        best.sort(reverse=True)
-        least = best[k - 1].score if len(best) > k else -2.0
-        return [hit for hit in best if hit.score >= least]
+            row_numbers = np.array([row for row, _ in vector_rows], np.int64)
+            vectors = matrix.unit_vectors([blob for _, blob in vector_rows])
+            hits += search.nearest_rows(row_numbers, vectors, query, k)
+        hits.sort(reverse=True)
+        if len(hits) <= k:
+            return hits
+        lowest_score = hits[k - 1].score
+        return [hit for hit in hits if hit.score >= lowest_score]
 
     # -- rows -------------------------------------------------------------------------
 
@@ -474,29 +482,27 @@ class SQLiteVectorStore(VectorStore):
         ids: Sequence[str] | None,
         parsed: Parsed | None,
     ) -> list[int]:
-        """Return the rows of documents with certain ids that match a filter."""
-        chosen, values = ("", []) if parsed is None else rows_of(parsed, stored_collection.id)
-        within = f" AND row IN ({chosen})" if chosen else ""
+        """Return the rows of documents with one of ``ids`` that match a filter; None matches all."""
+        filter_rows, parameters = ("", []) if parsed is None else rows_of(parsed, stored_collection.id)
+        condition = f" AND row IN ({filter_rows})" if filter_rows else ""
+        statement = "SELECT row FROM documents WHERE collection = ?"
         if ids is None:
-            statement = f"SELECT row FROM documents WHERE collection = ?{within}"
-            return [row for (row,) in connection.execute(statement, [stored_collection.id, *values])]
+            values = [stored_collection.id, *parameters]
+            return [row for (row,) in connection.execute(statement + condition, values)]
         rows: list[int] = []
         for portion in _portions(list(dict.fromkeys(ids))):
-            statement = (
-                f"SELECT row FROM documents WHERE collection = ? AND id IN ({_placeholders(portion)}){within}"
-            )
-            rows += [
-                row for (row,) in connection.execute(statement, [stored_collection.id, *portion, *values])
-            ]
+            values = [stored_collection.id, *portion, *parameters]
+            id_condition = f" AND id IN ({_placeholders(portion)})"
+            rows += [row for (row,) in connection.execute(statement + id_condition + condition, values)]
         return rows
 
     def _find_collection(
         self, connection: sqlite3.Connection, collection: str, space: VectorSpace | None = None
     ) -> _Collection | None:
-        """Return the collection of that name, or None.
+        """Return the collection with a name; None if it does not exist.
 
         Raises:
-            EmbeddingMismatchError: It has another space.
+            EmbeddingMismatchError: It has another space than ``space``.
         """
         row = connection.execute(
             "SELECT id, dimension, model, changes, removed FROM collections WHERE name = ?", (collection,)
@@ -533,5 +539,6 @@ def _placeholders(values: Sequence[Any]) -> str:
 
 
 def _portions(values: list[Any]) -> Iterator[list[Any]]:
+    """Yield a list in parts that fit in one statement."""
     for start in range(0, len(values), MANY):
         yield values[start : start + MANY]

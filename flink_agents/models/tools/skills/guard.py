@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 
+# Numbers of Linux: options of prctl, and the right to read the memory of other processes.
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -25,7 +26,12 @@ CANNOT_RUN = 126
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run ``command`` until it ends, or until the standard input does; return its exit code."""
+    """Run a command until it ends, or until the standard input of this process ends; return its exit code.
+
+    Args:
+        folder: The working directory of the command, which is removed at the end.
+        command: The program, and its arguments.
+    """
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -33,10 +39,10 @@ def main(folder: str, command: list[str]) -> int:
         # fails, the script has no such right anyway.
         prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
         prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    ended, wake = os.pipe()
-    os.set_blocking(wake, False)
+    child_ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     try:
         child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
@@ -45,9 +51,9 @@ def main(folder: str, command: list[str]) -> int:
         return CANNOT_RUN
     try:
         while child.poll() is None:
-            ready, _, _ = select.select([0, ended], [], [])
-            if ended in ready:
-                os.read(ended, 4096)
+            ready, _, _ = select.select([0, child_ended], [], [])
+            if child_ended in ready:
+                os.read(child_ended, 4096)
             if 0 in ready and not os.read(0, 1):
                 break
     finally:
@@ -55,11 +61,13 @@ def main(folder: str, command: list[str]) -> int:
         end_all(child.pid)
         shutil.rmtree(folder, ignore_errors=True)
     # A process that was ended by a signal has a code above 128, as in shells.
-    return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
+    if code is None:
+        return 128 + signal.SIGKILL
+    return code if code >= 0 else 128 - code
 
 
 def end_all(group: int) -> None:
-    """Kill the processes of a group, and all descendants of this process."""
+    """Kill the processes of a group, and all descendants of this process; wait until none is left."""
     while True:
         try:
             os.killpg(group, signal.SIGKILL)
@@ -76,7 +84,11 @@ def end_all(group: int) -> None:
 
 
 def _reap_children(wait: bool) -> bool:
-    """Read the exit codes of ended children; return True if others are still running."""
+    """Read the exit codes of ended children; return True if others are still running.
+
+    Args:
+        wait: True to wait until one has ended.
+    """
     try:
         while os.waitpid(-1, 0 if wait else os.WNOHANG)[0]:
             wait = False
@@ -86,7 +98,7 @@ def _reap_children(wait: bool) -> bool:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Return the living descendants of a process."""
+    """Return the process ids of the living descendants of a process, on Linux."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -98,12 +110,12 @@ def descendants(ancestor: int) -> list[int]:
             if state != "Z":
                 parents[int(name)] = int(parent)
     processes: list[int] = []
-    ahead = [ancestor]
-    while ahead:
-        of = ahead.pop()
-        children = [process for process, parent in parents.items() if parent == of]
+    stack = [ancestor]
+    while stack:
+        current = stack.pop()
+        children = [process for process, parent in parents.items() if parent == current]
         processes += children
-        ahead += children
+        stack += children
     return processes
 
 

@@ -19,6 +19,9 @@ from flink_agents.models.tools.calls import OutcomeUnknown
 from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
 from flink_agents.models.tools.skills.scripts import ScriptRunner
 
+_SHOWN_OUTPUT = 500
+"""Number of characters from the end of an output that an error shows."""
+
 _INTRODUCTION = (
     "You have skills: instructions for tasks of a kind. Before you do a task that the description of a skill "
     "fits, load the skill by load_skill, and follow what it says."
@@ -50,7 +53,7 @@ class SkillSet:
 
     @property
     def instructions(self) -> str:
-        """Return the instructions about the skills: their names, and the purpose of each."""
+        """The instructions for a model about the skills: the name and the purpose of each."""
         lines = [
             f"- {name}: {' '.join(skill.description.split())}" for name, (skill, _) in self._skills.items()
         ]
@@ -58,7 +61,7 @@ class SkillSet:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """Return the functions that a model can call. Their results have to be recorded."""
+        """The functions that a model can call to use the skills. Their results have to be recorded."""
         skills = [skill for skill, _ in self._skills.values()]
         functions: list[Callable[..., Any]] = [self.load_skill]
         if any(skill.files for skill in skills):
@@ -69,22 +72,23 @@ class SkillSet:
 
     @property
     def tools(self) -> list[Tool]:
-        """Return the functions as tools of a conversation; ``run_script`` may need an approval."""
-        sources = [runner.limits for _, runner in self._skills.values() if runner is not None]
-        asking = [source for source in sources if source.needs_approval]
-        if not asking:
+        """The functions as tools of a conversation; ``run_script`` may need an approval."""
+        limits = [runner.limits for _, runner in self._skills.values() if runner is not None]
+        approval_limits = [source_limits for source_limits in limits if source_limits.needs_approval]
+        if not approval_limits:
             return [Tool(function) for function in self.functions]
         # It is one tool for all sources, so the shortest timeout applies.
-        seconds = min((source.approval_timeout for source in asking if source.approval_timeout), default=None)
-        run = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=seconds)
-        return [run if function == self.run_script else Tool(function) for function in self.functions]
+        timeouts = (source_limits.approval_timeout for source_limits in approval_limits)
+        shortest = min(filter(None, timeouts), default=None)
+        run_script = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=shortest)
+        return [run_script if function == self.run_script else Tool(function) for function in self.functions]
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if running a script needs approval."""
+        """Return True if a call of :meth:`run_script` with these arguments needs an approval."""
         _, runner = self._skills.get(arguments["skill"], (None, None))
-        return runner is not None and not runner.limits.is_approved(
-            f"{arguments['skill']}/{arguments['script']}"
-        )
+        if runner is None:
+            return False
+        return not runner.limits.is_approved(f"{arguments['skill']}/{arguments['script']}")
 
     async def load_skill(self, skill: str) -> dict[str, Any]:
         """Read the instructions of a skill, and which files and scripts it has.
@@ -130,12 +134,13 @@ class SkillSet:
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None
         if "killed" in result and not runner.limits.is_idempotent(f"{skill}/{script}"):
-            ends = {name: result[name][-500:] for name in ("stdout", "stderr") if result[name]}
-            wrote = "".join(f"; {name}: {end}" for name, end in ends.items())
-            raise OutcomeUnknown(f"the script was killed: {result['killed']}{wrote}")
+            ends = {name: result[name][-_SHOWN_OUTPUT:] for name in ("stdout", "stderr") if result[name]}
+            output_text = "".join(f"; {name}: {end}" for name, end in ends.items())
+            raise OutcomeUnknown(f"the script was killed: {result['killed']}{output_text}")
         return result
 
     def _find_skill(self, name: str) -> tuple[Skill, ScriptRunner | None]:
+        """Return a skill and the runner of its scripts; ModelRetry if there is no skill of that name."""
         if name not in self._skills:
             raise ModelRetry(f"There is no skill {name!r}. There is {', '.join(map(repr, self._skills))}.")
         return self._skills[name]
@@ -144,13 +149,14 @@ class SkillSet:
 _log = bounded_logger("flink_agents.skills")
 
 Source = tuple[SkillLibrary, ScriptRunner | None]
+"""The skills of one source, and the runner of their scripts; None if scripts must not run."""
 
 
 class SkillsResource:
     """Skills of an agent, in one subtask. Their first use reads them; later changes have no effect.
 
     Args:
-        declared: Its declaration.
+        declared: The resource as its author declared it.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
@@ -159,7 +165,10 @@ class SkillsResource:
         self._source: Source | None = None
 
     def source(self, ctx: RunnerContext) -> Source:
-        """Return the skills, and the runner of their scripts.
+        """Return the skills and the runner of their scripts; the first call reads them.
+
+        Args:
+            ctx: A context of the job, whose options may override the description.
 
         Raises:
             SkillError: They do not exist, or one of them is invalid.
@@ -171,7 +180,7 @@ class SkillsResource:
 
 
 def open_skills(name: str, spec: SkillsSpec) -> Source:
-    """Read skills.
+    """Read skills, log what was read and what was left out, and return them.
 
     Args:
         name: Name of the resource, for errors.
@@ -195,8 +204,8 @@ def with_skills(
 
     Args:
         ctx: The context of the action.
-        tools: The tools of a conversation, including names of skills.
-        skills: More names of skills.
+        tools: The tools of a conversation, among them names of resources of skills.
+        skills: More names of resources of skills.
 
     Returns:
         The tools, and the instructions about the skills; None if there are no skills.
@@ -205,16 +214,16 @@ def with_skills(
         ResourceNotFoundError: A name is neither a tool nor skills of the agent.
         SkillError: Skills cannot be read.
     """
-    named = list(dict.fromkeys(skills))
+    resource_names = dict.fromkeys(skills)
     other_tools: list[Any] = []
     for tool in tools:
         if isinstance(tool, str) and _is_skills(ctx, tool):
-            named += [tool] * (tool not in named)
+            resource_names[tool] = None
         else:
             other_tools.append(tool)
-    if not named:
+    if not resource_names:
         return other_tools, None
-    resources = [ctx.get_resource(name, ResourceType.SKILLS) for name in named]
+    resources = [ctx.get_resource(name, ResourceType.SKILLS) for name in resource_names]
     skill_set = SkillSet([resource.source(ctx) for resource in resources])
     return [*other_tools, *skill_set.tools], skill_set.instructions
 

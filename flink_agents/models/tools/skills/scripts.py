@@ -33,6 +33,7 @@ MOST_ARGUMENTS = 100_000
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _CHUNK = 65_536
+"""Bytes that are read from a script's output at a time."""
 _END_SECONDS = 10.0
 """Seconds that the guard of a script has to end everything before it is killed itself."""
 
@@ -51,16 +52,18 @@ class BoundedOutput:
     _size: int = 0
 
     def add_output(self, data: bytes) -> None:
-        """Append output."""
+        """Append output of the process, and forget what exceeds the limit, in the middle of all output."""
+        head_limit = self.limit // 2
+        tail_limit = self.limit - head_limit
         self._size += len(data)
-        room = max(0, self.limit // 2 - len(self._head))
+        room = max(0, head_limit - len(self._head))
         self._head += data[:room]
         self._tail += data[room:]
-        del self._tail[: max(0, len(self._tail) - (self.limit - self.limit // 2))]
+        del self._tail[: max(0, len(self._tail) - tail_limit)]
 
     @property
     def text(self) -> str:
-        """Return the kept output without secrets, with a line in place of the omitted part."""
+        """The kept output as text without secrets, with a line in place of the omitted part."""
         omitted_bytes = self._size - len(self._head) - len(self._tail)
         if not omitted_bytes:
             return redaction.hide((self._head + self._tail).decode("utf-8", "replace"))
@@ -74,11 +77,11 @@ class ScriptRunner:
     """Runs the scripts of one source of skills.
 
     Args:
-        what: The resource, for errors.
-        spec: Settings of their scripts.
+        what: The resource in words, for errors.
+        spec: Description of the skills, with the settings of their scripts.
 
     Attributes:
-        limits: Scripts that need approval, as ``skill/script``.
+        limits: Policies for scripts, by their names ``skill/script``: approvals and repetitions.
     """
 
     def __init__(self, what: str, spec: SkillsSpec) -> None:
@@ -88,10 +91,16 @@ class ScriptRunner:
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
 
     async def run_script(self, skill: Skill, script: str, arguments: Sequence[str]) -> dict[str, Any]:
-        """Run a script until it ends or times out.
+        """Run a script in a copy of its skill's folder, and wait until it ends or times out.
+
+        Args:
+            skill: The skill.
+            script: Path of the script in the skill.
+            arguments: Arguments for the script.
 
         Returns:
-            Its exit code, None if it timed out, and both outputs, without secrets.
+            ``exit_code``, ``stdout`` and ``stderr``, without secrets. If it timed out, ``exit_code`` is None,
+            and ``killed`` is the reason.
 
         Raises:
             SkillRefusal: The script does not exist, cannot be run, or has invalid arguments.
@@ -104,6 +113,7 @@ class ScriptRunner:
             return await self._run_command(skill, command)
 
     async def _run_command(self, skill: Skill, command: list[str]) -> dict[str, Any]:
+        """Run a command by a guard, which ends it with its descendants and removes the folder."""
         # If the worker crashes before a guard exists, the system's cleanup removes the folder.
         folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
         try:
@@ -134,6 +144,7 @@ class ScriptRunner:
         return result
 
     def _environment(self, folder: str) -> dict[str, str]:
+        """Return the environment variables of a script whose home is ``folder``."""
         names = (*INHERITED, *self._spec.inherit)
         environment = {name: os.environ[name] for name in names if name in os.environ}
         for name, value in self._spec.environment.items():
@@ -142,7 +153,7 @@ class ScriptRunner:
 
 
 def _write_files(skill: Skill, folder: str) -> None:
-    """Write the files of a skill; the script may change them."""
+    """Write the files of a skill into a folder, where its script may change them."""
     for path, content in skill.tree.files.items():
         file = Path(folder, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,20 +171,20 @@ def python() -> str:
     Raises:
         ResourceUnavailableError: Python is not found.
     """
-    named = [Path(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix)]
-    for path in (Path(sys.executable or "-"), *named):
+    installed = [Path(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix)]
+    for path in (Path(sys.executable or "-"), *installed):
         if path.name.startswith("python") and os.access(path, os.X_OK):
             return str(path)
     raise ResourceUnavailableError(
         "no Python was found for the scripts of skills",
-        expected=f"python3 in {named[0].parent}",
+        expected=f"python3 in {installed[0].parent}",
         found=repr(sys.executable),
         fix="set python.executable to the Python of a virtual environment",
     )
 
 
 def _interpreter(script: str, content: bytes) -> list[str]:
-    """Return the command that starts a script."""
+    """Return the command that starts a script, without its arguments; SkillRefusal if nothing can run it."""
     if script.endswith(".py"):
         return [python(), "-B", script]
     if content.startswith(b"#!"):
@@ -184,6 +195,7 @@ def _interpreter(script: str, content: bytes) -> list[str]:
 
 
 def _check_arguments(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of a script; SkillRefusal if they cannot be passed to a process."""
     try:
         size = sum(len(os.fsencode(argument)) for argument in arguments)
     except UnicodeEncodeError:
@@ -196,14 +208,19 @@ def _check_arguments(arguments: Sequence[str]) -> Sequence[str]:
 
 
 async def _drain_stream(stream: asyncio.StreamReader | None, output: BoundedOutput) -> None:
-    """Read to the end: a process stalls if its output is not read."""
+    """Read an output of a process to its end: a process stalls if its output is not read."""
     assert stream is not None
     while data := await stream.read(_CHUNK):
         output.add_output(data)
 
 
 async def _end_processes(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
-    """Let the guard end all running processes, even if the caller no longer waits."""
+    """Let a guard end all processes of its script, even if the caller no longer waits.
+
+    Args:
+        guard: The process of the guard.
+        reading: Completes when the outputs are read, and the guard has ended.
+    """
     if guard.stdin is not None:
         guard.stdin.close()
     try:
@@ -223,6 +240,7 @@ async def _end_processes(guard: asyncio.subprocess.Process, reading: asyncio.Fut
 
 
 _PR_SET_DUMPABLE = 4
+"""Option of Linux's prctl: whether other processes of the user may read the memory of this one."""
 
 
 def close_worker() -> None:
@@ -236,19 +254,19 @@ def close_worker() -> None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     redaction.look_at_variables()
-    for name, address in _entries().items():
+    for name, address in _variable_addresses().items():
         value = os.environb.get(name)
         if not value or not redaction.holds(os.fsdecode(value)):
             continue
         # The C library copies it to another place.
         os.environb[name] = value
-        start = address + len(name) + 1
-        if _entries().get(name) != address and ctypes.string_at(start) == value:
-            ctypes.memset(start, ord("*"), len(value))
+        value_address = address + len(name) + 1
+        if _variable_addresses().get(name) != address and ctypes.string_at(value_address) == value:
+            ctypes.memset(value_address, ord("*"), len(value))
 
 
-def _entries() -> dict[bytes, int]:
-    """Return the address of each variable in the C library."""
+def _variable_addresses() -> dict[bytes, int]:
+    """Return the address of ``NAME=value`` in the C library for each environment variable, by name."""
     entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
     addresses: dict[bytes, int] = {}
     position = 0

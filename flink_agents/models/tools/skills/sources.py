@@ -18,17 +18,18 @@ from flink_agents.api.models.skills import SkillsSpec
 
 LINK = "a symbolic link, which might lead elsewhere"
 SPECIAL = "not a regular file"
+"""Reasons why a file of skills is not read."""
 
 
 @dataclass
 class Tree:
-    """Files by their paths, with ``/`` between the parts.
+    """The files that were read from a source. Their paths have ``/`` between the parts.
 
     Attributes:
-        place: The source, for errors.
+        place: Path of the source, for errors.
         limit: Maximum size of all files together, in bytes.
-        files: The content of each file.
-        refused: Paths that were not read, and the reasons.
+        files: The content of each file, by path.
+        refused: The reason for each file that was not read, by path.
     """
 
     place: str
@@ -38,7 +39,7 @@ class Tree:
     _size: int = 0
 
     def count_bytes(self, size: int) -> None:
-        """Count bytes before they are read.
+        """Count the bytes of a file before it is read.
 
         Raises:
             SkillError: The files exceed the limit.
@@ -52,7 +53,7 @@ class Tree:
             )
 
     def subtree(self, folder: str) -> Tree:
-        """Return the part below a folder; the whole tree if the folder is empty."""
+        """Return the files below a folder, with paths from there; all files if the name is empty."""
         start = folder and f"{folder}/"
         return Tree(
             f"{self.place}/{folder}" if folder else self.place,
@@ -63,7 +64,10 @@ class Tree:
 
 
 def read_source(spec: SkillsSpec) -> Tree:
-    """Read the source in a description.
+    """Read the files of skills: of a folder, a zip file, or a package in one of these forms.
+
+    Args:
+        spec: The description of the skills, which names their source.
 
     Raises:
         SkillError: The source does not exist, is too large, or is a zip file with paths outside of it.
@@ -79,7 +83,7 @@ def read_source(spec: SkillsSpec) -> Tree:
             found=spec.path,
             fix="name a folder of the package",
         )
-    place = _place_of(spec.package)
+    place = _package_path(spec.package)
     if place.is_dir():
         return _read_tree(place / below, "", spec.size_limit)
     # A package in a zip file on sys.path: the path of the zip file, and the path within it.
@@ -90,23 +94,34 @@ def read_source(spec: SkillsSpec) -> Tree:
     raise _absent_error(str(place))
 
 
-def _place_of(package: str) -> Path:
+def _package_path(package: str) -> Path:
+    """Return the path of an installed package, which may lead into a zip file; SkillError without one."""
     try:
         package_spec = find_spec(package)
     except ModuleNotFoundError:
         package_spec = None
-    places = list(package_spec.submodule_search_locations or ()) if package_spec is not None else []
-    if not places:
+    paths = list(package_spec.submodule_search_locations or ()) if package_spec is not None else []
+    if not paths:
         raise SkillError(
             f"no package {package!r} with skills was found",
             expected="a package that is installed on the workers, or came with the job by -pyfs",
             found="a module without a folder" if package_spec is not None else "no package of that name",
             fix="install it on the workers, or correct its name",
         )
-    return Path(places[0])
+    return Path(paths[0])
 
 
 def _read_tree(place: Path, within: str, limit: int) -> Tree:
+    """Return the files of a folder or a zip file.
+
+    Args:
+        place: The folder, or the zip file.
+        within: A folder of the zip file; empty for all of it.
+        limit: Maximum size of all files together, in bytes.
+
+    Raises:
+        SkillError: There is neither, or it cannot be read.
+    """
     tree = Tree(str(place), limit)
     try:
         if place.is_dir():
@@ -135,15 +150,16 @@ def _absent_error(place: str) -> SkillError:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if a file or folder is ignored: files that tools create are not part of a skill."""
+    """Return True if a file or folder of this name is ignored: tools create it, and no skill needs it."""
     return name.startswith(".") or name == "__pycache__"
 
 
-def _read_folder(tree: Tree, folder: Path, inside: str) -> None:
+def _read_folder(tree: Tree, folder: Path, prefix: str) -> None:
+    """Read the files of a folder and of those below it into ``tree``, with a prefix of their paths."""
     with os.scandir(folder) as entries:
         sorted_entries = sorted(entries, key=lambda entry: entry.name)
     for entry in sorted_entries:
-        path = f"{inside}{entry.name}"
+        path = f"{prefix}{entry.name}"
         if is_hidden(entry.name):
             continue
         if entry.is_symlink():
@@ -157,6 +173,7 @@ def _read_folder(tree: Tree, folder: Path, inside: str) -> None:
 
 
 def _read_content(tree: Tree, path: str) -> bytes:
+    """Return the content of a file, counted in ``tree``; OSError for a link."""
     # The file may have become a link since the folder was listed.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
@@ -166,6 +183,7 @@ def _read_content(tree: Tree, path: str) -> bytes:
 
 
 def _read_zip(tree: Tree, place: Path) -> None:
+    """Read the files of a zip file into ``tree``."""
     with zipfile.ZipFile(place) as archive:
         for entry in _members(archive, place):
             path = entry.filename
@@ -187,7 +205,7 @@ def _members(archive: zipfile.ZipFile, place: Path) -> Iterator[zipfile.ZipInfo]
     Raises:
         SkillError: A path leads out of the archive, or two files have the same path.
     """
-    seen: set[str] = set()
+    seen_paths: set[str] = set()
     for entry in archive.infolist():
         if entry.is_dir():
             continue
@@ -200,9 +218,9 @@ def _members(archive: zipfile.ZipFile, place: Path) -> Iterator[zipfile.ZipInfo]
                 found=repr(entry.orig_filename),
                 fix="create the file again from the folder of the skills",
             )
-        if path in seen:
+        if path in seen_paths:
             raise SkillError(
                 "a zip file of skills has a path twice", found=repr(path), fix="create the file again"
             )
-        seen.add(path)
+        seen_paths.add(path)
         yield entry
