@@ -123,7 +123,6 @@ def describe(value: object) -> str:
     return repr(value)
 
 
-<<<<<<< HEAD
 def call_problem(function: object, count: int, may_be_async: bool = False) -> str | None:
     """Return the problem of calling a function with ``count`` values, for errors; None if there is none.
 
@@ -159,11 +158,8 @@ def called(function: Any) -> Any:
     return type(function).__call__
 
 
-_lock = threading.Lock()
-=======
 _collection_lock = threading.Lock()
 """Held while :func:`no_collection` has switched the garbage collector off."""
->>>>>>> sweepA
 
 
 @contextmanager

@@ -121,8 +121,8 @@ patch(
 patch(
     "answer-not-redacted",
     "chat.requests:ModelRequests.send",
-    "return redaction.hidden(recorded, known_only=True)",
-    "return recorded",
+    "without_secrets = redaction.hidden(record, known_only=True)",
+    "without_secrets = record",
     "A service that repeats the key shows it to the journal and to the model.",
 )
 patch(

@@ -69,7 +69,7 @@ patch(
 )
 patch(
     "mail-expiry-stays",
-    "keyed_state:Head._of",
+    "keyed_state:Head._from_fields",
     "for name, value in (extra or {}).items():",
     'for name, value in ((name, value) for name, value in (extra or {}).items() if name != "mail"):',
     "The head does not say when the first signal expires.",
