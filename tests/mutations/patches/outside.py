@@ -27,7 +27,7 @@ patch(
 )
 patch(
     "slowest-model-decides",
-    "engine.model_calls:_of_group",
+    "engine.model_calls:_fallbacks_error",
     "wait = min(",
     "wait = max(",
     "Of several models, the one that asks to wait longest decides.",
@@ -48,7 +48,7 @@ patch(
 )
 patch(
     "data-as-system-message",
-    "chat.messages.converting:_chat_message",
+    "chat.messages.converting:_convert_chat_message",
     "if is_data(message):",
     "if False:",
     "A record of the class ChatMessage speaks as the system.",
@@ -100,7 +100,7 @@ patch(
 patch(
     "key-changed-by-person",
     "tools.functions:FunctionTool._call_recorded",
-    "{IDEMPOTENCY_KEY: key} if key is not None and self._tool.takes_key else {}",
+    "{IDEMPOTENCY_KEY: key} if repeats_call else {}",
     "{}",
     "A call that a person lets repeat has another idempotency key.",
 )
@@ -142,8 +142,8 @@ patch(
 patch(
     "retry-after-ignored",
     "setup.failures:retry_after_of",
-    'requested_pause(lowercase_headers.get("retry-after")) if milliseconds is None',
-    "None if milliseconds is None",
+    'return requested_pause(lowercase_headers.get("retry-after"))',
+    "return None",
     "A service that asks to be left alone is not.",
 )
 patch(
@@ -170,7 +170,7 @@ patch(
 patch(
     "absurd-usage",
     "chat.requests:_token_count",
-    "if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:",
+    "if 0 <= number <= _MOST_TOKENS:",
     "if True:",
     "One absurd number of tokens fails the job in the metrics.",
 )
@@ -184,7 +184,7 @@ patch(
 patch(
     "odd-vectors",
     "retrieval.embedding:EmbeddingModelResource._check_vectors",
-    "if not np.isfinite(packed).all():",
+    "if not np.isfinite(matrix).all():",
     "if False:",
     "A vector that is infinite in float32 is stored.",
 )
