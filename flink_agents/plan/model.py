@@ -6,6 +6,9 @@ running agent from it (see ``binding``); recovery compares its fingerprint.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import (
@@ -19,9 +22,62 @@ from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
 from flink_agents.api.common.policies import RetryPolicy, RetryTimes
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef, ResourceType
-from flink_agents.api.settings import PlainAgentSettings, PlainSettings, ToolLimits
-from flink_agents.plan.fingerprint import fingerprint, recovery_parts
+from flink_agents.api.settings import AgentSettings, PlainAgentSettings, PlainSettings, ToolLimits
 from flink_agents.plan.references import Frozen, FunctionRef, import_named
+
+_UNCOVERED = AgentSettings.model_fields.keys() - {"on_error", "on_unhandled"}
+"""The settings of an agent that recovery does not depend on."""
+
+
+def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a plan's JSON that recovery depends on, by name.
+
+    These are: format version, agent name and class, configuration, context class, side outputs, output type,
+    policies; of each action its name, triggers, function, conditions, policy and configuration; the classes
+    of the events that trigger actions; of each resource its name, type, function and descriptor.
+
+    Left out is everything that you can change freely: the position and the body of code, source texts,
+    ``def`` or ``async def``, ``on_suspend``, retries, timeouts and limits, emitted events, the wording of
+    prompts, descriptions and schemas of tools, and any order (of actions, triggers, resources, mapping keys).
+    """
+    triggers = {
+        kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
+    }
+    return {
+        **{name: value for name, value in plan.items() if name not in _UNCOVERED},
+        "events": {
+            event["type"]: _reference(event["event_class"])
+            for event in plan["events"]
+            if event["type"] in triggers
+        },
+        "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
+        "resources": {
+            f"{resource['type']}:{resource['name']}": {
+                name: resource[name] for name in ("function", "descriptor")
+            }
+            for resource in plan["resources"]
+        },
+    }
+
+
+def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
+    when = action["when"]
+    approved = action["needs_approval"]
+    return {
+        # Only if there is one: adding the setting to other actions changes nothing for them.
+        **({"needs_approval": approved} if approved else {}),
+        "trigger_classes": sorted(action["trigger_classes"]),
+        "trigger_types": sorted(action["trigger_types"]),
+        "function": _reference(action["function"]),
+        "when": None if when is None else _reference(when["function"]),
+        "on_error": action["on_error"],
+        "config": action["config"],
+    }
+
+
+def _reference(reference: Mapping[str, str] | None) -> str | None:
+    return None if reference is None else f"{reference['module']}:{reference['qualname']}"
+
 
 FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
@@ -320,9 +376,10 @@ class AgentPlan(PlainAgentSettings, Frozen):
     def fingerprint(self) -> str:
         """64 hexadecimal digits; if two plans have the same, one can continue the work of the other.
 
-        The module ``fingerprint`` describes what it covers.
+        :func:`recovery_parts` says which parts of the plan it covers.
         """
-        return fingerprint(self.recovery_parts())
+        covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(covered.encode("ascii")).hexdigest()
 
     def recovery_parts(self) -> dict[str, Any]:
         """Return the parts that :attr:`fingerprint` covers, as JSON by name: compare two to see a change."""

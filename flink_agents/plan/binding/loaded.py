@@ -11,6 +11,8 @@ from functools import partial, update_wrapper
 from types import FunctionType
 from typing import Any, cast
 
+from typing_extensions import override
+
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.logs import bounded_logger
@@ -25,7 +27,14 @@ from flink_agents.api.errors import (
 from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event, lineage_of_sent, stamp
 from flink_agents.api.events.approvals import ApprovalDeniedEvent, arguments_of, changed_event
-from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
+from flink_agents.api.resources import (
+    RESOURCE_PROVIDERS,
+    ChatMessage,
+    Prompt,
+    ResourceType,
+    Tool,
+    check_resource_type,
+)
 from flink_agents.api.resources.providers import DeclaredResource, NamedCode, ResourceProvider, provider_of
 from flink_agents.api.settings import ActionSettings
 from flink_agents.api.settings.options import Configuration
@@ -401,3 +410,39 @@ def _changed(event: Event, arguments: Mapping[str, Any]) -> Event:
     changed = changed_event(event, arguments)
     stamp(changed, lineage_of_sent(event))
     return changed
+
+
+class ToolProvider(ResourceProvider):
+    """Creates tools from functions."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Tool:
+        assert declared.function is not None
+        options = declared.limits.options()
+        return Tool(declared.function, declared.name, declared.description, **options)
+
+
+class PromptProvider(ResourceProvider):
+    """Returns prompts as they were declared."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Prompt | None:
+        prompt = declared.prompt
+        if prompt is None:
+            return None
+        # The plan is the user's own, but values that Pydantic reads from its JSON count as data.
+        messages = [ChatMessage(role=message.role, content=message.content) for message in prompt.messages]
+        return Prompt(messages=tuple(messages), mcp=prompt.mcp)
+
+
+class ClientProvider(ResourceProvider):
+    """Describes a client: the agent loop opens and closes it."""
+
+    @override
+    def provide(self, declared: DeclaredResource) -> Any:
+        raise ResourceUnavailableError(
+            f"the client {declared.name!r} has to be awaited",
+            expected=f"await ctx.client({declared.name!r}) in an async def action",
+            found=f"get_resource({declared.name!r}, 'client')",
+            fix="call ctx.client",
+        )

@@ -16,6 +16,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
 from flink_agents.plan import BoundAction
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.calls.durable_code import (
     durable_function,
     find_durable_function,
@@ -25,7 +26,6 @@ from flink_agents.runtime.execution.calls.durable_code import (
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.environment.events import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.run_waits import outputs_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -14,16 +15,18 @@ from typing_extensions import override
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.awaited import note_result
+from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.asking import Answer, SubAgent
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
+    InvalidDurationError,
     MemoryPathError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event
+from flink_agents.api.events import DELAYED_TAG, Event, OutputEvent
 from flink_agents.api.events.approvals import ApprovalOutcome, Check
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.models.chat import ChatResult
@@ -31,17 +34,19 @@ from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.delivery import current_delivery
+from flink_agents.runtime.execution.environment import Clients, Durable
 from flink_agents.runtime.execution.environment.events import (
     given_client,
+    no_event,
+    too_many_events,
+    unknown_event,
 )
-from flink_agents.runtime.execution.environment.loop_services import Clients, Durable
-from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
-from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
-from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
+from flink_agents.runtime.execution.waits.run_waits import in_turn
 from flink_agents.runtime.state.memory import TreeObject
 
 _MISSING = object()
@@ -339,3 +344,73 @@ def context_type(users: type[RunnerContext] | None) -> type[ActionRunContext]:
         return ActionRunContext
     bases: Any = (users, ActionRunContext)
     return type(users.__name__, bases, {"__module__": users.__module__})
+
+
+def send_later(step: ActionRun, event: Event, delay: object) -> None:
+    """Send an event that is delivered after a delay, by a separate run.
+
+    It becomes a side output of the execution, under a reserved tag. So it is recorded, replayed and rolled
+    back like one. The commit puts it into state (``operator.services.delayed``).
+
+    Args:
+        step: The execution of the action.
+        event: The event. Later changes to it do not count.
+        delay: The delay, in seconds or as a timedelta.
+
+    Raises:
+        InvalidDurationError: The delay is invalid.
+        ContextMisuseError: The action belongs to a sub-agent.
+        NotAnEventError: It is not an event.
+        UnknownEventError: No action of the agent handles events of that type.
+        OutputTypeError: It is an output that does not have the declared type.
+        UnserializableValueError: State cannot hold it.
+    """
+    step.guard()
+    milliseconds = _delay_ms(step.action.name, delay)
+    event = _check_delayed_event(step, event)
+    shared = step.shared
+    side = step.side if step.side is not None else []
+    number = sum(tag == DELAYED_TAG for tag, _ in side)
+    if step.run.emitted + len(step.sent) + number >= shared.max_events:
+        raise too_many_events(shared.max_events)
+    packed = shared.events.encode(event)
+    upstream = step.event.id
+    side.append((DELAYED_TAG, [shared.clock() + milliseconds, packed, step.action.name, upstream]))
+    step.side = side
+
+
+def _check_delayed_event(step: ActionRun, event: Event) -> Event:
+    """Return an event that can be delivered when its time comes; reject others."""
+    if root_of(step) is not step:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} of the sub-agent {step.shared.agent.name!r} sends an event "
+            "with a delay",
+            expected="delay=None: a sub-agent has answered before the time comes",
+            found="delay=...",
+            fix="return what is to be sent, and let the agent that asks send it",
+        )
+    route = step.shared.routes.find_route(event)
+    if route is None:
+        raise no_event(step.action.name, event)
+    if route.leaves:
+        value = cast("OutputEvent", event).output
+        carried = step.shared.output_checks.check(step.action.name, value)
+        return event if carried is value else event.model_copy(update={"output": carried})
+    if not route.actions:
+        raise unknown_event(step.action.name, event, step.shared.routes)
+    return event
+
+
+def _delay_ms(action: str, delay: object) -> int:
+    """Return a delay in milliseconds, rounded up so that no event comes early."""
+
+    def refuse(found: str) -> InvalidDurationError:
+        return InvalidDurationError(
+            f"action {action!r} sends an event with an invalid delay",
+            expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
+            found=found,
+            fix="give the time from now on, such as delay=60 or delay=timedelta(hours=1); "
+            "delay=None delivers the event in this run",
+        )
+
+    return math.ceil(seconds_of(delay, refuse, least=0) * 1000)

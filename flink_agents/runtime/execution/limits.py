@@ -26,7 +26,7 @@ from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, LoadedAgent
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.waits.action_waits import in_turn
+from flink_agents.runtime.execution.waits.run_waits import in_turn
 
 
 class Slots:

@@ -22,14 +22,14 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, is_close
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.concurrency.timeouts import Deadline, thread_wait, within
 from flink_agents.runtime.execution.action_run import ActionRun, current_step, journal_of
+from flink_agents.runtime.execution.calls.delivery import current_delivery
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.calls.pending import TimedCode
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.executor import RunExecutor
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
-from flink_agents.runtime.execution.outcomes.delivery import current_delivery
-from flink_agents.runtime.execution.outcomes.pending import TimedCode
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.swallowed import failure_of

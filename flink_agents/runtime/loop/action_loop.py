@@ -18,9 +18,9 @@ from typing import Any
 from flink_agents.api.common.current import OWN_LOCKS
 from flink_agents.runtime.execution.action_run import current_step
 from flink_agents.runtime.execution.calls import durable_code
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.outcomes.pending import ActionTask, OwnFuture
-from flink_agents.runtime.execution.waits.action_waits import ActionTimer
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls.pending import ActionTask, OwnFuture
+from flink_agents.runtime.execution.waits.run_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Names of functions of ``asyncio.tasks`` that await a new future in place of the given ones."""

@@ -27,12 +27,12 @@ from flink_agents.runtime.execution.action_run import current_step
 from flink_agents.runtime.execution.calls.durable_calls import DurableCalls
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.failures import CHANGES, check_run
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.loop_executor import LoopExecutor, cancel_tasks
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
-from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop, make_task
 from flink_agents.runtime.loop.actor import (
     KeyActor,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.testing.fakes.clock import (

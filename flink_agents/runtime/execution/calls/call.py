@@ -21,11 +21,11 @@ from flink_agents.runtime.concurrency.bridge import cancelled_from_outside, carr
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.arguments import are_former_arguments, encode_arguments
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall, raised_by
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery, outside
 from flink_agents.runtime.execution.calls.durable_code import Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.calls.results import misfit_error, result_error, result_type_of
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.journal.calls import Number, Outcome
 from flink_agents.runtime.journal.plans import SharedValues
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord

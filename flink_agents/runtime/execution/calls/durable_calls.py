@@ -22,13 +22,13 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.concurrency.threads import WorkerPool
 from flink_agents.runtime.execution.action_run import ActionRun, journal_of
 from flink_agents.runtime.execution.calls.call import DurableCall, PendingCall
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.calls.durable_code import CallingThread, Threads
 from flink_agents.runtime.execution.calls.in_flight import CallsInFlight
 from flink_agents.runtime.execution.calls.mismatches import mismatch_error
+from flink_agents.runtime.execution.calls.pending import PendingOutcome
 from flink_agents.runtime.execution.calls.results import check_result_type
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.outcomes.pending import PendingOutcome
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited, suspend_at_rest
 from flink_agents.runtime.journal.calls import Mismatch, Number, Outcome, as_shown, is_inside

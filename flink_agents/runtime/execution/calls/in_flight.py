@@ -16,8 +16,8 @@ from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.calls.attempts import AttemptedCall
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
 from flink_agents.runtime.journal.calls import Number, Outcome
 
 _log = bounded_logger("flink_agents.durable")

@@ -26,10 +26,9 @@ from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.calls.delivery import current_delivery
+from flink_agents.runtime.execution.environment import Durable, RunEnvironment
 from flink_agents.runtime.execution.loop_executor import LoopExecutor
-from flink_agents.runtime.execution.outcomes.delivery import current_delivery
 from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 

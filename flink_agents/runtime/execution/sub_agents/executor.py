@@ -23,12 +23,12 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Outcome, cancelled_from_outside
 from flink_agents.runtime.concurrency.timeouts import thread_wait
 from flink_agents.runtime.execution.action_run import ActionRun, current_step
+from flink_agents.runtime.execution.calls.delivery import Delivery, current_delivery, outside
+from flink_agents.runtime.execution.calls.pending import ActionTask
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.loop_executor import LoopExecutor
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, current_delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import ActionTask
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import AttemptEnd, SubAgentRun, root_of, run_of

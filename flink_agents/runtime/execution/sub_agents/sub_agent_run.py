@@ -20,9 +20,9 @@ from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.concurrency.bridge import Outcome as CodeOutcome, carried, thrown
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.calls.delivery import Delivery, outside
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.environment import RunEnvironment
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.approvals import asked_inside, forget_asked
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, attempts_task, sub_agent_path

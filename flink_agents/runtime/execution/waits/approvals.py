@@ -35,7 +35,7 @@ from flink_agents.api.events.approvals import (
     wait_of_request,
 )
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 from flink_agents.runtime.execution.waits.run_waits import is_of_task_inside, tag_of_task

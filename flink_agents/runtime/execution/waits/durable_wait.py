@@ -24,8 +24,8 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery, outside
-from flink_agents.runtime.execution.outcomes.pending import FutureOutcome
+from flink_agents.runtime.execution.calls.delivery import Delivery, outside
+from flink_agents.runtime.execution.calls.pending import FutureOutcome
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord

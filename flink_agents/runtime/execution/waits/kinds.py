@@ -14,7 +14,7 @@ from flink_agents.api.common.current import isolated
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.outcomes.delivery import Delivery
+from flink_agents.runtime.execution.calls.delivery import Delivery
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, delivery_for
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord

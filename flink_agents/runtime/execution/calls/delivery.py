@@ -20,7 +20,7 @@ from zlib import crc32
 
 from flink_agents.api.common import current
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.execution.outcomes.pending import (
+from flink_agents.runtime.execution.calls.pending import (
     ActionTask,
     PendingOutcome,
     QueuedOutcome,
