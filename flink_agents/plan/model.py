@@ -61,6 +61,7 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of an action's JSON that recovery depends on, by name."""
     when = action["when"]
     approved = action["needs_approval"]
     return {
@@ -76,6 +77,7 @@ def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reference(reference: Mapping[str, str] | None) -> str | None:
+    """Return a function reference in a plan's JSON as ``module:qualname``; None for None."""
     return None if reference is None else f"{reference['module']}:{reference['qualname']}"
 
 
@@ -123,17 +125,23 @@ class RetryPlan(RetryTimes):
             FunctionReferenceError: One cannot be imported, or is not an exception.
         """
         times = {name: getattr(self, name) for name in RetryTimes.model_fields}
-        retry_on = None if self.retry_on is None else tuple(map(_exception, self.retry_on))
+        retry_on = None if self.retry_on is None else tuple(map(_import_exception, self.retry_on))
         return RetryPolicy(
-            **times, retry_on=retry_on, non_retryable=tuple(map(_exception, self.non_retryable))
+            **times, retry_on=retry_on, non_retryable=tuple(map(_import_exception, self.non_retryable))
         )
 
 
 def _name_of(error: type[BaseException]) -> str:
+    """Return an exception class as ``module:qualname``."""
     return str(FunctionRef.from_object(error))
 
 
-def _exception(name: str) -> type[BaseException]:
+def _import_exception(name: str) -> type[BaseException]:
+    """Import an exception class.
+
+    Raises:
+        FunctionReferenceError: The name is not that of an exception.
+    """
     exception = import_named(name)
     if not (isinstance(exception, type) and issubclass(exception, BaseException)):
         raise FunctionReferenceError(
@@ -175,15 +183,20 @@ class ConditionPlan(Frozen):
 
 
 class Named(Frozen):
-    """A part of a plan with a name that is unique among parts of its kind."""
+    """A part of a plan.
+
+    Attributes:
+        name: Its name, unique among parts of its kind.
+    """
 
     name: str
 
     @field_validator("needs_approval", mode="before", check_fields=False)
     @classmethod
-    def _name_function(cls, value: Any) -> Any:
-        """Return the name of the function that decides about approvals."""
-        return str(FunctionRef.from_object(value)) if callable(value) else value
+    def _name_function(cls, needs_approval: Any) -> Any:
+        """Return the name of a function that decides about approvals; a bool or a name as it is."""
+        is_function = callable(needs_approval)
+        return str(FunctionRef.from_object(needs_approval)) if is_function else needs_approval
 
 
 class ActionPlan(PlainSettings, Named):
@@ -196,7 +209,7 @@ class ActionPlan(PlainSettings, Named):
         kind: How the function belongs to the agent.
         is_async: True if it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
-        config: The value of ``ctx.action_config``; JSON.
+        config: The value of ``ctx.action_config``, as JSON values by name.
         emits: Type strings of the events that its code names or ``emits=`` declares, sorted.
         tags: Tags of the side outputs that its code names, sorted.
         retry: Its retry policy; None for the agent's.
@@ -299,6 +312,7 @@ class AgentPlan(PlainAgentSettings, Frozen):
 
     @model_validator(mode="after")
     def _check_names(self) -> AgentPlan:
+        """Check that names are unique, and that references, triggers and functions are there."""
         event_types = {event.type for event in self.events if event.event_class is not None}
         actions: set[str] = set()
         for action in self.actions:
@@ -376,7 +390,7 @@ class AgentPlan(PlainAgentSettings, Frozen):
     def fingerprint(self) -> str:
         """64 hexadecimal digits; if two plans have the same, one can continue the work of the other.
 
-        :func:`recovery_parts` says which parts of the plan it covers.
+        It covers the parts that the function :func:`recovery_parts` lists.
         """
         covered = json.dumps(self.recovery_parts(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(covered.encode("ascii")).hexdigest()

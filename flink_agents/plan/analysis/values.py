@@ -65,7 +65,13 @@ class NamedResource(NamedTuple):
 
 
 def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, Any] | None) -> dict[str, Any]:
-    """Return the arguments of a function whose values are known, by their names."""
+    """Return the arguments of a function whose values are known, by their names.
+
+    Args:
+        function: The function.
+        holder: The object or class that has it; None for a function of a module.
+        call: Arguments of the call, by position or name; None for an action, whose second one is the context.
+    """
     code = function.__code__
     named = code.co_argcount + code.co_kwonlyargcount
     names = list(code.co_varnames[:named])
@@ -135,7 +141,7 @@ class Frame:
 
     def value(self, node: ast.AST) -> Any:
         """Return the value of an expression: of a new object its class, of an item the whole collection."""
-        value = self._evaluated(node)
+        value = self._evaluate(node)
         named = value.function if isinstance(value, Member) else value
         items = [*named.values()] if isinstance(named, dict) else named
         for item in items if isinstance(items, COLLECTIONS) else [named]:
@@ -143,7 +149,8 @@ class Frame:
                 self.library_steps.add(getattr(item, "name", None) or getattr(item, "__name__", "agent"))
         return value
 
-    def _evaluated(self, node: ast.AST) -> Any:
+    def _evaluate(self, node: ast.AST) -> Any:
+        """Return the value of an expression; see :meth:`value`."""
         if isinstance(node, ast.Name):
             return self._value_of(node.id)
         if isinstance(node, ast.Attribute):
@@ -156,6 +163,7 @@ class Frame:
         return UNKNOWN
 
     def _value_of(self, name: str) -> Any:
+        """Return the value of a name: argument, import, variable assigned once, or name of an outer scope."""
         if name in self._arguments:
             return self._arguments[name]
         if name in self._imports:
@@ -194,6 +202,7 @@ class Frame:
         return f"{file}:{node.lineno} in {self._function.__qualname__}"
 
     def _attribute(self, node: ast.Attribute) -> Any:
+        """Return the value of an attribute, without running descriptors; a method comes with its object."""
         if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", None) == "super":
             holder = next(iter(self._arguments.values()), None)
             kind = holder if isinstance(holder, type) else type(holder)
@@ -234,6 +243,7 @@ def _imported(
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds, except by imports."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):

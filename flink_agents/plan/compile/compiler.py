@@ -109,7 +109,7 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     actions += added
     resources = resources_of(instance)
     where = instance.__dict__["__places__"].get("agent") or place_of_class(agent_class)
-    title = _name(instance, name, where)
+    title = _check_name(instance, name, where)
     check_attributes(instance, title, where)
     check_agent(instance, title, actions, where)
     values = {field_name: getattr(instance, field_name) for field_name in AgentSettings.model_fields}
@@ -136,7 +136,12 @@ def _compile(agent: Agent | type[Agent], name: str | None) -> tuple[AgentPlan, A
     return plan, AgentCode.from_declarations(instance, settings, actions, resources, event_classes)
 
 
-def _name(agent: Agent, name: str | None, where: str) -> str:
+def _check_name(agent: Agent, name: str | None, where: str) -> str:
+    """Return the name of an agent: the passed one, its ``agent_name``, or that of its class.
+
+    Raises:
+        AgentDefinitionError: It is not a string, or is blank.
+    """
     if name is None:
         name = agent.agent_name if agent.agent_name is not None else type(agent).__name__
     if not isinstance(name, str) or not name.strip():
@@ -151,8 +156,9 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
 
 
 def _action_plans(actions: Iterable[ActionDeclaration], readings: Readings) -> tuple[ActionPlan, ...]:
+    """Return the actions of a plan, with the events and steps that readings of their code show."""
     actions = list(actions)
-    interesting = {
+    type_strings = {
         type_of(trigger) for action in actions for trigger in (*action.mark.triggers, *action.mark.emits)
     }
     return tuple(
@@ -165,7 +171,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], readings: Readings) -> t
             is_async=has_async_code(action.function),
             when=_condition(action.mark.settings.when),
             config=_config(action),
-            emits=emitted_types(readings[action.name].shown, interesting),
+            emits=emitted_types(readings[action.name].shown, type_strings),
             tags=tuple(sorted(readings[action.name].shown.tags)),
             calls=tuple(sorted(readings[action.name].shown.calls)),
             clients=tuple(sorted(readings[action.name].shown.clients)),
@@ -178,14 +184,17 @@ def _action_plans(actions: Iterable[ActionDeclaration], readings: Readings) -> t
 
 
 def _retry(policy: RetryPolicy | None) -> RetryPlan | None:
+    """Return a retry policy as a part of a plan; None for None."""
     return None if policy is None else RetryPlan.from_policy(policy)
 
 
 def _types(triggers: Iterable[Trigger]) -> tuple[str, ...]:
+    """Return the type strings of triggers, each once."""
     return tuple(dict.fromkeys(map(type_of, triggers)))
 
 
 def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
+    """Return a condition as a part of a plan; None for None."""
     return (
         None
         if when is None
@@ -194,6 +203,11 @@ def _condition(when: Callable[..., Any] | None) -> ConditionPlan | None:
 
 
 def _config(action: ActionDeclaration) -> dict[str, Any]:
+    """Return the ``config`` of an action.
+
+    Raises:
+        AgentConfigurationError: An entry is not JSON.
+    """
     for key, value in action.mark.config.items():
         _, reason = json_or_reason(value, is_exact=True)
         if reason is not None:
@@ -232,6 +246,7 @@ def resource_plans(resources: Sequence[ResourceDeclaration], agent: Agent) -> tu
 
 
 def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
+    """Return the plan of a resource, whose method is called if it has one."""
     function = FunctionRef.from_object(resource.function) if resource.function is not None else None
     base: dict[str, Any] = {
         "name": resource.name,
@@ -261,12 +276,18 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
 
 
 def _may_need_approvals(kind: ResourceType, arguments: Mapping[str, Any]) -> bool:
+    """Return True if a resource with these arguments may ask for approvals."""
     if kind is ResourceType.CHAT_MODEL:
         return arguments.get("on_unknown_outcome") == "ask"
     return kind in TOOL_SOURCES and bool(arguments.get("needs_approval"))
 
 
 def _tool(resource: ResourceDeclaration, agent: Agent) -> Tool:
+    """Return a declared tool.
+
+    Raises:
+        AgentDefinitionError: Its function cannot be a tool.
+    """
     try:
         return Tool(resource.bound(agent), resource.title or resource.name, resource.description)
     except AgentDefinitionError as error:
@@ -366,6 +387,15 @@ def _missing(
     where: str,
     fix: str | None = None,
 ) -> MissingResourceError:
+    """Return the error of a resource that is named but does not exist.
+
+    Args:
+        message: The first line of the error.
+        target: Kind and name of the resource.
+        keys: Kind and name of each resource of the agent.
+        where: The user's line.
+        fix: The way to correct it, if no similar name exists. Default: to declare the resource.
+    """
     kind, missing_name = target
     names = sorted(name for key_kind, name in keys if key_kind is kind)
     return MissingResourceError(

@@ -39,7 +39,7 @@ _log = bounded_logger("flink_agents.loop")
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, for a bounded time."""
+    """Cancel tasks, and wait for their end, for at most ``CANCEL_SECONDS``. Tasks that remain are logged."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -98,7 +98,7 @@ class LoopExecutor(RunExecutor):
         return record is not None
 
     async def pause(self, step: ActionRun) -> None:
-        """Wait until the attempt may start."""
+        """Wait for the seconds that the retry policy sets before an attempt."""
         assert step.retry_state is not None
         state = step.run.state
         state.action_run = step
@@ -131,14 +131,24 @@ class LoopExecutor(RunExecutor):
 
     @override
     async def _end_suspended(self, step: ActionRun, raised: BaseException | None) -> NoReturn:
+        """End an attempt whose run is suspended.
+
+        Args:
+            step: The attempt.
+            raised: The exception that its code raised, or None.
+
+        Raises:
+            RunSuspended: Its code let the cancellation pass.
+            ContextMisuseError: Its code swallowed the cancellation again and again.
+        """
         failure: BaseException | None = None
         try:
             if raised is not None:
                 if self.is_over():
                     raise raised
                 failure = failure_of(step, raised)
-            if (going_on := self.durable.finish(step)) is not None:
-                await going_on
+            if (ending := self.durable.finish(step)) is not None:
+                await ending
             raise failure or failure_of(step) or RunSuspended(step)
         finally:
             del raised, failure
@@ -148,8 +158,8 @@ class LoopExecutor(RunExecutor):
         """End an attempt that raised; returns the next one, or None if the run continues without one."""
         self._end_at_once(step, error)
         durable = self.durable
-        if (going_on := durable.finish(step)) is not None:
-            await going_on
+        if (ending := durable.finish(step)) is not None:
+            await ending
         if (ended_by := step.run.state.ended_by) is not None:
             step.end()
             step.abandon()
@@ -202,7 +212,13 @@ class LoopExecutor(RunExecutor):
         return 0.0 if ran is None else ran.get("", 0.0)
 
     def _limit_time(self, step: ActionRun, path: str, name: str) -> None:
-        """Let durable waits of an attempt not count towards its timeout."""
+        """Let durable waits of an attempt not count towards its timeout.
+
+        Args:
+            step: The attempt.
+            path: The path of a sub-agent's action; empty for an action of the job's agent.
+            name: The name of the attempt in state.
+        """
         delivery = step.delivery
         wait = thread_wait.get()
         if delivery is not None and wait is not None:
@@ -214,6 +230,7 @@ class LoopExecutor(RunExecutor):
 
     @override
     async def _await_code(self, step: ActionRun) -> None:
+        """Await the result of the action, as its code: in its context, with its tasks and outcomes."""
         variables = step.variables
         assert variables is not None
         # The watchdog finds it in the context of the task. Tasks that the code starts inherit it from that of
@@ -262,6 +279,7 @@ class LoopExecutor(RunExecutor):
             step.run = run
 
     async def _in_pool(self, step: ActionRun, variables: Context, deadline: Deadline | None) -> None:
+        """Call the action in a thread of the pool; wait until it ends, or ``deadline`` expires."""
         state = step.run.state
 
         def call() -> None:

@@ -25,6 +25,7 @@ _NOTED = (Phase.RUNNING, Phase.QUEUED)
 """The first phases of runs with notes. In others, only records of a run are there."""
 
 _ENDS = frozenset((Phase.SUSPENDED, Phase.COMMITTED, Phase.FAILED))
+"""The last phases of runs, which end their notes."""
 
 
 class WaitPhase:
@@ -36,7 +37,7 @@ class WaitPhase:
 
     Attributes:
         phase: The phase of the run during the wait.
-        since: The time at which the wait started.
+        since: The time at which the wait started, by ``clock``.
         awaited: A coroutine, a task, or a function that finds one, whose end ends the wait; None if unknown.
         thread: The thread that will end the wait, or None.
     """
@@ -69,7 +70,7 @@ class RunState:
     Attributes:
         phase: The present phase.
         since: The start of that phase; 0.0 if it was not measured.
-        started: The time at which the run left Flink's task thread; 0.0 before that.
+        started: The time at which the run left Flink's task thread, by ``clock``; 0.0 before that.
         begun: Like ``started``, but later by the durations of its suspensions.
         identity: Identity of the job that the run started in; empty until its input is handled.
         parent: Id of the message that was the input; None if it has none, or if nothing traces inputs.
@@ -117,7 +118,7 @@ class RunState:
 
     @property
     def key(self) -> Any:
-        """The key."""
+        """The key as a Python value."""
         return decode_key(self.key_text)
 
     @property
@@ -151,7 +152,7 @@ class RunState:
 
     @property
     def in_flight(self) -> bool:
-        """True if the run is executed."""
+        """True if the run is in a phase in which its actions are executed, or wait."""
         return self.phase in IN_FLIGHT
 
     def enter(self, phase: Phase, since: float = 0.0, now: float = 0.0) -> None:
@@ -182,7 +183,7 @@ class RunState:
             notify(self, previous_phase)
 
     def begin(self, now: float) -> None:
-        """Note that the run starts outside of Flink's task thread."""
+        """Note that the run starts outside of Flink's task thread, at ``now`` by ``clock``."""
         self.begun = self.started = now
         if self._observers.phase_changed is None:
             self.phase = Phase.RUNNING
@@ -216,7 +217,7 @@ class RunState:
 
     @contextmanager
     def waiting(self, phase: Phase, what: str) -> Iterator[WaitPhase]:
-        """Return a context manager for a wait of an action."""
+        """Return a context manager: inside, an action of the run waits for ``what``, in that phase."""
         wait = WaitPhase(phase, what)
         self.begin_wait(wait)
         try:

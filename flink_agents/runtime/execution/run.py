@@ -158,7 +158,7 @@ class Run:
 
     @property
     def recorded(self) -> bool:
-        """True if anything of it is recorded."""
+        """True if the store has, or will have, a record of the run."""
         return self.journal is not None and self.journal.has_records
 
     def identify(self) -> None:
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def sensory(self) -> MemoryTree:
-        """Memory of the run."""
+        """Memory of the run, created at the first use."""
         if self._sensory is None:
             self._sensory = MemoryTree(MemoryScope.SENSORY, self._shared.codec, None, self.undo)
         return self._sensory
@@ -209,6 +209,7 @@ class Run:
         return event
 
     def _begin_delayed(self, sent: DelayedInput) -> Event:
+        """Queue the event of a run that another run started with a delay."""
         event = self._shared.events.decode(sent.event)
         self.lineage = DelayedLineage(
             self.identity,
@@ -254,7 +255,7 @@ class Run:
         self.queue.extend(events)
 
     def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
-        """Ignore an entry for the transcript. Only runs of sub-agents have one."""
+        """Add nothing to the transcript: only runs of sub-agents have one."""
 
     def fork(self) -> Run:
         """Return a copy of the run with its own memory, for a step that may be cut off."""
@@ -270,7 +271,7 @@ class Run:
         return fork
 
     def adopt(self, fork: Run) -> None:
-        """Take over the memory of a fork, because its step has succeeded."""
+        """Take over memory and writes of a fork, because its step has succeeded."""
         self.undo = fork.undo
         self.short_term = fork.short_term
         self._sensory = fork._sensory

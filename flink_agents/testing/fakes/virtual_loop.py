@@ -244,7 +244,7 @@ class VirtualLoop(ActionLoop, ClockedSelectorLoop):
     def note_work(self) -> None:
         """Tell the clock if the loop executes something. Its watchdog comes again and again."""
         for handle in self._ready:  # pyright: ignore[reportAttributeAccessIssue]
-            if getattr(handle._callback, "__func__", None) is not Watchdog._turn:  # pyright: ignore[reportPrivateUsage]
+            if getattr(handle._callback, "__func__", None) is not Watchdog._note_turn:  # pyright: ignore[reportPrivateUsage]
                 self.clock.note_work()
                 self._pause = SHORTEST_SECONDS
                 self._looks = 0

@@ -160,8 +160,8 @@ class DurableCalls:
         if step.delivery.unawaited or step.run.waits is not None:
             # First: a forgotten call must fail the action.
             self._check_awaited(step, step.delivery)
-        if (going_on := self.finish(step)) is not None:
-            await going_on
+        if (ending := self.finish(step)) is not None:
+            await ending
         delivery = step.calls
         if delivery is None or step.suspended is not None:
             return
@@ -245,11 +245,13 @@ class DurableCalls:
         await self._stop_calls(step, _running_calls(delivery, path))
 
     async def _let_finish(self, delivery: Delivery, path: str) -> None:
+        """Wait until the calls of the code at ``path`` have ended, for at most the grace period."""
         running = _running_calls(delivery, path)
         if running and not self._bridge.closed:
             await asyncio.wait(running, timeout=self.in_flight.grace)
 
     async def _stop_calls(self, step: ActionRun, running: dict[asyncio.Task[Any], PendingOutcome]) -> None:
+        """Cancel calls, and wait for their end. A result that is being recorded is completed."""
         # First stop all, then wait for all: they end concurrently.
         for pending in running.values():
             pending.stop()
@@ -323,7 +325,10 @@ class DurableCalls:
                 await self.in_flight.store(append, delivery, outcomes)
 
     async def void(self, step: ActionRun) -> None:
-        """Make the records of an execution void."""
+        """Record that the records of an execution are void, because its code makes other calls.
+
+        Other waits may take the signals that the execution took.
+        """
         self._observers.action_mismatched(step.run.state, step.action.name)
         journal = journal_of(step)
         waits = step.run.waits
@@ -335,7 +340,7 @@ class DurableCalls:
                 waits.parts.void(step.path)
 
     def replay(self, step: ActionRun, record: ActionRecord) -> None:
-        """Apply the recorded effects of an execution."""
+        """Apply the recorded effects of an execution: writes to memory, events and side outputs."""
         letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
         calls = journal_of(step).step(step.path).calls_made()
         self._observers.action_replayed(step.run.state, step.action.name, calls, letter)

@@ -1,4 +1,7 @@
-"""The environment that all runs of an operator share, in parts of one purpose each."""
+"""The environment that all runs of a subtask share: agent, routes, codec, observers, services of the loop.
+
+The services are the limits, the open clients, durable calls and calls of other agents.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ _log = bounded_logger("flink_agents.clients")
 
 
 class Durable(Protocol):
-    """Makes durable calls. A ``step`` is an ``action_run.ActionRun``."""
+    """Makes durable calls. A ``step`` is the ``action_run.ActionRun`` that makes the call."""
 
     def call(
         self, step: Any, callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> Coroutine[Any, Any, Any]:
-        """Make a call for an action that runs on the event loop."""
+        """Return a coroutine that makes a call, for an action that runs on the event loop."""
         ...
 
     def call_from_thread(
@@ -110,20 +113,21 @@ class _Client:
         self.opened: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # Without the context of the first caller: the client outlives it.
         loop = asyncio.get_running_loop()
-        self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
+        self.task: asyncio.Task[None] = Context().run(loop.create_task, self._own_client())
 
     def end(self) -> None:
-        """Start closing it."""
+        """Start to close the client. If it is still opening, cancel that."""
         if self.opened.done():
             # The task that opened the client also closes it: some libraries require that.
             self._end.set()
         else:
             self.task.cancel()
 
-    async def _live(self) -> None:
+    async def _own_client(self) -> None:
+        """Open the client, wait for :meth:`end`, and close the client: the body of the task that owns it."""
         try:
             async with AsyncExitStack() as stack:
-                value = await self._enter(stack)
+                value = await self._open_manager(stack)
                 if not self.opened.done():
                     self.opened.set_result(Outcome(value))
                 await self._end.wait()
@@ -139,7 +143,12 @@ class _Client:
             else:
                 self.opened.set_result(Outcome(error=error))
 
-    async def _enter(self, stack: AsyncExitStack) -> Any:
+    async def _open_manager(self, stack: AsyncExitStack) -> Any:
+        """Enter the user's context manager, on whose exit ``stack`` closes it; return the open client.
+
+        Raises:
+            ResourceUnavailableError: The user's function returned no context manager.
+        """
         manager = self._make()
         if hasattr(type(manager), "__aenter__"):
             return await stack.enter_async_context(manager)
@@ -169,8 +178,8 @@ class Clients:
         """Bind the clients to ``loop``."""
         self._loop = loop
 
-    def at_hand(self) -> bool:
-        """True if the caller runs on the agent loop, where clients live."""
+    def is_on_loop(self) -> bool:
+        """Return True if the caller runs on the agent loop, where clients live."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -185,24 +194,27 @@ class Clients:
         self._agent.client(name)
 
     def is_open(self, name: str) -> bool:
-        """True if the client ``name`` is open."""
+        """Return True if the client ``name`` is open."""
         client = self._clients.get(name)
         return client is not None and client.opened.done() and not client.task.done()
 
-    def opens_in(self, name: str) -> asyncio.Task[None] | None:
+    def opening_task(self, name: str) -> asyncio.Task[None] | None:
         """Return the task that opens the client ``name``, if there is one."""
         client = self._clients.get(name)
         return None if client is None or client.opened.done() else client.task
 
-    def lives_in(self, task: object) -> str | None:
+    def name_of_owned(self, task: object) -> str | None:
         """Return the name of the client that ``task`` owns, if there is one. Thread-safe."""
         return next((name for name, client in list(self._clients.items()) if client.task is task), None)
 
     async def get(self, name: str) -> Outcome:
-        """Return the client ``name``, opened at the first call; if that fails, the next call tries again."""
+        """Return the client ``name``, or the error of opening it. Waits until it is open.
+
+        The first call opens it. If that fails, the next call tries again.
+        """
         client = self._clients.get(name)
         if client is None or (client.opened.done() and client.task.done()):
-            client = self._clients[name] = _Client(name, _manager(self._agent.client(name)))
+            client = self._clients[name] = _Client(name, _context_manager(self._agent.client(name)))
         # One waiting caller may be cancelled; the others keep waiting.
         return await asyncio.shield(client.opened)
 
@@ -219,7 +231,8 @@ class Clients:
             task.cancel()
 
 
-def _manager(function: Callable[[], Any]) -> Callable[[], Any]:
+def _context_manager(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that creates the context manager of a client: a generator function becomes one."""
     if is_async_generator(function):
         return asynccontextmanager(function)
     if is_generator(function):
@@ -258,6 +271,7 @@ class LoopServices:
 
 
 def _wall_clock() -> int:
+    """Return milliseconds since the epoch."""
     return int(time.time() * 1000)
 
 
@@ -297,12 +311,12 @@ class RunEnvironment:
     Args:
         agent: The agent. Its libraries are imported.
         config: Options of the job.
-        codec: Encodes memory.
-        telemetry: Observes runs.
+        codec: Encodes memory, events and recorded values as bytes.
+        telemetry: Observers and metrics of runs.
         services: What actions use on the event loop.
         journals: The journals of durable calls; None if no store is configured.
         clock: Returns the wall-clock time in milliseconds, on any thread.
-        pause: Waits before the next attempt of a call or an action.
+        pause: Waits for the given seconds, before the next attempt of a call or an action.
         submission: Identifies the submission of the job: another one may have other code.
         seconds: Returns the time that durations are measured with, as ``time.monotonic`` does.
         make_loop: Creates the event loop of the given ``AgentLoop``, for tests; None for the usual one.
@@ -313,7 +327,7 @@ class RunEnvironment:
         routes: Finds the actions that an event triggers.
         output_checks: Compares outputs with the declared types.
         received: Converts values from outside.
-        on_error: Policy for actions without one.
+        on_error: Policy for actions without an ``on_error`` of their own.
         on_unhandled: Policy for events that no action accepts.
         max_events: Maximum number of events of a run.
         run_deadline: Maximum duration of a run, or None.
@@ -325,7 +339,7 @@ class RunEnvironment:
         traces_memory: True if runs log their reads of memory: a replay may find it expired, or changed.
         traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
         skips_timers: True if waits do not last until their time when the input has ended.
-        reads: Finds mutable values of memory that were changed but not written.
+        reads: Finds mutable values that actions read from memory and changed, but did not write.
         may_record: True if a run may be recorded: there is a store, and not all actions are ``def`` functions
             that certainly make no durable steps.
     """
@@ -410,14 +424,14 @@ class RunEnvironment:
         environment.reads.strict = self.reads.strict
         return environment
 
-    def leaves_thread(self, action: BoundAction) -> None:
-        """Note that an action must not start on Flink's task thread from now on."""
+    def move_off_thread(self, action: BoundAction) -> None:
+        """Let an action start on the event loop from now on, not on Flink's task thread."""
         action.off_thread = True
         self.may_record = self.journals is not None
 
 
 def default_policies(agent: LoadedAgent, config: Configuration) -> tuple[OnError, OnError]:
-    """Return the policies for actions without one, and for events that no action accepts."""
+    """Return the policies for actions without ``on_error``, and for events that no action accepts."""
     settings = agent.settings
     on_error = OnError(settings.on_error or config.get(AgentOptions.ON_ERROR))
     return on_error, OnError(settings.on_unhandled or config.get(AgentOptions.ON_UNHANDLED))

@@ -92,6 +92,7 @@ class SubAgentRun(Run):
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
         traced: True if the answer includes a transcript, or that of an enclosing sub-agent does.
+        outer: The attempts of the enclosing sub-agents, as numbers with dots; empty for the outermost one.
         attempt_end: The end of the attempt that is executed; None before the first one, and in a run that has
             no records.
     """
@@ -220,7 +221,7 @@ def agents_of(step: ActionRun) -> tuple[str, ...]:
 
 
 def _field(name: str) -> str:
-    """Return the name of an agent as one part of a path."""
+    """Return the name of an agent as one part of a path, with its dots and percent signs escaped."""
     return name.replace("%", "%25").replace(".", "%2E")
 
 
@@ -238,7 +239,7 @@ class AttemptEnd(FutureOutcome):
         root: The action of the job's agent.
         delivery: Delivers outcomes to it.
         path: The path of the action of the sub-agent; see ``journal.calls``.
-        outer: The attempts of the enclosing sub-agents.
+        outer: The attempts of the enclosing sub-agents, as numbers with dots; or empty.
 
     Attributes:
         path: The path of the action of the sub-agent.
@@ -379,6 +380,7 @@ class AttemptEnd(FutureOutcome):
         raise error if type(rebuilt) is type(error) else failures.first_time(rebuilt, error)
 
     def _end(self, task: asyncio.Task[CodeOutcome]) -> None:
+        """Queue the end of the attempt as an outcome; if the replay cannot continue, raise in the code."""
         self.let_rest()
         if task.cancelled() or self.gone or self._delivery.closed:
             return
@@ -398,6 +400,7 @@ class AttemptEnd(FutureOutcome):
             delivery.end(self, self._record(error))
 
     def _record(self, error: BaseException | None) -> WaitRecord:
+        """Return the record of an end: with the error and the approval requests of an attempt that failed."""
         delivery = self._delivery
         root = self._root
         record = WaitRecord(WHAT, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())

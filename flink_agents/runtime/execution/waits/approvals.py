@@ -78,6 +78,12 @@ class _Answers:
         self._check = check
 
     def __call__(self, value: Any) -> ApprovalResponse:
+        """Return the response that a signal holds.
+
+        Raises:
+            ValueError: It is for another request, or its arguments are not allowed.
+            ValidationError: It is no response.
+        """
         response = ApprovalResponse.model_validate(value)
         if response.id != self.request.id:
             raise ValueError(f"the request is {self.request.id}")
@@ -181,7 +187,7 @@ def _request(
 
 
 def _put_aside(step: ActionRun, task: str, value: ApprovalRequest | ApprovalOutcome) -> None:
-    """Emit a request of a task, or its outcome. An outcome leaves even if the action fails later."""
+    """Emit a request of a task, or its outcome, which leaves even if the action fails later."""
     if step.side is None:
         step.side = []
     tag = tag_of_task(APPROVALS_TAG, task) if is_of_sub_agent(task) else APPROVALS_TAG
@@ -192,7 +198,7 @@ def _put_aside(step: ActionRun, task: str, value: ApprovalRequest | ApprovalOutc
 
 
 _PATH = "settled-requests"
-"""The path under which these side outputs are counted."""
+"""The path under which the side outputs of :func:`settle_requests` are counted."""
 
 _MOST_REASON = 500
 """The most characters of the reason of an outcome."""
@@ -269,6 +275,7 @@ def _outcome(run: Run, request: ApprovalRequest, is_over: bool) -> ApprovalOutco
 
 
 def _reason(side_outputs: Iterable[tuple[str, Any]], is_over: bool) -> str:
+    """Return the reason of an outcome: the error of a dead letter, or that the run or the wait has ended."""
     letters = [value for tag, value in side_outputs if tag == DEAD_LETTER_TAG]
     if letters and isinstance(letters[0], DeadLetter):
         letter = letters[0]

@@ -1,4 +1,7 @@
-"""The durable waits of one run, its signals, its parts, and its outputs while it can be suspended.
+"""The waits of actions, and what a run with durable waits has: its signals, parts, and outputs that left.
+
+Timers and waits for a limit or a client are outcomes with a place in the order of an execution. A run with
+durable waits can be suspended.
 
 A run that frees its key while it is suspended has parts. A part ends where the run was suspended: at a wait
 of one execution, after all outcomes that were recorded by then. The next outcome of this execution starts the
@@ -8,6 +11,7 @@ next part, and so does any later execution.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
@@ -103,6 +107,7 @@ class ActionTimer(PendingOutcome):
             self._timer.cancel()
 
     def _fire(self) -> None:
+        """Queue the end of the timer as an outcome; call back at once if the execution is over."""
         self._fired = self._delivery.fired = True
         if self._delivery.closed:
             self._call()
@@ -118,7 +123,7 @@ class ResourceWait(FutureOutcome):
 
     Args:
         delivery: The delivery of the action.
-        what: The object of the wait, for people.
+        what: What is awaited, as text; recorded, too.
         make: Creates the coroutine that waits.
     """
 
@@ -159,6 +164,7 @@ class ResourceWait(FutureOutcome):
             self.future.set_result(performing.result())
 
     def _end(self, task: asyncio.Task[Any]) -> None:
+        """Queue the end of the wait as an outcome. During a replay, the record has its place already."""
         if not task.cancelled():
             # Mark the exception as retrieved: the waiting code may be gone.
             task.exception()
@@ -176,7 +182,7 @@ async def in_turn(
     """Await a coroutine from ``make``. Inside an action, its end is an outcome with its place in the order.
 
     Args:
-        what: The object of the wait, for people.
+        what: What is awaited, as text; recorded, too.
         make: Creates the coroutine.
         undo: Called if the coroutine has succeeded but the action was cancelled before it got the result.
     """
@@ -190,16 +196,18 @@ async def in_turn(
     except asyncio.CancelledError:
         delivery.detach_wait(pending)
         pending.stop()
-        if pending.performing is not None and _came_about(pending.performing):
+        if pending.performing is not None and _has_succeeded(pending.performing):
             undo()
         raise
 
 
-def _came_about(task: asyncio.Task[Any]) -> bool:
+def _has_succeeded(task: asyncio.Task[Any]) -> bool:
+    """Return True if a task has succeeded."""
     return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _wait_record(delivery: Delivery, what: str) -> WaitRecord:
+    """Return the record of a wait that ends now, with the next place in the order of outcomes."""
     return WaitRecord(what, int(time.time() * 1000), delivery.next_place(), delivery.elapsed())
 
 
@@ -316,7 +324,7 @@ class RunWaits:
         return replace(wait, began=stored.began, deadline=_after(stored.began, seconds))
 
     def add_counted(self, path: str, count: int) -> None:
-        """Count further side outputs that leave under a path, none of which leaves again."""
+        """Count side outputs under a path as emitted, so that a resumed run does not emit them again."""
         _, side_before = self.put.get(path, self._left.get(path, (0, 0)))
         self.put[path] = 0, side_before + count
 
@@ -386,7 +394,7 @@ class RunWaits:
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
 
     def forget(self, step: Execution, path: str) -> None:
-        """Remove the side outputs of a sub-agent's action from an execution: it is executed again."""
+        """Remove the side outputs of the sub-agent's action at ``path``, which is executed again."""
         side = step.side or []
         outputs, count = self._final.get(step.path, (0, 0))
         final = [entry for entry in side[:count] if not is_of_task_inside(entry[0], path)]
@@ -394,22 +402,22 @@ class RunWaits:
         self._final[step.path] = outputs, len(final)
 
     def final(self, step: Execution) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
-        """Return the outputs of a failed execution that stay."""
+        """Return the outputs and side outputs of a failed execution that stay: those before its last wait."""
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
 
     def count_sent_outputs(self) -> dict[str, tuple[int, int]]:
-        """Return the number of outputs of each execution that have left if the run is suspended now."""
+        """Return the numbers of outputs and side outputs that have left, by path, if it is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
-            previous_counts = counts.get(path, (0, 0))
-            counts[path] = max(outputs, previous_counts[0]), max(side, previous_counts[1])
-        return {path: both for path, both in counts.items() if both != (0, 0)}
+            outputs_left, side_left = counts.get(path, (0, 0))
+            counts[path] = max(outputs, outputs_left), max(side, side_left)
+        return {path: sent_counts for path, sent_counts in counts.items() if sent_counts != (0, 0)}
 
 
 def _after(began: int, seconds: float | None) -> int | None:
-    """Return the end of a timeout in milliseconds, rounded up; None for no limit."""
-    return None if seconds is None else began + max(0, -int(-seconds * 1000 // 1))
+    """Return the end of a timeout in milliseconds since the epoch, rounded up; None for no limit."""
+    return None if seconds is None else began + max(0, math.ceil(seconds * 1000))
 
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
@@ -432,13 +440,13 @@ class RunParts:
         self._part_of: dict[tuple[str, Number], int] = {}
         self._started_in: dict[str, int] = {}
         self._last_parts: dict[str, int] = {}
-        done = 0
+        noted_count = 0
         for part, (waiting, count) in enumerate(ends):
-            for record in records[done:count]:
+            for record in records[noted_count:count]:
                 self._note(record, part)
             # The execution that waited started in this part, or in an earlier one.
             self._started_in.setdefault(waiting, part)
-            done = count
+            noted_count = count
 
     def begin(self, path: str) -> None:
         """Note that an attempt of an execution starts, and show the part in which it started first."""
@@ -460,6 +468,7 @@ class RunParts:
             del self._part_of[place]
 
     def _note(self, record: Record, part: int) -> None:
+        """Note the part in which a record was made."""
         path, task = task_of(record.step)
         if record.kind in (RecordKind.CALL, RecordKind.WAIT):
             self._part_of[path, Number(record.kind, task, record.index)] = part

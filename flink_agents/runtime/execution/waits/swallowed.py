@@ -49,8 +49,8 @@ class SwallowedSuspension:
     """The cancellations that the code of a suspended run has swallowed.
 
     Attributes:
-        count: The number of them.
-        looks: The number of times that the watchdog has seen that the code has not ended.
+        count: The number of cancellations that the code swallowed.
+        looks: The number of times that the watchdog found the code still running.
     """
 
     def __init__(self) -> None:
