@@ -171,7 +171,7 @@ class ConditionPlan(Frozen):
     """The condition of an action.
 
     Attributes:
-        function: Its name.
+        function: The name of its function.
         text: Its source if it is a lambda, for display.
     """
 
@@ -205,7 +205,7 @@ class ActionPlan(PlainSettings, Named):
     Attributes:
         trigger_classes: Type strings of the event classes that trigger it, subclasses included.
         trigger_types: Type strings that trigger it by name: only events of exactly that type match.
-        function: Its code.
+        function: The name of its function.
         kind: How the function belongs to the agent.
         is_async: True if it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.

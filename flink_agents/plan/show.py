@@ -28,8 +28,8 @@ class Node:
 
     Attributes:
         id: Its id, unique in the graph.
-        kind: The kind of the node.
-        title: Its name.
+        kind: "event", "action" or "side", for a side output.
+        title: Its displayed name.
         notes: Further facts, one line each.
     """
 

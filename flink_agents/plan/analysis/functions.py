@@ -115,12 +115,12 @@ def annotation_of(function: Callable[..., Any], name: str) -> Any:
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Return True if ``function`` is a generator."""
+    """Return True if ``function``, behind its wrappers, is a ``def`` function with ``yield``."""
     return inspect.isgeneratorfunction(called(function))
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:
-    """Return True if ``function`` is an asynchronous generator."""
+    """Return True if ``function``, behind its wrappers, is an ``async def`` function with ``yield``."""
     return inspect.isasyncgenfunction(called(function))
 
 

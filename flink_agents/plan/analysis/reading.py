@@ -123,7 +123,7 @@ class EmittedEvents:
     opaque: bool = False
 
     def update(self, other_events: EmittedEvents) -> None:
-        """Add the events that ``other_events`` has."""
+        """Add events and strings of ``other_events``; the result is opaque if either is."""
         self.events |= other_events.events
         self.texts |= other_events.texts
         self.opaque |= other_events.opaque

@@ -54,7 +54,7 @@ class NamedResource(NamedTuple):
     """A resource that an action requests.
 
     Attributes:
-        kind: Its kind.
+        kind: Its kind, such as ``chat_model``.
         name: Its name.
         place: Its place in the author's code.
     """
@@ -106,7 +106,7 @@ class Frame:
 
     Args:
         function: The function.
-        node: Its syntax tree.
+        node: The syntax tree of the function.
         arguments: Its arguments whose values are known.
         context_class: The class of the context.
 

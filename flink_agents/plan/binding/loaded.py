@@ -232,7 +232,7 @@ class LoadedAgent:
         return self._resources[kind, name]
 
     def _provide(self, resource: ResourcePlan) -> Any:
-        """Create a resource of the plan."""
+        """Create a resource of the plan, by the provider for its kind."""
         return _provider(resource).provide(self.declared(resource))
 
     async def close_resources(self, seconds: float) -> None:

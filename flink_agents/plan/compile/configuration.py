@@ -210,7 +210,7 @@ def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> 
 
 
 def _are_equal(restored: Any, value: Any) -> bool:
-    """Return True if two values are equal."""
+    """Return True if two values are equal; False if comparing them raises."""
     try:
         return bool(restored == value)
     except Exception:  # Whatever a foreign __eq__ raises: the values do not count as equal.

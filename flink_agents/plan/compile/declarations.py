@@ -52,7 +52,7 @@ class ActionDeclaration:
 
     @property
     def where(self) -> str:
-        """The position of the declaration."""
+        """The position of the declaration, as ``file:line in name``."""
         return self.place or place_of(self.function)
 
 
@@ -94,7 +94,7 @@ class ResourceDeclaration:
 
     @property
     def where(self) -> str:
-        """The position of the declaration."""
+        """The position of the declaration, as ``file:line in name``."""
         return self.place or place_of(self.function)
 
 

@@ -36,7 +36,7 @@ Readings = Mapping[str, SourceReading]
 
 
 def type_of(trigger: Trigger) -> str:
-    """Return the type string of a trigger."""
+    """Return the type string of a trigger: the string itself, or that of the event class."""
     return trigger if isinstance(trigger, str) else trigger.EVENT_TYPE
 
 

@@ -291,8 +291,15 @@ class _File:
                 with self._errors_at(place):
                     agent.add_resource(resource.name, kind, value)
                 places[kind, resource.name] = f"{self._place(place)} in {resource.name}"
-        # If the file does not set it, the value of the class is used.
-        settings: dict[str, Any] = {
+        for name, value in self._settings(entry, location).items():
+            # If the file does not set it, the value of the class is used.
+            if value is not None:
+                setattr(agent, name, value)
+        return agent
+
+    def _settings(self, entry: AgentEntry, location: Location) -> dict[str, Any]:
+        """Return the settings of an agent by their attributes; None for those that the file lacks."""
+        return {
             **entry.plain(),
             "retry": self._convert(RetryPlan.policy, entry.retry, (*location, "retry")),
             "context_class": self._convert(import_named, entry.context_class, (*location, "context_class")),
@@ -303,10 +310,6 @@ class _File:
             }
             or None,
         }
-        for name, value in settings.items():
-            if value is not None:
-                setattr(agent, name, value)
-        return agent
 
     def _create_agent(self, entry: AgentEntry, location: Location) -> Agent:
         configuration = (*location, "configuration")
@@ -394,12 +397,9 @@ class _File:
 
     def _import_decider(self, needs_approval: Any, location: Location) -> Any:
         """Return ``needs_approval``: a bool, or the function that it names, which decides."""
-        is_name = isinstance(needs_approval, str)
-        return (
-            self._convert(import_named, needs_approval, (*location, "needs_approval"))
-            if is_name
-            else needs_approval
-        )
+        if not isinstance(needs_approval, str):
+            return needs_approval
+        return self._convert(import_named, needs_approval, (*location, "needs_approval"))
 
     def _triggers(self, texts: Sequence[str], location: Location) -> list[Trigger]:
         return [

@@ -47,8 +47,8 @@ class ActionRun:
 
     Args:
         shared: The agent's shared objects.
-        run: The run.
-        action: The action.
+        run: The run that it belongs to.
+        action: The action, bound to its agent.
         event: The event that the action handles.
 
     Attributes:

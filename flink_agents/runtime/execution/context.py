@@ -106,19 +106,20 @@ class ActionRunContext(RunnerContext):
 
     @override
     def emit_to(self, tag: str, value: Any) -> None:
-        self._action_run.guard()
-        declared = self._action_run.shared.agent.side_outputs
+        step = self._action_run
+        step.guard()
+        declared = step.shared.agent.side_outputs
         if not isinstance(tag, str) or tag not in declared:
             raise UnknownSideOutputError(
-                f"action {self._action_run.action.name!r} emits to an unknown side output",
+                f"action {step.action.name!r} emits to an unknown side output",
                 expected=", ".join(declared) or "a declared one, of which there is none",
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        value = self._action_run.shared.output_checks.check(self._action_run.action.name, value, tag)
-        if self._action_run.side is None:
-            self._action_run.side = []
-        self._action_run.side.append((tag, value))
+        value = step.shared.output_checks.check(step.action.name, value, tag)
+        if step.side is None:
+            step.side = []
+        step.side.append((tag, value))
 
     # -- memory -----------------------------------------------------------------------
 
@@ -216,6 +217,7 @@ class ActionRunContext(RunnerContext):
     ) -> Callable[[], Coroutine[Any, Any, Answer]]:
         self._action_run.guard()
         if self._action_run.shared.services.sub_agents is None:
+            # On Flink's task thread: the action moves to the loop.
             self._action_run.require_slot()
         assert self._action_run.shared.services.sub_agents is not None
         return self._action_run.shared.services.sub_agents.prepare_call(

@@ -37,7 +37,7 @@ class RunExecutor(FailurePolicies):
         shared: The agent's shared objects.
 
     Attributes:
-        may_wait: True on the event loop.
+        may_wait: True on the event loop; False on Flink's task thread, which must not wait.
         durable: Makes durable calls, and records the ends of executions; only on the event loop.
     """
 

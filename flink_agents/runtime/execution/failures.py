@@ -185,8 +185,8 @@ class FailurePolicies:
 
         Args:
             run: The run.
-            record: Its input.
-            error: The reason.
+            record: Its input, as in ``pending``.
+            error: The reason, for the dead letter.
             where: The cancellation that stopped it, whose traceback has the user's line.
         """
         step = run.state.action_run

@@ -123,7 +123,7 @@ class RunState:
 
     @property
     def agent(self) -> str:
-        """Name of the agent."""
+        """Name of the agent that the run belongs to."""
         return self._observers.agent
 
     @property
@@ -159,9 +159,9 @@ class RunState:
         """Start a phase. Only this method notifies observers of a new phase.
 
         Args:
-            phase: The phase.
-            since: Start of the phase, if the caller knows it.
-            now: The present time, if the phase started before.
+            phase: The phase that starts.
+            since: Start of the phase, by ``clock``; 0.0 if the caller has not measured it.
+            now: The present time, if the phase started before; 0.0 if it starts now.
         """
         previous_phase = self.phase
         self.phase = phase
@@ -246,7 +246,7 @@ class RunState:
             self._observers.end_notes(self)
 
     def fail(self) -> None:
-        """Note that an error ended the run."""
+        """Note that an error ended the run; no effect on one that has finished."""
         if self.phase in IN_FLIGHT or self.phase in (Phase.QUEUED, Phase.RECORDS):
             self._waits = self.action_run = None
             self.enter(Phase.FAILED, clock())

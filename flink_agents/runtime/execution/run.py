@@ -55,13 +55,13 @@ class Run:
         steps: Yields the next executions in order, each when the one before has ended; None before the first.
         following: The attempt that ``steps`` yields next: a retry, or one that left Flink's thread; or None.
         outputs: The values that the run emitted to the main output.
-        side_outputs: Pairs of tag and value.
+        side_outputs: Pairs of tag and value that the run emitted to side outputs.
         emitted: Number of events that its actions emitted.
-        state: The phase of the run.
-        short_term: Memory of the key.
+        state: The phase of the run, and what it waits for.
+        short_term: Short-term memory of the key, with the writes of this run.
         journal: Its records; None if nothing can be recorded.
         lineage: The base of the ids of its events.
-        record: Its input.
+        record: Its input, or the event that another run sent with a delay.
         parent: Id of the message that was its input, if outputs are traced and the input has one.
         undo: Its writes to memory, in order.
         waits: Its durable waits; None as long as it has not waited.
@@ -304,7 +304,7 @@ class Run:
             tree.write_node(path, data)
 
     def clear(self) -> None:
-        """Undo everything that the run did."""
+        """Undo everything that the run did: writes to memory, queued events, outputs."""
         self.rollback(0)
         self.queue.clear()
         self.outputs = []

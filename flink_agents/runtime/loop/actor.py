@@ -40,7 +40,7 @@ class QueuedInput:
     """An input that waits for its run, or a run that started on Flink's task thread.
 
     Attributes:
-        record: The input.
+        record: The input value, or an event that another run sent with a delay.
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
@@ -280,8 +280,8 @@ class KeyActor:
         Args:
             run: The run.
             waiting: Its input.
-            plan: Fingerprint of the plan.
-            codec: Encodes records.
+            plan: Fingerprint of the present plan, for the header of the run.
+            codec: Encodes the records of the journal.
         """
         store, journal = self.journal or (None, None)
         suspension = waiting.suspension

@@ -132,7 +132,7 @@ class AgentLoop:
 
     @property
     def in_flight(self) -> int:
-        """Number of runs that are executed."""
+        """Number of runs that have started here and not ended."""
         return self._begun - self.ended
 
     def age(self, actor: KeyActor) -> float:

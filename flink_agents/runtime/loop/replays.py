@@ -245,7 +245,7 @@ class Replays:
     # -- for any thread ---------------------------------------------------------------
 
     def end_of_input(self) -> None:
-        """Stop all waits for inputs."""
+        """Let all inputs that wait for those of recorded runs start: no further input comes."""
         # First: a key that would hold inputs from now on chooses another one.
         self.no_more_input = True
         for actor, recovery in list(self._held.items()):

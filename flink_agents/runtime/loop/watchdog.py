@@ -71,7 +71,7 @@ class Watchdog:
 
     Args:
         shared: The agent's shared objects.
-        loop: The loop.
+        loop: The event loop that it watches.
         actors: The tasks that execute runs, each with its actor. Only for the loop's thread.
         current: Holds the step whose code runs, in the context of that code.
 
@@ -253,7 +253,7 @@ class Watchdog:
         self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
 
     def _note(self, level: int, text: str, *args: Any) -> None:
-        """Have the thread log a line."""
+        """Have the watchdog's thread log a line: logging may block, which the loop must not."""
         self._notes.append(partial(_log.log, level, text, *args))
 
     # -- the watcher's thread ---------------------------------------------------------

@@ -137,7 +137,10 @@ def with_clients(
 
 
 def request_text(callable_: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return the arguments as text for people."""
+    """Return the arguments of a call as text for people: ``name=repr``, with hidden and cut parts.
+
+    It has at most ``REQUEST_CHARACTERS`` characters, and no known secret.
+    """
     if callable_.request is not None:
         return callable_.request
     names: Sequence[str] = callable_.positional

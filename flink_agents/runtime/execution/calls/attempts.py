@@ -86,7 +86,7 @@ class AttemptedCall(WaitPhase):
 
     Attributes:
         step: The execution of an action that makes the call.
-        number: The number of the call.
+        number: Its number among the calls of its task; see ``journal.calls``.
         may_have_run: True if an intent is recorded, so that the call may have taken effect.
         attempts: The number of attempts so far.
         task: The task that makes the call.
@@ -155,7 +155,7 @@ class AttemptedCall(WaitPhase):
         Raises:
             AttemptEnded: It may not start.
         """
-        # Set the flag, then check. The code that ends the attempt sets `over`, then reads the flag. So at
+        # Set the flag, then check. The code that ends the attempt sets `closed`, then reads the flag. So at
         # least one of the two sees the other.
         self.inside = True
         self.thread = threading.get_ident()
@@ -427,7 +427,7 @@ def _await_inside(
 
 
 async def _await_any(awaitable: Awaitable[Any]) -> Any:
-    """Await something as a coroutine."""
+    """Await an object that is no coroutine, so that a coroutine does it."""
     return await awaitable
 
 

@@ -268,7 +268,7 @@ class DurableCall(AttemptedCall):
         """Record the result of the call. From here on the call is never made again.
 
         Args:
-            value: The result.
+            value: The result that the function returned.
             place: Place in the order of outcomes, and microseconds since the start.
         """
         unusable: BaseException | None = None
@@ -361,7 +361,7 @@ class DurableCall(AttemptedCall):
             raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
     def _decode(self, record: CallRecord) -> Any:
-        """Return the recorded result."""
+        """Return a recorded result, of the declared type."""
         assert record.value is not None
         codec = self._in_flight.codec
         data = self._values.unpacked(record.value) if self._callable.shared else record.value

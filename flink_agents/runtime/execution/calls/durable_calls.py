@@ -177,7 +177,11 @@ class DurableCalls:
         await self._record_end(step, ActionRecord(short_term, sensory, events, side, delivery.call_count))
 
     def _check_awaited(self, step: ActionRun, delivery: Delivery) -> None:
-        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits."""
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
+
+        Raises:
+            MissingAwaitError: It has not.
+        """
         check_waits_awaited(step)
         created_state = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
         called = delivery.unawaited.values()
@@ -236,7 +240,7 @@ class DurableCalls:
 
         Args:
             step: The action of the job's agent.
-            delivery: Delivers outcomes to it.
+            delivery: Delivers outcomes to that action, in order.
             path: The path of the sub-agent's action.
             failed: True if it has raised: then calls may finish and be recorded, in bounded time.
         """

@@ -35,7 +35,7 @@ class CallsInFlight:
 
     Attributes:
         bridge: Leads to the event loop, and knows if the attempt of the job is over.
-        codec: Encodes values.
+        codec: Encodes arguments, results and errors as bytes.
         observers: Observers of runs, which are notified of calls.
         fail: Ends the attempt of the job because of an error.
         on_call: Called with each durable call before anything else happens; for debugging, or None.

@@ -51,7 +51,7 @@ class ResultType:
     """A type of results, with what follows from it.
 
     Args:
-        kind: The type.
+        kind: The type, as the author wrote it.
 
     Attributes:
         text: The type as text that is equal in every process, for records.
@@ -236,7 +236,7 @@ class Unstorable(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The part and its values."""
+        """The part and its values, as text for errors."""
         return f"{self.path}: {self.what}" if self.path else self.what
 
 
@@ -263,7 +263,7 @@ def classes_in(schema: Any) -> list[type]:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Yield the schemas that a schema combines."""
+    """Yield the schemas directly inside a schema, such as those of list items or union members."""
     for name, part in node.items():
         if name not in _NO_SCHEMAS:
             yield from _schemas_in(part)
@@ -298,8 +298,8 @@ class _Search:
         """Yield the parts of a schema whose values state cannot hold.
 
         Args:
-            node: The schema.
-            path: The path to it.
+            node: The schema, or a part of it.
+            path: The class and field that it describes, such as ``Order.callback``.
             where: The place of the class around it, or None.
             has_own_form: True if its type serializes its values itself: then that may be their stored form.
         """

@@ -166,7 +166,7 @@ class Clients:
     """The clients of a subtask. All methods run on the agent loop.
 
     Args:
-        agent: The agent.
+        agent: The agent, which has the functions that open clients.
     """
 
     def __init__(self, agent: LoadedAgent) -> None:
@@ -251,7 +251,7 @@ class LoopServices:
 
     Attributes:
         limits: Limits of actions and tools.
-        clients: Clients of the subtask.
+        clients: The open clients of the subtask.
         durable: Makes durable calls.
         sub_agents: Lets actions call other agents; None before the event loop exists.
     """

@@ -78,8 +78,8 @@ class EventRecords:
         """Return the event that :meth:`packed` converted. If its class is gone, a ``NamedEvent`` replaces it.
 
         Args:
-            kind: Its type.
-            content: Its fields.
+            kind: Its type string; None if ``content`` is the event itself.
+            content: Its fields by name; the value of an output.
             shape: The shape of its class; None if that is unchanged.
 
         Raises:
@@ -203,7 +203,7 @@ class ReceivedValues:
     the library when it runs, after its input has come, so each conversion checks if it is loaded.
 
     Args:
-        codec: Copies values.
+        codec: Copies values by encoding and decoding them.
         has_chat_models: True if the agent has chat models.
 
     Attributes:

@@ -41,8 +41,8 @@ class ScopedTree(MemoryTree):
     Writes stay in it until the hand-over.
 
     Args:
-        outer: The other tree.
-        path: Path of the object in it. The object need not exist.
+        outer: The memory of the caller.
+        path: Path of the object in that. The object need not exist.
         undo: Log of the writes to this tree.
     """
 
@@ -66,7 +66,7 @@ class ScopedTree(MemoryTree):
         return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
 
     def hand_over(self) -> None:
-        """Write the changes of this tree to the other tree.
+        """Write the changes of this tree to the memory of the caller.
 
         Raises:
             MemoryPathError: By now, a plain value is where an object was.
@@ -166,7 +166,7 @@ class SubAgentRun(Run):
 
         Args:
             step: The action run.
-            kind: The kind of the entry.
+            kind: "event" for an event that the action sent, "chat" for a conversation with a model.
             name: Type of the event, or name of the chat model.
             content: The content; it becomes JSON.
         """
@@ -237,7 +237,7 @@ class AttemptEnd(FutureOutcome):
 
     Args:
         root: The action of the job's agent.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to that action, in order.
         path: The path of the action of the sub-agent; see ``journal.calls``.
         outer: The attempts of the enclosing sub-agents, as numbers with dots; or empty.
 

@@ -139,7 +139,7 @@ class ActiveMailbox:
         """Return the number of open waits for a name that have no signal.
 
         Args:
-            name: The name.
+            name: The name of the signal.
             named: The ids of waits that a signal names, taken or not.
         """
         with self._lock:
@@ -160,6 +160,7 @@ class ActiveMailbox:
 
     def offer(self, signal: StoredSignal) -> None:
         """Hand a signal to an open wait, or store it for a later one."""
+        # Only signals that name no wait are counted, as in `sent`.
         self._offered += signal.wait is None
         if signal.identity in self._owed:
             # According to a record, it was taken before the restart. The source has read it again.
@@ -198,7 +199,7 @@ class ActiveMailbox:
         return None
 
     def remove_picked(self, signal: StoredSignal) -> None:
-        """Remove a signal that was picked."""
+        """Remove a signal that :meth:`pick` reserved, because the action learns of it."""
         with self._lock:
             self._unpick(signal)
             place = next(at for at, queued_signal in enumerate(self._signals) if queued_signal is signal)

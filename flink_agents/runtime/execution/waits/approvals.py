@@ -223,7 +223,7 @@ def settle_requests(
         run: The run, which is about to be suspended again or committed.
         suspended_waits: The open waits when it was suspended before.
         after: The open waits now; None if the run has ended.
-        codec: Decodes requests.
+        codec: Decodes the requests of stored waits.
         observers: Learn of the outcomes.
     """
     previous_waits = list(suspended_waits)

@@ -47,7 +47,7 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
 
     Args:
         step: The execution of the action.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to the action, in order.
         seconds: The duration or the timeout of the wait; None for no limit.
 
     Attributes:
@@ -199,7 +199,7 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
 
     @property
     def run(self) -> int:
-        """Sequence number of the run that waits."""
+        """Sequence number, within its key, of the run that waits."""
         return self._step.run.sequence_number
 
     @property
@@ -277,7 +277,7 @@ class DurableWait(FutureOutcome, SignalWait[Any]):
     # -- its end ----------------------------------------------------------------------
 
     def deliver(self, outcome: Outcome) -> None:
-        """End the wait."""
+        """Resume the code that waits, and record the end of the wait unless a record has it."""
         # First: outputs up to here stay, even if the action raises when it resumes.
         self._waits.waited(self._step)
         if self.future.done():

@@ -46,7 +46,7 @@ class Pause(DurableWait):
 
     @property
     def awaited_as(self) -> str:
-        """The user's call."""
+        """The user's call as text, for errors."""
         return f"ctx.sleep({self._seconds:g})"
 
     def open_wait(self) -> StoredWait:
@@ -66,7 +66,7 @@ class WaitForSignal(DurableWait):
 
     Args:
         step: The execution of the action.
-        delivery: Delivers outcomes to it.
+        delivery: Delivers outcomes to the action, in order.
         seconds: The timeout; None for no limit.
         name: Name of the signal.
         fit: Checks and converts its value; None if any value will do.
@@ -100,7 +100,7 @@ class WaitForSignal(DurableWait):
 
     @property
     def awaited_as(self) -> str:
-        """The user's call."""
+        """The user's call as text, for errors."""
         return f"ctx.wait_for_signal({self.name!r})"
 
     def open_wait(self) -> StoredWait:

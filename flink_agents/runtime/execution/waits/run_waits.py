@@ -40,7 +40,7 @@ class ActionTimer(PendingOutcome):
         loop: The event loop.
         when: Time of the loop at which the timer fires.
         callback: The function to call then.
-        args: Its arguments.
+        args: Arguments of the callback.
         context: The context in which it is called.
     """
 
@@ -83,7 +83,7 @@ class ActionTimer(PendingOutcome):
         return self._when
 
     def cancel(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer: its callback is not called."""
         self._stop()
         self._delivery.detach_wait(self)
         self.gone = True
@@ -93,7 +93,7 @@ class ActionTimer(PendingOutcome):
         return self.gone
 
     def deliver(self, outcome: Outcome) -> None:
-        """Call the callback."""
+        """Call the callback: the end of the timer has its turn."""
         self._stop()
         self._call()
 
@@ -136,7 +136,7 @@ class ResourceWait(FutureOutcome):
         self._make = make
 
     def begin(self) -> None:
-        """Start the wait."""
+        """Start to wait, in a task that does not belong to the action."""
         context = outside()
         self.perform(self._make(), context).add_done_callback(self._end, context=context)
 
@@ -151,7 +151,7 @@ class ResourceWait(FutureOutcome):
         return self.performing.done()
 
     def deliver(self, outcome: Outcome) -> None:
-        """End the wait."""
+        """Resume the code that waits, with the result or the error of the wait."""
         performing = self.performing
         assert performing is not None
         if self.future.done():
@@ -230,7 +230,12 @@ def is_of_task_inside(tag: str, path: str) -> bool:
 
 
 class Execution(Protocol):
-    """The outputs of an ``action_run.ActionRun``."""
+    """The outputs of an ``action_run.ActionRun``.
+
+    Attributes:
+        sent: The events that the action emitted.
+        side: Pairs of tag and value for side outputs, or None.
+    """
 
     sent: list[Event]
     side: list[tuple[str, Any]] | None
@@ -429,7 +434,7 @@ class RunParts:
     """Shows the code of a run the memory of the part that it is in. Used on the event loop only.
 
     Args:
-        memory: The memory of all parts.
+        memory: The memory of the run, which can show that of each part.
         records: The records of the earlier parts, in order.
         ends: The end of each of them: the execution that waited, and the number of records by then.
     """
