@@ -82,23 +82,34 @@ def arguments_of(function: FunctionType, holder: Any, call: Mapping[int | str, A
         arguments[names.pop(0)] = holder
     positional = len(names) - code.co_kwonlyargcount
     for number, name in enumerate(names):
-        position = number if number < positional else name
-        argument = number == 1 and CONTEXT if call is None else call.get(position, call.get(name, UNKNOWN))
-        kind: Any = function.__annotations__.get(name)
-        kind = function.__globals__.get(kind) if isinstance(kind, str) else kind
-        kind = kind if isinstance(kind, type) else object
+        if call is None:
+            # An action gets the event, and then the context.
+            argument = CONTEXT if number == 1 else UNKNOWN
+        else:
+            position = number if number < positional else name
+            argument = call.get(position, call.get(name, UNKNOWN))
+        kind = _annotated_class(function, name)
         if argument is CONTEXT or name == "ctx" or issubclass(kind, RunnerContext):
             arguments[name] = CONTEXT
-        elif call is not None and argument is not UNKNOWN:
+        elif argument is not UNKNOWN:
             arguments[name] = argument
         elif issubclass(kind, Event):
             arguments[name] = Instance(kind)
-    others = {*(call or {})} - {*names, *range(positional)}
-    if any((call or {})[position] is CONTEXT for position in others):
+    passed = dict(call or {})
+    others = passed.keys() - {*names, *range(positional)}
+    if any(passed[place] is CONTEXT for place in others):
         # It is in *args or **kwargs.
         variadic = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
         arguments.update(dict.fromkeys(code.co_varnames[named : named + variadic], CONTEXT))
     return arguments
+
+
+def _annotated_class(function: FunctionType, name: str) -> type:
+    """Return the class in the annotation of a parameter; ``object`` if it has none, or another annotation."""
+    annotation: Any = function.__annotations__.get(name)
+    if isinstance(annotation, str):
+        annotation = function.__globals__.get(annotation)
+    return annotation if isinstance(annotation, type) else object
 
 
 class Frame:

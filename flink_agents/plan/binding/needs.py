@@ -184,5 +184,5 @@ class ResourceOptions:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return the names of resources for an error."""
+    """Return the expected names of resources, as text for the error."""
     return "the name of a resource of this kind: " + (", ".join(names) or "the agents have none")

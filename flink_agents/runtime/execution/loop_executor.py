@@ -187,7 +187,12 @@ class LoopExecutor(RunExecutor):
         await cancel_tasks([task for task in tasks if not task.done()])
 
     def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
-        """Raise if nothing can be awaited any longer."""
+        """Raise if no policy applies to an error: the attempt of the job ends, or the program does.
+
+        Raises:
+            asyncio.CancelledError: The attempt of the job ends.
+            ActionFailedError: The error is an exit of the program, or closes this coroutine.
+        """
         if self.is_over():
             # At the end of the task attempt, no error counts as a failure of the action.
             step.end()

@@ -105,7 +105,11 @@ class Stack:
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
     def seen(self, further_lines: Sequence[str] = ()) -> StackSnapshot:
-        """Return a snapshot of the stack from the user's first frame on, without frames of this package."""
+        """Return a snapshot of the stack from the user's first frame on, without frames of this package.
+
+        Args:
+            further_lines: Lines that follow the frames in the text of the snapshot.
+        """
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
         shown = [frame for frame in self.frames[start:] if not frame.f_code.co_filename.startswith(_RUNTIME)]

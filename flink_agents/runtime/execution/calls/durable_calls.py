@@ -360,7 +360,12 @@ class DurableCalls:
 
 
 def _running_calls(delivery: Delivery, path: str) -> dict[asyncio.Task[Any], PendingOutcome]:
-    """Return the calls that still run of the action of a sub-agent with that path; of all if it is empty."""
+    """Return the calls that still run, by their tasks.
+
+    Args:
+        delivery: The delivery of the action.
+        path: The path of a sub-agent's action, whose calls these are; empty for all calls.
+    """
     return {
         pending.performing: pending
         for pending in delivery.performing

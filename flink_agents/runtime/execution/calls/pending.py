@@ -215,7 +215,7 @@ class TimedCode(NamedTuple):
     Attributes:
         path: The path of the code: that of a sub-agent's action, or empty for the action itself.
         name: The name of the attempt in state.
-        wait: The time that does not count.
+        wait: Measures the time that does not count towards the timeout.
         before: The seconds for which the attempt ran before its run was suspended.
     """
 

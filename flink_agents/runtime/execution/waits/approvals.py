@@ -170,11 +170,11 @@ def _request(
     run = step.run
     # The id covers the request, not only the number of the run. A new job starts to number its runs at 0, and
     # after a restart another input may get the number of a lost run. An answer to its request must not fit.
-    asks = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
-    path = f"{step.event.id}\x00{wait_id}\x00approval\x00{asks}"
-    mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    requested = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
+    path = f"{step.event.id}\x00{wait_id}\x00approval\x00{requested}"
+    digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
-        id=f"{wait_id}|{mark}",
+        id=f"{wait_id}|{digest}",
         agent=step.shared.agent.name,
         action=step.action.name,
         key=run.key,
